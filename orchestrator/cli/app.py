@@ -21,6 +21,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
 
 COMMANDS = {
+    "init": "setup.init.init",
     "demo": "examples.demo",
     "example": "examples.example",
     "run": "run.run_",
@@ -35,6 +36,8 @@ COMMANDS = {
     "wait": "waiting.wait",
     "diff": "changes.diff.diff",
     "apply": "changes.apply.apply",
+    "history": "past.history.history",
+    "cost": "past.cost.cost",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
@@ -51,14 +54,18 @@ COMMANDS = {
     "completion": "integration.completion.completion",
     "agents": "configuration.agents",
     "config": "configuration.config",
-    "doctor": "doctor.doctor",
+    "doctor": "setup.doctor.doctor",
 }
 """The functions of the commands, in the order in which `fanout --help` lists them."""
 
 COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
 """Typer's name for the variable with which a shell asks for completions."""
 
-IMAGE_COMMANDS = {"build": "processes.images_build", "ls": "processes.images_ls"}
+IMAGE_COMMANDS = {
+    "build": "setup.images.build",
+    "ls": "setup.images.ls",
+    "check": "setup.images.check",
+}
 """Those of `fanout images`."""
 
 
@@ -122,7 +129,7 @@ app = typer.Typer(
     add_completion=False,
 )
 images = typer.Typer(
-    help="Build and list the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
+    help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
 

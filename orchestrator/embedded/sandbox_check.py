@@ -8,8 +8,9 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded.python_process import run_helper
 from fanout.orchestrator.jobs.failures import JobFailure
 
-NOT_ALLOWED = 4
-"""The program's exit code when this user may not use the engine."""
+NOT_ALLOWED, NOT_BUILT = 4, 10
+"""The program's exit codes when this user may not use the engine, and when the engine lacks images
+that `fanout images build` builds."""
 
 WITHOUT = (
     "; or say --sandbox local (FANOUT_SANDBOX__PROVIDER=local): "
@@ -25,8 +26,15 @@ class SandboxNotAllowed(NoSandbox):
     """This user may not use the Docker engine."""
 
 
+class ImagesMissing(NoSandbox):
+    """The engine answers and lacks images that `fanout images build` builds."""
+
+
 class OtherSandbox(JobFailure):
     """What runs already uses another sandbox than the one that is asked for."""
+
+
+_KINDS = {NOT_ALLOWED: SandboxNotAllowed, NOT_BUILT: ImagesMissing}
 
 
 async def require_sandbox(settings: Settings) -> None:
@@ -35,22 +43,25 @@ async def require_sandbox(settings: Settings) -> None:
     Raises:
         NoSandbox: The Docker engine does not answer, or has no image for sandboxes.
         SandboxNotAllowed: This user may not use it.
+        ImagesMissing: The images that are missing can be built.
     """
     if settings.sandbox.provider == "local":
         return
     try:
         ended = await run_helper(
-            "fanout.workers.sandbox.docker.images", "check", settings.sandbox.image
+            "fanout.workers.sandbox.docker.images", "ready", settings.sandbox.image
         )
     except TimeoutError:
         raise NoSandbox(_sentence("The check of the Docker engine does not end")) from None
     if ended.exit_code == 0:
         return
-    kind = SandboxNotAllowed if ended.exit_code == NOT_ALLOWED else NoSandbox
+    kind = _KINDS.get(ended.exit_code, NoSandbox)
     raise kind(_sentence(ended.reason or "The check of the Docker engine failed"))
 
 
-async def sandbox_of_demo(settings: Settings, notice: Callable[[str], None]) -> Settings:
+async def sandbox_of_demo(
+    settings: Settings, notice: Callable[[str], None], *, may_build: bool = False
+) -> Settings:
     """Return the settings, with local sandboxes where nobody chose and no engine is ready.
 
     For the demo only, whose commands are part of fanout.
@@ -58,19 +69,27 @@ async def sandbox_of_demo(settings: Settings, notice: Callable[[str], None]) -> 
     Args:
         settings: The settings of this process.
         notice: Called with a text if there is no engine.
+        may_build: Whether somebody can be asked to build missing images.
 
     Raises:
+        ImagesMissing: Only images are missing, and `may_build`.
         NoSandbox: No engine is ready, and a setting asks for one.
     """
     try:
         await require_sandbox(settings)
     except NoSandbox as error:
-        if "provider" in settings.sandbox.model_fields_set:
+        asked = "provider" in settings.sandbox.model_fields_set
+        if asked or (may_build and isinstance(error, ImagesMissing)):
             raise
         notice(f"{str(error).removesuffix(WITHOUT)}. The demo's own commands run without it.")
-        local = settings.sandbox.model_copy(update={"provider": "local"})
-        return settings.model_copy(update={"sandbox": local})
+        return in_local_sandbox(settings)
     return settings
+
+
+def in_local_sandbox(settings: Settings) -> Settings:
+    """Return the settings with local sandboxes."""
+    local = settings.sandbox.model_copy(update={"provider": "local"})
+    return settings.model_copy(update={"sandbox": local})
 
 
 def require_same_sandbox(settings: Settings, running: str, folder: object) -> None:

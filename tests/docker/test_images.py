@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fanout.workers.sandbox.docker import images
-from fanout.workers.sandbox.docker.debian_base import AptSource, host_sources
-from fanout.workers.sandbox.docker.engine import Engine, ImageBuildFailed
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.image_failures import BUILT_ON, tag
+from fanout.workers.sandbox.docker.images import catalog
+from fanout.workers.sandbox.docker.images.__main__ import main
+from fanout.workers.sandbox.docker.images.builder_calls import ImageBuildFailed, build_image
+from fanout.workers.sandbox.docker.images.debian_base import AptSource, host_sources
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
@@ -27,7 +30,7 @@ async def test_an_image_has_what_its_readme_says(
 ) -> None:
     script = f"for p in {programs}; do command -v $p > /dev/null || echo missing $p; done"
     imports = "python3 -c 'import json, ctypes, tarfile, sqlite3, ssl, asyncio, multiprocessing, xml, lzma'"
-    async with provider.open(make_sandbox_spec(image=images.tag(image))) as sandbox:
+    async with provider.open(make_sandbox_spec(image=tag(image))) as sandbox:
         result = await sandbox.run(Command(argv=f"{script}; {imports}; id -un; echo $HOME"))
 
         assert result.output == b"agent\n/home/agent\n"
@@ -37,7 +40,7 @@ async def test_an_image_has_what_its_readme_says(
 async def test_the_list_says_what_the_engine_has(
     engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    statuses = {status.name: status for status in await images.list_images(engine)}
+    statuses = {status.name: status for status in await catalog.list_images(engine)}
 
     assert list(statuses) == ["base", "python"]
     assert statuses["python"].present
@@ -48,12 +51,12 @@ async def test_the_list_says_what_the_engine_has(
 async def test_an_image_is_out_of_date_when_its_folder_has_changed(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in images.BUILT_ON:
+    for name in BUILT_ON:
         (tmp_path / name).mkdir()
         (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
-    monkeypatch.setattr(images, "FOLDER", tmp_path)
+    monkeypatch.setattr(catalog, "FOLDER", tmp_path)
 
-    assert not any(status.up_to_date for status in await images.list_images(engine))
+    assert not any(status.up_to_date for status in await catalog.list_images(engine))
 
 
 @pytest.mark.docker
@@ -63,8 +66,8 @@ async def test_a_build_that_fails_says_the_builders_last_words(
     (tmp_path / "Dockerfile").write_text("FROM fanout/base:latest\nRUN echo so far && exit 3\n")
     lines: list[str] = []
     with pytest.raises(ImageBuildFailed, match="returned a non-zero code: 3"):
-        await engine.build_image(
-            tmp_path, "fanout/test:x", arguments={}, labels={}, on_line=lines.append
+        await build_image(
+            engine, tmp_path, "fanout/test:x", arguments={}, labels={}, on_line=lines.append
         )
 
     assert "so far" in lines
@@ -73,33 +76,39 @@ async def test_a_build_that_fails_says_the_builders_last_words(
 def test_a_change_of_the_base_changes_what_is_built_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in images.BUILT_ON:
+    for name in BUILT_ON:
         (tmp_path / name).mkdir()
         (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
-    monkeypatch.setattr(images, "FOLDER", tmp_path)
-    before = images.content_hash("python")
+    monkeypatch.setattr(catalog, "FOLDER", tmp_path)
+    before = catalog.content_hash("python")
     (tmp_path / "base" / "README.md").write_text("words")
-    assert images.content_hash("python") == before
+    assert catalog.content_hash("python") == before
     (tmp_path / "base" / "Dockerfile").write_text("FROM other\n")
-    assert images.content_hash("python") != before
+    assert catalog.content_hash("python") != before
 
 
-def test_an_unknown_image_is_a_mistake_in_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert images.main(["build", "ruby"]) == 2
-    assert "ruby" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [("pyhton", "did you mean python?"), ("ruby", "choose from base, python.")],
+)
+def test_an_unknown_image_is_a_mistake_in_usage(
+    capsys: pytest.CaptureFixture[str], typed: str, advice: str
+) -> None:
+    assert main(["build", typed]) == 2
+    assert capsys.readouterr().err == f"There is no image {typed} of fanout's: {advice}\n"
 
 
 def test_without_an_engine_the_program_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    assert images.main(["ls", "--json"]) == 3
+    assert main(["ls", "--json"]) == 3
     assert "start Docker" in capsys.readouterr().err
 
 
 @pytest.mark.docker
 def test_the_listing_is_one_document(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert images.main(["ls", "--json"]) == 0
+    assert main(["ls", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["images"]
     assert {entry["image"] for entry in listed} == {"fanout/base:latest", "fanout/python:latest"}
 

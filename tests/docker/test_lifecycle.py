@@ -283,8 +283,13 @@ async def test_changes_that_could_not_be_read_are_collected_once_more(
         assert await changes_of(sandbox) == [("file", "added")]
 
 
-async def test_a_missing_image_says_how_to_build_it(provider: DockerProvider) -> None:
-    with pytest.raises(ImageMissing, match="fanout images build ruby"):
+async def test_a_missing_image_says_where_to_get_it_or_the_nearest_name(
+    provider: DockerProvider,
+) -> None:
+    with pytest.raises(ImageMissing, match="the nearest name is fanout/python"):
+        async with provider.open(make_sandbox_spec(image="fanout/pyhton")):
+            pass
+    with pytest.raises(ImageMissing, match="not one of fanout's: fanout/base, fanout/python"):
         async with provider.open(make_sandbox_spec(image="fanout/ruby:latest")):
             pass
     with pytest.raises(ImageMissing, match="build or pull it"):

@@ -55,13 +55,13 @@ def test_a_worker_without_an_engine_says_what_to_do_and_does_not_start(place: In
 
 
 @pytest.mark.docker
-def test_a_worker_without_its_image_says_how_to_build_it(place: Installation) -> None:
+def test_a_worker_without_its_image_says_which_there_are(place: Installation) -> None:
     missing = {"FANOUT_SANDBOX__PROVIDER": "docker", "FANOUT_SANDBOX__IMAGE": "fanout/not-there"}
 
     sentence = said(fanout(place, "worker", **missing), 3)
 
     assert "fanout/not-there" in sentence
-    assert "fanout images build" in sentence
+    assert "fanout/base, fanout/python" in sentence
 
 
 def test_a_redis_that_is_not_there_is_unreachable(place: Installation) -> None:

@@ -7,6 +7,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── SandboxNotSecluded    its commands could take over its own process
 ├── ImageMissing          the image is not on the engine
+├── ImageUnfit            the image lacks what sandboxes need
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
 │   └── ChangesUnreadable a second try may read it
 ├── SnapshotUnusable      the archive is damaged or leaves its root
@@ -48,7 +49,11 @@ class SandboxNotSecluded(SandboxFailure):
 
 
 class ImageMissing(SandboxFailure):
-    """The image is not on the engine; the message names the command that builds it."""
+    """The image is not on the engine; the message says what to do about it."""
+
+
+class ImageUnfit(SandboxFailure):
+    """The image lacks what sandboxes need; the message says what."""
 
 
 class SnapshotUnusable(SandboxFailure):

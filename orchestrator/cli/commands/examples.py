@@ -24,13 +24,14 @@ from fanout.orchestrator.cli.commands.bundled_examples import (
 from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run import finish_run, start_run
 from fanout.orchestrator.cli.commands.run_report import exit_code_of
+from fanout.orchestrator.cli.commands.setup.images import sandbox_of_the_demo, with_images
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
+from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded
 from fanout.orchestrator.git import GitFailed, run_git
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -76,7 +77,7 @@ def example(
         _list(as_json=as_json)
         return
     found = find_example(name)
-    asyncio.run(require_sandbox(settings))
+    with_images(lambda: asyncio.run(require_sandbox(settings)))
     folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
     found.copy_workspace(folder)
     with _temporary_folder("fanout-state-") as state_dir:
@@ -111,11 +112,12 @@ def demo(
     change breaks a test that passed before: it is left out and sent back to its agent. A private
     Redis and a worker are started for this run. The model's replies are scripted, so no key is
     needed; agents, jobs, sandboxes and merges are real. Where no Docker engine is ready, this
-    command alone runs its own, harmless commands without isolation, and says so.
+    command alone runs its own, harmless commands without isolation, and says so; where only the
+    images of sandboxes are missing, it asks whether to build them.
     """
     settings, found = load_settings(**chosen_sandbox(sandbox)), find_example(DEMO)
     began = time.monotonic()
-    settings = asyncio.run(sandbox_of_demo(settings, output.notice))
+    settings = sandbox_of_the_demo(settings)
     with _temporary_folder("fanout-demo-", keep=keep) as base:
         folder = (workspace or base / "sample").resolve()
         found.copy_workspace(folder)

@@ -1,17 +1,16 @@
-"""`worker`, `flower`, `images`, `up` and `down`: start and stop an installation's processes."""
+"""`worker`, `flower`, `up` and `down`: start and stop an installation's processes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shlex
-import subprocess
 from importlib.util import find_spec
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
@@ -33,8 +32,6 @@ NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
-"""For building images; they may contain a password, and no other child gets them."""
 
 EnvOption = Annotated[
     bool,
@@ -47,6 +44,13 @@ def worker(
         int | None,
         typer.Option(
             min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
+        ),
+    ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAX,MIN",
+            help="Change the number of jobs at once with the load, between these.",
         ),
     ] = None,
     queues: Annotated[
@@ -62,10 +66,12 @@ def worker(
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
-    asyncio.run(require_sandbox(settings))
+    with_images(lambda: asyncio.run(require_sandbox(settings)))
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
+    if autoscale is not None:
+        argv += ["--autoscale", autoscale]
     if queues is not None:
         argv += ["--queues", queues]
     if drain:
@@ -106,38 +112,6 @@ def flower() -> None:
     become(python_argv("fanout.workers.dashboard"), env)
 
 
-def images_build(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="The images to build; default: all.")
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE", help="The image to build on; default: that of the Dockerfile."
-        ),
-    ] = None,
-    bootstrap: Annotated[
-        bool,
-        typer.Option(
-            "--bootstrap",
-            help="Build the base from Debian packages, without an image registry; needs root.",
-        ),
-    ] = False,
-) -> None:
-    """Build sandbox images on the Docker engine."""
-    argv = ["build", *(names or ())]
-    if base is not None:
-        argv += ["--base", base]
-    if bootstrap:
-        argv.append("--bootstrap")
-    _images(argv)
-
-
-def images_ls(as_json: AsJson = False) -> None:
-    """List the sandbox images and whether the Docker engine has them."""
-    _images(["ls", *(["--json"] if as_json else [])])
-
-
 def up(*, env: EnvOption = False, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
@@ -147,9 +121,10 @@ def up(*, env: EnvOption = False, sandbox: SandboxOption = None, as_json: AsJson
     settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
-    reached, workers = asyncio.run(_up(settings))
+    reached, workers = with_images(lambda: asyncio.run(_up(settings)))
     environment = {
         f"{PREFIX}REDIS_URL": str(reached.redis_url),  # it may contain a password: only for --env
+        f"{PREFIX}REDIS_PREFIX": reached.redis_prefix,
         f"{PREFIX}BLOBS_URL": reached.blobs,
     }
     if as_json:
@@ -202,12 +177,3 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
         output.notice(" ".join(sentences))
     else:
         output.notice(f"Sandbox: {', '.join(kinds) or 'none'}")
-
-
-def _images(argv: list[str]) -> NoReturn:
-    command = python_argv("fanout.workers.sandbox.docker.images", *argv)
-    env = helper_environment() | {
-        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
-    }
-    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
-    raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)

@@ -18,6 +18,7 @@ from fanout.orchestrator.cli.commands.run_report import (
     exit_code_of,
     print_outcome,
 )
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
     MaxReworksOption,
@@ -118,10 +119,10 @@ def run_(
     """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
 
     The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
-    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if conflicts
-    remain, or if a task failed for good and no --verify says that the result is right. If no Redis
-    is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker are
-    started, and end by themselves when they are not used any more.
+    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if
+    conflicts remain, or if a task failed for good and no --verify says that the result is right.
+    If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
+    worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
@@ -142,7 +143,9 @@ def run_(
         include_executable_config=include_executable_config,
     )
     _check(wanted, load_agent_definitions(settings.agents_dir))
-    asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    with_images(
+        lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    )
 
 
 def _check(wanted: _Wanted, agents: Collection[str]) -> None:

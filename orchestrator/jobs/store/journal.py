@@ -47,7 +47,7 @@ class EventType(StrEnum):
     """An attempt has its sandbox: `sandbox`, `host`, `files`, whether they are those of the attempt
     before (`resumed`), and the `checkpoint` that they come from."""
     SESSION_EVENT = "session.event"
-    """A complete ADK event (`event`, or `event_blob` if it is large) that is none of the next kinds."""
+    """A complete ADK event (`event`, or `event_blob` if it is large) of none of the next kinds."""
     MODEL_REQUEST = "model.request"
     """A request is sent: `id`, `model`, and `tokens`, its estimated size."""
     MODEL_REPLY = "model.reply"
@@ -86,7 +86,7 @@ class EventType(StrEnum):
     NETWORK_LIMIT = "network.limit"
     """The bytes that the job may send and receive are used up."""
     LOG = "log"
-    """A `text` of a `stream`: output of a running command, text of a model, a note of the worker."""
+    """A `text` of a `stream`: output of a running command, a model's text, a worker's note."""
 
 
 class JournalEvent(WireModel):

@@ -11,8 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import docker
 import requests
@@ -21,6 +20,7 @@ from docker.utils import kwargs_from_env, parse_host
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
+from fanout.workers.sandbox.docker.image_failures import image_missing
 from fanout.workers.sandbox.errors import (
     EngineUnavailable,
     ImageMissing,
@@ -30,15 +30,10 @@ from fanout.workers.sandbox.errors import (
 )
 
 T = TypeVar("T")
-OnLine = Callable[[str], None]
-"""Receives a line of progress; called in a thread."""
 
 _CALL_SECONDS = 60
 """docker-py's own default. An engine that needs longer for one of our small calls counts as
 unavailable."""
-
-_BUILD_SECONDS = 900
-"""How long a build may be silent: installing packages prints nothing."""
 
 _PARALLEL_CALLS = 32
 """Connections to the engine that are kept open: one for each simultaneous call."""
@@ -50,10 +45,6 @@ _REMOVAL_SECONDS = 10.0
 """How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
 """Between two checks of a removal, which takes 80 ms."""
-
-
-class ImageBuildFailed(Exception):
-    """An image could not be built; the message quotes the builder."""
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:
@@ -96,17 +87,6 @@ def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
     if isinstance(error, requests.Timeout):
         return EngineUnavailable(f"The Docker engine at {host} did not {doing} in time.")
     return unreachable(error, host)
-
-
-def image_missing(image: str) -> ImageMissing:
-    """Return the failure for a missing image, with the command that builds it."""
-    name = image.removeprefix("fanout/").partition(":")[0]
-    if name == image.partition(":")[0]:
-        return ImageMissing(f"The image {image} is not on this engine: build or pull it there.")
-    return ImageMissing(
-        f"The image {image} is not on this engine: run `fanout images build {name}` "
-        "(with --bootstrap where no registry is reachable)."
-    )
 
 
 class Engine:
@@ -202,58 +182,19 @@ class Engine:
 
         return await self.call(f"look for {name}", look)
 
-    async def build_image(
-        self,
-        folder: Path,
-        tag: str,
-        *,
-        arguments: Mapping[str, str],
-        labels: Mapping[str, str],
-        on_line: OnLine,
-    ) -> None:
-        """Build a folder with a Dockerfile, on the host's network.
-
-        The host's resolver may listen on loopback only, hence its network.
-
-        Args:
-            folder: the build context.
-            tag: the image's name.
-            arguments: the build arguments.
-            labels: the image's labels.
-            on_line: receives the progress.
-
-        Raises:
-            ImageBuildFailed: quotes the builder.
-            SandboxFailure: see `call`.
-        """
-
-        def build(api: docker.APIClient) -> None:
-            answers = api.build(
-                path=str(folder), tag=tag, buildargs=dict(arguments), labels=dict(labels),
-                network_mode="host", rm=True, forcerm=True, decode=True, timeout=_BUILD_SECONDS,
-            )  # fmt: skip
-            for answer in answers:
-                if "error" in answer:
-                    raise ImageBuildFailed(
-                        f"The image {tag} could not be built: {answer['error'].strip()}"
-                    )
-                for line in str(answer.get("stream", "")).splitlines():
-                    on_line(line)
-
-        await self.call(f"build {tag}", build)
-
-    async def import_image(self, archive: IO[bytes], repository: str, tag: str) -> None:
-        """Create an image from the tar of a root file system."""
-        await self.call(
-            f"import {repository}",
-            lambda api: api.import_image_from_stream(archive, repository=repository, tag=tag),
-        )
+    async def image_names(self) -> list[str]:
+        """Return the names of the engine's images; none where a proxy does not tell them."""
+        try:
+            found = await self.call("list its images", lambda api: list(api.images()))
+        except SandboxFailure:
+            return []
+        return [str(name) for image in found for name in image.get("RepoTags") or ()]
 
     async def create_container(self, name: str, config: Mapping[str, Any]) -> str:
         """Create a container from an Engine API configuration; return its id.
 
         Raises:
-            ImageMissing: the message names the command that builds the image.
+            ImageMissing: the message says what to do about it.
             SandboxFailure: see `call`.
         """
         try:
@@ -262,7 +203,7 @@ class Engine:
                 lambda api: api.create_container_from_config(dict(config), name),
             )
         except ImageMissing:
-            raise image_missing(config["Image"]) from None
+            raise image_missing(config["Image"], await self.image_names()) from None
         return str(made["Id"])
 
     async def start(self, container: str) -> None:

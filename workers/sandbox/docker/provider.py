@@ -30,7 +30,8 @@ from fanout.workers.sandbox.docker.disk_quota import (
     DiskSettings,
     DiskWatch,
 )
-from fanout.workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
+from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.image_failures import image_missing, unfit
 from fanout.workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
 from fanout.workers.sandbox.docker.naming import JOB, Names
 from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
@@ -300,13 +301,13 @@ class DockerProvider:
 
         Raises:
             EngineUnavailable: it does not answer.
-            ImageMissing: the message names the command that builds the image.
+            ImageMissing: the message says what to do about it.
         """
         info = await self._engine.info()
         version = await self._engine.version()
         for name in (self._steward_image, image):
             if await self._engine.image(name) is None:
-                raise image_missing(name)
+                raise image_missing(name, await self._engine.image_names())
         return EngineStatus(
             id=info["ID"],
             version=info["ServerVersion"],
@@ -392,8 +393,8 @@ class DockerProvider:
             )
             stream = await self._engine.attach(container.name)
             container.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
-            await self._engine.start(container.name)
-            await _wait_until_ready(container.client, stream)
+            await self._start_container(container.name, spec.image)
+            await _wait_until_ready(container.client, stream, spec.image)
         except BaseException:
             await uninterrupted(self._close_container(container, spec.job_id))
             raise
@@ -405,6 +406,12 @@ class DockerProvider:
             prepared=prepared,
             remove=partial(self._engine.remove_container, container.name),
         )
+
+    async def _start_container(self, name: str, image: str) -> None:
+        try:
+            await self._engine.start(name)
+        except SandboxStartFailed as failure:
+            raise unfit(image, str(failure)) or failure from None
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
         """Start the proxy of a sandbox whose job may reach hosts."""
@@ -550,7 +557,7 @@ class DockerProvider:
             await asyncio.sleep(STORE_TRY_SECONDS)
 
 
-async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> None:
+async def _wait_until_ready(client: ResidentClient, stream: AttachStream, image: str) -> None:
     try:
         await client.start(_READY_SECONDS)
     except SandboxDied as failure:
@@ -558,5 +565,6 @@ async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> Non
         if last == REFUSAL:
             raise SandboxNotSecluded(f"The sandbox did not start. {last}") from failure
         raise SandboxStartFailed(
-            f"The sandbox ended before it was ready: {last or failure}"
+            f"The sandbox ended before it was ready ({last or failure}); "
+            f"`fanout images check {image}` says whether the image has what sandboxes need."
         ) from failure

@@ -1,0 +1,1 @@
+"""The images that sandboxes run in."""
