@@ -20,7 +20,11 @@ from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from fanout.orchestrator.configuration.configuration_file import configuration_file, export_keys
+from fanout.orchestrator.configuration.configuration_file import (
+    ConfigurationFile,
+    configuration_path,
+    export_keys,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -108,8 +112,8 @@ def _stamps(folder: Path | None) -> Iterator[Stamp]:
 
 
 def _stamp_of_keys() -> Stamp | None:
-    found = configuration_file()
-    return _stamp(found.env) if found else None
+    path = configuration_path()
+    return _stamp(ConfigurationFile(path).env) if path else None
 
 
 def _stamp(file: Path) -> Stamp | None:
