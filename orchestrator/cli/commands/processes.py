@@ -12,6 +12,7 @@ import typer
 
 from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings, load_settings
@@ -64,17 +65,19 @@ def worker(
 def flower() -> None:
     """Run Flower, a dashboard of the job queue, in the foreground.
 
-    It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
-    a generated one is printed) and is read-only.
+    It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH or
+    FLOWER_BASIC_AUTH; else a generated one is printed) and is read-only. Each row shows a job's
+    agent and labels and its step, outcome or reason; FLOWER_TASKS_COLUMNS names other columns.
     """
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
-    if given is None:
+    login = given.get_secret_value() if given else os.environ.get("FLOWER_BASIC_AUTH", "")
+    if login and not all(part.partition(":")[2] for part in login.split(",")):
+        raise UsageProblem("FANOUT_FLOWER__BASIC_AUTH and FLOWER_BASIC_AUTH are user:password.")
+    if not login:
         login = f"{FLOWER_USER}:{secrets.token_urlsafe(12)}"
         output.notice(f"Flower's user and password, generated for this run: {login}")
-    else:
-        login = given.get_secret_value()
     output.notice(f"Flower: http://{address}:{settings.flower.port}")
     needed = {
         name: value
