@@ -7,7 +7,7 @@ listed once more, and that list stays in the session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from math import inf
 
 from fanout.orchestrator.client import JobClient
@@ -133,7 +133,7 @@ class JobProgress:
         return f" — {one_line(f'{result.error.type}: {result.error.message}', REASON_CHARACTERS)}"
 
 
-async def _next(events: AsyncGenerator[JournalEvent]) -> JournalEvent:
+async def _next(events: AsyncIterator[JournalEvent]) -> JournalEvent:
     return await anext(events)
 
 
