@@ -19,8 +19,8 @@ from fanout.orchestrator.shortening import one_line
 
 LOOK_SECONDS = 1.0
 """Between two looks at the jobs below: a person does not notice a delay of this length."""
-TITLE_CHARACTERS = 100
-"""Of a job's description: one line of a chat in a browser."""
+TITLE_CHARACTERS = 60
+"""Of a job's labels and description: with agent and state one line of a chat in a browser."""
 REASON_CHARACTERS = 200
 """Of what made a job fail: two such lines."""
 
@@ -82,7 +82,7 @@ class JobProgress:
         """Return the jobs whose state has changed since the last call: each one's id and line."""
         lines = []
         for record in await self._look():
-            now = (record.state, record.waiting_for)
+            now = (record.state, _awaited(record))
             if self._shown.get(record.id) != now and record.id not in self._listed:
                 self._shown[record.id] = now
                 lines.append((record.id, _line(record)))
@@ -141,5 +141,11 @@ def _line(record: JobRecord) -> str:
     """Return a job's line; a list of Markdown, so that each is a line of its own in a browser."""
     labels = " ".join(f"[{key}={value}]" for key, value in record.labels.items())
     what = one_line(f"{labels} {record.description}", TITLE_CHARACTERS)
-    state = f"{record.state}: {record.waiting_for}" if record.waiting_for else str(record.state)
+    awaited = _awaited(record)
+    state = f"{record.state}: {awaited}" if awaited else str(record.state)
     return f"- {_MARKS.get(record.state, _FAILED)} **{record.agent}** {what} · {state}"
+
+
+def _awaited(record: JobRecord) -> str | None:
+    """Return what a waiting job waits for; a queued one's reasons change all the time."""
+    return record.waiting_for if record.state is JobState.WAITING else None
