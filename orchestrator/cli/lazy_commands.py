@@ -16,6 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"
+FOR_OTHER_PROGRAMS = {"adk"}
+"""Commands that pass on everything, options too, that follows their first argument."""
 
 
 class LazyCommand(TyperCommand):
@@ -23,8 +25,7 @@ class LazyCommand(TyperCommand):
 
     Args:
         name: Its name on the command line.
-        function: Its module in `commands/` or a folder there, and the function in it, separated by
-            dots.
+        function: Its module below `commands/` and the function in it, separated by dots.
     """
 
     def __init__(self, name: str, function: str) -> None:
@@ -39,8 +40,7 @@ class LazyCommand(TyperCommand):
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the beginning of the help text, read from the source file without running it."""
-        path = COMMANDS_FOLDER.joinpath(*self._module.split("."))
-        source = path.with_suffix(".py").read_bytes()
+        source = COMMANDS_FOLDER.joinpath(*self._module.split(".")).with_suffix(".py").read_bytes()
         self.help = next(
             inspect.cleandoc(ast.get_docstring(node) or "")
             for node in ast.parse(source).body
@@ -52,7 +52,9 @@ class LazyCommand(TyperCommand):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         with _absent("opentelemetry"):  # redis-py imports it for metrics that no command exports
             module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
-        single.command(self.name)(getattr(module, self._function))
+        function = getattr(module, self._function)
+        settings = {"allow_interspersed_args": self.name not in FOR_OTHER_PROGRAMS}
+        single.command(self.name, context_settings=settings)(function)
         command = typer.main.get_command(single)
         command.params += self.params  # those that the group gives to all of its commands
         return command

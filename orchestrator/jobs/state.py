@@ -51,5 +51,7 @@ class JobRecord(JobSpec):
     """The ids of the approvals for which the job waits."""
     last_event: str | None = None
     """The newest journal event, in one line."""
+    reason: str | None = None
+    """Why the job did not succeed: the type and the message of its result's error."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -99,7 +99,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         assert (record.state, record.attempt) == (JobState.RUNNING, 1), "it waits, and is not lost"
         assert len(await client.workers()) == 1
         await client.cancel(cancelled)
-        assert (await client.wait(cancelled, 10)).state is JobState.CANCELLED
+        assert (await client.wait(cancelled, 30)).state is JobState.CANCELLED
         assert worker.process
         assert worker.process.poll() is None
 

@@ -73,6 +73,7 @@ def server(refusal: Refusal, tmp_path: Path) -> Iterator[GuardedRedis]:
         yield made
 
 
+@pytest.mark.slow
 async def test_the_ledger_and_the_queue_say_what_it_is(
     refusal: Refusal, server: GuardedRedis
 ) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal import answers, output
 
 HOSTILE = {
     "clears the screen": "a\033[2Jb",
@@ -46,6 +46,23 @@ def test_a_name_that(what: str, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert controls(printed.out) == []
     assert controls(printed.err) == []
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_an_answer_that_is_rendered_and(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "stdout_is_terminal", lambda: True)
+    text = HOSTILE[what]
+    entities = "".join(f"&#{ord(letter)};" for letter in text)
+
+    answers.print_answer(f"# {text}\n\n- **{text}** [{text}](https://evil.example)\n- {entities}")
+    printed = capsys.readouterr().out
+
+    assert controls(printed) == []
+    assert "\t" not in printed
+    assert "**" not in printed  # it is rendered
+    assert "https://evil.example" in printed
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -88,6 +88,7 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
     assert not set(kept) & set(await names_on(engine, installation))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["busy", "fails", "hangs"])
 async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_again(
     make_provider: Callable[..., DockerProvider],

@@ -60,6 +60,7 @@ async def test_eight_sandboxes_open_at_once_and_each_has_its_own_files(
     assert snapshots.fetched == [snapshot]
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_a_closed_sandbox_but_its_files(
     provider: DockerProvider, engine: Engine
 ) -> None:
@@ -109,6 +110,7 @@ async def test_the_next_attempt_goes_on_with_the_files_of_the_last(
     assert names == ["/workspace/kept.txt", "/workspace/new.txt"]
 
 
+@pytest.mark.slow
 async def test_a_later_attempt_ends_the_container_of_an_earlier_one(
     make_provider: Callable[..., DockerProvider], engine: Engine
 ) -> None:
@@ -126,6 +128,7 @@ async def no_others() -> Collection[str]:
     return ()
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_leaves_no_running_container(
     engine: Engine, make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +175,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
 
 
+@pytest.mark.slow
 async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
     provider: DockerProvider, engine: Engine
 ) -> None:
@@ -203,6 +207,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
         assert await sandbox.list("/workspace") == ()
 
 
+@pytest.mark.slow
 async def test_discard_deletes_a_jobs_files(provider: DockerProvider) -> None:
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
@@ -213,6 +218,7 @@ async def test_discard_deletes_a_jobs_files(provider: DockerProvider) -> None:
         assert await sandbox.list("/workspace") == ()
 
 
+@pytest.mark.slow
 async def test_close_keeps_the_volume_while_a_job_has_files_on_it(
     make_provider: Callable[..., DockerProvider], engine: Engine
 ) -> None:
@@ -244,6 +250,7 @@ async def test_a_dead_container_is_a_sandbox_failure_and_not_a_commands_output(
             await sandbox.read_bytes("/workspace/x")
 
 
+@pytest.mark.slow
 async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engine) -> None:
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
@@ -258,6 +265,7 @@ async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engi
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
 
 
+@pytest.mark.slow
 async def test_changes_that_could_not_be_read_are_collected_once_more(
     provider: DockerProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +300,7 @@ async def test_a_missing_image_says_where_to_get_it_or_the_nearest_name(
         await provider.probe("fanout/ruby")
 
 
+@pytest.mark.slow
 async def test_a_container_that_cannot_start_is_a_failed_start_and_leaves_nothing(
     provider: DockerProvider, engine: Engine
 ) -> None:

@@ -54,6 +54,7 @@ async def test_a_snapshot_arrives_with_its_modes_links_and_odd_names(
         assert owners == [f"{user}:10001"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("members", "why"),
     [
@@ -86,6 +87,7 @@ async def test_an_archive_that_would_leave_its_root_is_refused(
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [100, 700, 5000])
 async def test_a_damaged_archive_is_refused(
     provider: DockerProvider, snapshots: SnapshotFolder, cut: int

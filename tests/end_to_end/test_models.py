@@ -280,6 +280,7 @@ def contents_below(folder: Path) -> dict[Path, bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(
     agent: Agent, model: str

@@ -146,6 +146,7 @@ def test_a_blob_folder_that_cannot_be_written_is_named_and_nothing_is_submitted(
     assert jobs(place) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["local", pytest.param("docker", marks=pytest.mark.docker)])
 async def test_a_full_disk_ends_the_job_with_the_limit_and_what_was_done_before(
     place: Installation, provider: str

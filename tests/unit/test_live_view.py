@@ -12,19 +12,23 @@ from typing import Any, cast
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
-from fanout.orchestrator.cli.commands.changes import print_stat
-from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.live import Board, Watcher
-from fanout.orchestrator.cli.terminal.run_view import _Lines
+from fanout.orchestrator.cli.commands.changes.stat import print_stat
+from fanout.orchestrator.cli.commands.run_report import RunOutcome, print_outcome
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.live.board import Board
+from fanout.orchestrator.cli.terminal.live.run_view import _Lines
+from fanout.orchestrator.cli.terminal.live.watcher import Watcher, _Picture, shown
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from tests.builders import make_spec
 
 COLUMNS, LINES = 80, 24
+ERASES_A_LINE = "\x1b[2K"
 ROOT = "01rrrrrrrrrrrrrrrrrrrrrrrr"
 
 
@@ -80,20 +84,59 @@ def test_the_root_comes_first_whatever_else_competes_for_lines() -> None:
     drawn = seen(a_tree_of(children(300, "running")))
 
     assert drawn[0] == "301 jobs: 300 running, 1 waiting"
-    assert drawn[1].startswith("⏸")
-    assert "waits for children" in drawn[1]
-    assert drawn[-1] == "… and 281 jobs: 281 running"
+    assert drawn[1].split() == ["ID", "AGENT", "WHAT", "NOW", "TIME", "TOKENS"]
+    assert drawn[2].startswith("⏸")
+    assert "waits for child" in drawn[2]
+    assert drawn[-1] == "▶ … and 283 more running: general-purpose"
 
 
-def test_failed_jobs_are_shown_with_their_reasons_before_those_that_wait_or_are_done() -> None:
-    failed = children(2, "failed", "f")
-    jobs = [*children(200, "succeeded", "s"), *children(50, "queued", "q"), *failed]
+def test_of_300_jobs_failures_come_first_and_what_has_no_line_is_grouped_by_state_and_agent() -> (
+    None
+):
+    why = "AgentFailed: It said no to v1.2 of it. And more."
+    failed = children(12, "failed", "f", reason=why)
+    jobs = [
+        *children(200, "succeeded", "s"),
+        *children(50, "running", "r", agent="reader"),
+        *children(38, "queued", "q"),
+        *failed,
+    ]
 
-    drawn = seen(a_tree_of(jobs, reasons={failed[1].id: "AgentFailed: no"}), columns=120)
+    drawn = seen(a_tree_of(jobs), columns=120)
 
-    assert sum("✘" in line for line in drawn) == 2
-    assert any("AgentFailed: no" in line for line in drawn)
-    assert drawn[-1] == "… and 233 jobs: 33 queued, 200 succeeded"
+    assert len(drawn) < LINES
+    symbols = [line.split()[0] for line in drawn[3:-4]]
+    assert symbols == sorted(symbols, key="✘▶".index)
+    assert symbols.count("✘") < 12
+    assert symbols.count("▶") > 3
+    assert "AgentFailed: It said no to v1.2 of it. " in drawn[3]
+    assert "And more" not in "".join(drawn)
+    assert drawn[-4].startswith("✘ … and ")
+    assert drawn[-4].endswith("general-purpose, most often: AgentFailed: It said no to v1.2 of it.")
+    assert drawn[-3].endswith("more running: reader")
+    assert drawn[-2] == "· … and 38 more queued: general-purpose"
+    assert drawn[-1] == "✔ … and 200 more succeeded: general-purpose"
+
+
+def test_rows_differ_where_their_titles_begin_alike() -> None:
+    what = "Look at module src/part{:02}.py and list all of its functions and classes"
+    jobs = [
+        job.model_copy(update={"description": what.format(number)})
+        for number, job in enumerate(children(6, "running"))
+    ]
+
+    narrow, wide = (seen(a_tree_of(jobs), columns)[3:] for columns in (80, 200))
+
+    assert [f"…part{number:02}.py and" in row for number, row in enumerate(narrow)] == [True] * 6
+    assert [what.format(number) in row for number, row in enumerate(wide)] == [True] * 6
+
+
+def test_ids_of_one_millisecond_are_shown_by_their_ends() -> None:
+    ids = [f"01m83xvp1r2nrpy8r3bnsm8zn{end}" for end in "de"]
+
+    short = formatting.short_ids([*ids, ROOT])
+
+    assert short == {ids[0]: "…sm8znd", ids[1]: "…sm8zne", ROOT: ROOT[:12]}
 
 
 def test_of_jobs_without_a_common_root_those_that_run_are_shown_first() -> None:
@@ -120,7 +163,7 @@ def test_children_stand_directly_below_their_parents() -> None:
 
     drawn = seen(a_tree_of([first, second, below_second, below_first]))
 
-    assert [line.split()[1][:4] for line in drawn[1:]] == ["01rr", "p000", "gggg", "p001", "hhhh"]
+    assert [line.split()[1][:4] for line in drawn[2:]] == ["01rr", "p000", "gggg", "p001", "hhhh"]
 
 
 def test_the_command_that_answers_an_approval_is_never_cut() -> None:
@@ -198,7 +241,8 @@ def test_the_end_of_a_run_names_a_screen_of_files_at_most_and_the_next_command(
     print_outcome(RunOutcome(ended, Usage(), None, (), tuple(failed)), None, None)
 
     said = capsys.readouterr().err.splitlines()
-    assert said[:5] == [
+    start = said.index("Done, 5 tasks failed:")
+    assert said[start + 1 : start + 6] == [
         *(f"✗ tester f{number} failed: No: no" for number in range(3)),
         "… and 2 more that did not succeed",
         f"  To see all: fanout tree {ROOT}",
@@ -222,7 +266,38 @@ def test_a_question_is_not_erased_by_the_tree_that_comes_back() -> None:
         screen.write("approve, edit, reject? a\n")
     watcher.stop_drawing()
 
-    erases_a_line = "\x1b[2K"
-    assert erases_a_line in screen.getvalue()[:asked]
+    assert ERASES_A_LINE in screen.getvalue()[:asked]
     back = screen.getvalue()[asked:]
-    assert erases_a_line not in back[: back.index("10 jobs")]
+    assert ERASES_A_LINE not in back[: back.index("10 jobs")]
+
+
+async def test_an_interrupted_picture_is_erased_because_its_jobs_would_run_for_ever() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=COLUMNS, height=LINES, force_terminal=True)
+    with pytest.raises(KeyboardInterrupt):
+        async with shown(cast("JobClient", None), _nobody, console=console):
+            raise KeyboardInterrupt
+
+    _, picture, after = screen.getvalue().rpartition("0 jobs")
+    assert picture
+    assert ERASES_A_LINE in after
+
+
+@pytest.mark.parametrize(("lines", "cleared"), [(30, False), (10, True)])
+def test_what_a_narrower_terminal_wraps_is_erased_before_the_next_picture(
+    lines: int, *, cleared: bool
+) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=120, height=lines, force_terminal=True)
+    picture = _Picture(console, a_tree_of(children(6, "running", description="look " * 40)))
+    before = picture.render()
+    wide = [line.cell_len for line in before.renderables if isinstance(line, Text)]
+    console.width = 50
+    picture.render()
+
+    more = sum(-(-cells // 50) - 1 for cells in wide)
+    assert screen.getvalue().count(ERASES_A_LINE) == more > 6
+
+    console.width = 120
+    picture.render()
+    assert ("\x1b[2J" in screen.getvalue()) is cleared

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from fanout.orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
 from fanout.orchestrator.cli.terminal.session import ended_result, open_reader
-from fanout.orchestrator.jobs.result import JobResult, Verification
+from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 
 StateOption = Annotated[
@@ -103,7 +104,7 @@ async def _show(prefix: str, *, as_json: bool) -> None:
 
 
 def result(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print the result of a job that has ended.
+    """Print the result of a job that has ended, and at the end its answer.
 
     Exit code 1 if the job has not ended.
     """
@@ -113,14 +114,15 @@ def result(job: JobArgument, as_json: AsJson = False) -> None:
 async def _result(prefix: str, *, as_json: bool) -> None:
     async with open_reader() as reader:
         found = await ended_result(reader, await resolve_job(reader, prefix))
+        with_children = await reader.usage(found.job_id)
     if as_json:
         output.document(found.model_dump(mode="json"))
     else:
-        print_result(found)
+        _print_result(found, with_children)
 
 
-def print_result(found: JobResult) -> None:
-    """Print a job's result for people: state, error, usage, changed files and summary."""
+def _print_result(found: JobResult, with_children: Usage) -> None:
+    """Print a job's result for people: state, error, usage, changed files, and its answer."""
     error = f"{found.error.type}: {found.error.message}" if found.error else None
     files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
     if found.files_omitted:
@@ -136,13 +138,20 @@ def print_result(found: JobResult) -> None:
             ("attempts", found.attempts),
             ("time", f"{span(found.execution_seconds)} (queued {span(found.queued_seconds)})"),
             ("usage", formatting.used(found.usage)),
+            ("with jobs below", _more(with_children, found.usage)),
             ("context", formatting.summarized(found.context)),
             ("files", "\n".join(files)),
             ("output", None if found.output is None else _shown(found.output)),
             ("unread", "\n".join(found.unread_messages)),
-            ("summary", found.summary),
         ]
     )
+    if found.summary.strip():
+        output.payload("\nsummary:")
+        print_answer(found.summary)
+
+
+def _more(total: Usage, own: Usage) -> str | None:
+    return formatting.used(total) if total.model_calls > own.model_calls else None
 
 
 def _verified(run: Verification) -> str:
@@ -200,16 +209,18 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
     rows = []
     for record in records:
         job_id = short[record.id] if shorten else record.id
-        label = formatting.title(record, 80)
-        what = "  " * record.depth + label if indented else label
-        doing = output.one_line(formatting.doing(record), 50) or "-"
+        what = (
+            "  " * record.depth + formatting.title(record) if indented else formatting.title(record)
+        )
+        doing = formatting.doing(record) or "-"
         attempt, elapsed = str(record.attempt), formatting.elapsed(record)
         rows.append((job_id, record.state, attempt, record.agent, elapsed, doing, what))
     output.table(
-        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"),
+        ("ID", "STATE", "#", "AGENT", "TIME", "NOW", "WHAT"),
         rows,
         state_column=1,
-        elastic=(-2, -1),
+        elastic=(3, -2, -1),
+        title_column=-1,
     )
 
 

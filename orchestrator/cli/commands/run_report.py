@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_document
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, held_back, output
+from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.landing.runs import Landing, LandingReport
 
@@ -21,16 +23,6 @@ FAILED_LINES = 3
 """Failed jobs that it names; their reasons are in the live view, too."""
 REASON_CHARACTERS = 120
 """Of a reason: with the ids before it, two or three lines of a terminal."""
-
-
-@dataclass(frozen=True)
-class FailedJob:
-    """A job of a run, other than its root, that did not succeed."""
-
-    job_id: str
-    agent: str
-    state: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -49,11 +41,30 @@ class RunOutcome:
     not_landed: str | None = None
     """Why the landing failed."""
 
+    @property
+    def lasting_failures(self) -> int:
+        """How many tasks failed and nothing made up for: no later task, no check of the run."""
+        if self.result.verified is not None and self.result.verified.exit_code == 0:
+            return 0
+        return sum(not one.mended for one in self.failed_jobs)
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in a few words."""
+        failed = self.lasting_failures
+        if not (self.result.success and failed):
+            return str(self.result.state)
+        return f"done, {failed} {'task' if failed == 1 else 'tasks'} failed"
+
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
-    """Return the exit code of a run: 1 if it or its landing failed, or if conflicts remain."""
+    """Return the exit code of a run.
+
+    It is 1 if the run or its landing failed, if conflicts remain, or if a task failed for good.
+    """
     conflicts = outcome.landed is not None and outcome.landed.merge.conflicts
-    if outcome.result.success and (conflicts or outcome.not_landed):
+    failed = conflicts or outcome.not_landed or outcome.lasting_failures
+    if outcome.result.success and failed:
         return ExitCode.WORK_FAILED
     return exit_code_of_results([outcome.result])
 
@@ -71,8 +82,8 @@ def print_outcome(
     result = outcome.result
     if document is not None:
         output.document({**_document(outcome), **document})
-    elif result.summary:
-        output.payload(output.printable(result.summary))
+    else:
+        print_answer(result.summary)
     if result.error is not None:
         output.notice(f"{result.error.type}: {result.error.message}")
     if outcome.landed is not None and outcome.landed.merge.applied:
@@ -82,9 +93,17 @@ def print_outcome(
         merged = {file.path for file in outcome.landed.merge.applied}
         files = [file for file in result.files_modified if file.path in merged]
         print_stat(files, output.notice, most=STAT_LINES)
+    elif result.changes:
+        output.notice(f"\n{'Changed' if result.success else 'Changed before it ended'}:")
+        omitted = result.files_omitted
+        print_stat(result.files_modified, output.notice, most=STAT_LINES, omitted=omitted)
+    if result.success and outcome.lasting_failures:
+        output.notice(f"\n{outcome.status[0].upper()}{outcome.status[1:]}:")
     for line in _left_out(outcome, landing):
         output.notice(line)
-    output.notice(f"{formatting.used(outcome.usage)}, {formatting.span(result.execution_seconds)}")
+    if not result.changes:
+        output.notice("No file was changed.")
+    output.notice(formatting.used(outcome.usage, result.execution_seconds))
     output.notice(f'  To go on: fanout run --continue {result.job_id} "…"')
 
 
@@ -94,6 +113,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
     job_id = result.job_id
     return {
         "success": result.success,
+        "status": outcome.status,
         "text": result.summary,
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,
@@ -112,15 +132,19 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (merged.held_back if merged else ())
         ],
+        "files": [change.model_dump(mode="json") for change in result.files_modified],
+        **stat_document(result.files_modified, result.files_omitted),
+        "execution_seconds": result.execution_seconds,
         "usage": outcome.usage.model_dump(exclude_none=True),
     }
 
 
 def _failed(outcome: RunOutcome) -> list[str]:
     """Return the lines about jobs that failed, with the command that says more."""
-    failed = outcome.failed_jobs
+    failed = sorted(outcome.failed_jobs, key=lambda one: one.mended)
     lines = [
-        f"✗ {one.agent} {one.job_id} {one.state}: {output.one_line(one.reason, REASON_CHARACTERS)}"
+        f"✗ {one.agent} {one.job_id} {one.state}{', done again' if one.mended else ''}: "
+        f"{output.one_line(one.reason, REASON_CHARACTERS)}"
         for one in failed[:FAILED_LINES]
     ]
     if more := len(failed) - len(lines):

@@ -10,7 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from fanout.orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
-from fanout.orchestrator.cli.commands.waiting import print_ends, wait_for_all
+from fanout.orchestrator.cli.commands.waiting import (
+    ends_document,
+    print_ends,
+    usage_of_trees,
+    wait_for_all,
+)
+from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
@@ -155,16 +161,29 @@ async def _submit(
         specs, at_home = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
-        if as_json:
-            output.document({"job_ids": ids, "left_at_home": left_at_home_document(at_home)})
-        else:
+        document = {"job_ids": ids, "left_at_home": left_at_home_document(at_home)}
+        if not as_json:
             output.payload("\n".join(ids))
             print_left_at_home(at_home)
+        elif not wait:
+            output.document(document)
         if not wait:
             return ExitCode.DONE
         output.flush()
-        results = await wait_for_all(client, list(dict.fromkeys(ids)), timeout_seconds=None)
-        return print_ends(results, quiet=as_json)
+        return await _wait(client, list(dict.fromkeys(ids)), document if as_json else None)
+
+
+async def _wait(client: JobClient, ids: Sequence[str], document: dict[str, Any] | None) -> ExitCode:
+    """Wait for the jobs and print how they ended; a document is printed in any case."""
+    ends: dict[str, Any] = {}
+    try:
+        results = await wait_for_all(client, ids, timeout_seconds=None)
+        usage = await usage_of_trees(client, ids)
+        ends = ends_document(results, usage)
+    finally:
+        if document is not None:
+            output.document(document | ends)
+    return print_ends(results, usage) if document is None else exit_code_of_results(results)
 
 
 async def _with_snapshots(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated
+from functools import reduce
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,19 +14,27 @@ from rich.console import Console
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
-from fanout.orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
+from fanout.orchestrator.cli.terminal.live.run_view import tree_of
+from fanout.orchestrator.cli.terminal.live.watcher import (
+    POLL_SECONDS,
+    Fetch,
+    change_line,
+    remembered,
+    shown,
+    still_open,
+)
 from fanout.orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from fanout.orchestrator.cli.terminal.run_view import tree_of
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
-    """Wait until all of the jobs have ended and print how each ended.
+    """Wait until all of the jobs have ended, print how each ended, and its answer.
 
     Exit code 1 if one failed or was cancelled, 5 if the waiting time or a job's own time ran out.
     """
@@ -38,10 +47,11 @@ async def _wait(
     async with open_client() as client:
         ids = await resolve_jobs(client, prefixes)
         results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
+        usage = await usage_of_trees(client, ids)
     if as_json:
-        output.document({"results": [result.model_dump(mode="json") for result in results]})
+        output.document(ends_document(results, usage))
         return exit_code_of_results(results)
-    return print_ends(results)
+    return print_ends(results, usage)
 
 
 async def wait_for_all(
@@ -61,9 +71,10 @@ async def wait_for_all(
         TimeoutError: not all jobs ended in time; the message has their number.
         UnknownJob: there is no such job.
     """
+    seen: list[JobRecord] = []
     waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
     try:
-        async with _view_of(client, ids), asyncio.timeout(timeout_seconds):
+        async with _view_of(client, ids, seen), asyncio.timeout(timeout_seconds):
             return list(await asyncio.gather(*waits))
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
@@ -71,26 +82,45 @@ async def wait_for_all(
             f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} s; the others continue."
         ) from None
     except asyncio.CancelledError:
-        output.notice(f"Detached; the jobs continue. To wait again: fanout wait {_some(ids)}")
+        output.notice(
+            f"Detached; the view ended, the jobs continue{still_open(seen)}. "
+            f"To wait again: fanout wait {_some(ids)}"
+        )
         raise
     finally:
         await cancel_and_wait(*waits)
 
 
-def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:
+def _view_of(
+    client: JobClient, ids: Sequence[str], seen: list[JobRecord]
+) -> AbstractAsyncContextManager[object]:
     console = live_console()
     return (
         nullcontext()
         if console is None
-        else shown(client, _records_of(client, ids), console=console)
+        else shown(client, remembered(_records_of(client, ids), seen), console=console)
     )
 
 
-def print_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
-    """Print how each job ended, unless `quiet`, and return the exit code for the results."""
+async def usage_of_trees(client: JobClient, ids: Sequence[str]) -> Usage:
+    """Return what all jobs of the trees of these jobs have used."""
+    roots = {(await client.get(job_id)).root_id for job_id in ids}
+    return reduce(Usage.plus, [await client.tree_usage(root) for root in roots], Usage())
+
+
+def ends_document(results: Sequence[JobResult], usage: Usage) -> dict[str, Any]:
+    """Return how jobs ended as keys of a JSON document."""
+    documents = [result.model_dump(mode="json") for result in results]
+    return {"results": documents, "usage": usage.model_dump(mode="json")}
+
+
+def print_ends(results: Sequence[JobResult], usage: Usage) -> ExitCode:
+    """Print how each job ended, and its answer; return the exit code for the results."""
     for result in results:
-        if not quiet:
-            output.payload(formatting.ended_line(result))
+        output.payload(formatting.ended_line(result))
+        print_answer(result.summary)
+    seconds = max((result.execution_seconds for result in results), default=0)
+    output.notice(f"Used by all jobs of the tree: {formatting.used(usage, seconds)}")
     return exit_code_of_results(results)
 
 
@@ -115,10 +145,11 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
         fetch = _everything(client) if job_id is None else tree_of(client, job_id)
         is_live = output.stdout_is_terminal() and not as_json
         report = _print_json if as_json else _print_change
+        seen: list[JobRecord] = []
         try:
             async with shown(
                 client,
-                fetch,
+                remembered(fetch, seen),
                 console=Console() if is_live else None,
                 on_change=None if is_live else report,
             ) as watcher:
@@ -127,7 +158,7 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
                     if watcher.failure is not None:
                         raise watcher.failure
         except asyncio.CancelledError:
-            output.notice("Detached; the jobs continue.")
+            output.notice(f"Detached; the view ended, the jobs continue{still_open(seen)}.")
             raise
 
 

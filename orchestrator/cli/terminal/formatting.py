@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 from fanout.orchestrator.cli.terminal.output import one_line
 from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.shortening import common_prefix
 
 SYMBOLS = {
     JobState.QUEUED: "·",
@@ -27,46 +29,91 @@ SYMBOLS = {
 SHORT_ID_CHARACTERS = 12
 """Ten encode the millisecond of submission; two usually distinguish the jobs of one call."""
 
+SHORT_END_CHARACTERS = 6
+"""Of the end of an id: thirty random bits."""
+ELLIPSIS = "…"
+"""Stands before the end of an id whose beginning is left out."""
+
 SHORT_APPROVAL_CHARACTERS = 11
 """Eight of them are of a hash: enough to identify an approval among thousands."""
 
 ASKS_CHARACTERS = 36
 """Of what a job waits for, beside the command to answer it: both fit on a line of a terminal."""
 
+NOW_CHARACTERS = 160
+"""Of what a job does, or of why it failed, in a list: two lines of a terminal that is narrow."""
+
+TITLE_CHARACTERS = 200
+"""Of a title where no terminal sets a width: a description may have hundreds of kilobytes."""
+
 EVENT_CHARACTERS = 400
 """Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
 
 
+_ENGINE_ID = re.compile(r"\b[0-9a-f]{64}\b")
+"""Of a container or a network, in an engine's error; `fanout logs --json` has it. The host of a
+sandbox is such an id, too, and left out."""
+_SOME_ID = "(id)"
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
+"""A full stop before a small letter or a number is part of an abbreviation or of a name."""
+
+
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unique prefix of each id, of at least `SHORT_ID_CHARACTERS`."""
-    ordered = sorted(set(ids))
-    shared = [0] * (len(ordered) + 1)
-    for index in range(1, len(ordered)):
-        shared[index] = _common_prefix(ordered[index - 1], ordered[index])
+    """Return a short unique form of each id, which every command takes.
+
+    That is a prefix of `SHORT_ID_CHARACTERS`, or the end of an id that shares it with others:
+    those of one call have the same millisecond and differ at their ends only.
+    """
+    known = set(ids)
+    shared = Counter(job_id[:SHORT_ID_CHARACTERS] for job_id in known)
+    ends = _unique_beginnings([job_id[::-1] for job_id in known], SHORT_END_CHARACTERS)
     return {
-        job_id: job_id[: max(SHORT_ID_CHARACTERS, shared[index] + 1, shared[index + 1] + 1)]
-        for index, job_id in enumerate(ordered)
+        job_id: prefix
+        if shared[prefix := job_id[:SHORT_ID_CHARACTERS]] == 1
+        else f"{ELLIPSIS}{ends[job_id[::-1]][::-1]}"
+        for job_id in known
     }
 
 
-def _common_prefix(left: str, right: str) -> int:
-    """Return how many leading characters two ids share."""
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
-    )
+def _unique_beginnings(texts: Iterable[str], least: int) -> dict[str, str]:
+    """Return the shortest beginning of each text that no other one has, of at least a length."""
+    ordered = sorted(texts)
+    shared = [0] * (len(ordered) + 1)
+    for index in range(1, len(ordered)):
+        shared[index] = common_prefix(ordered[index - 1], ordered[index])
+    return {
+        text: text[: max(least, shared[index] + 1, shared[index + 1] + 1)]
+        for index, text in enumerate(ordered)
+    }
 
 
-def title(record: JobRecord, width: int = 60) -> str:
+def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
     """Return a job's labels and the beginning of its description."""
     labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
     return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
 
 
 def doing(record: JobRecord) -> str:
-    """Return a job's current activity, or what it waits for."""
+    """Return a job's current activity, what it waits for, or why it did not succeed."""
+    if record.reason:
+        return reason(record)
     if record.waiting_for:
-        return f"waits for {record.waiting_for}"
-    return "" if record.last_event in (None, record.state) else str(record.last_event)
+        return one_line(f"waits for {record.waiting_for}", NOW_CHARACTERS)
+    if record.last_event in (None, record.state):
+        return ""
+    return one_line(str(record.last_event), NOW_CHARACTERS)
+
+
+def reason(record: JobRecord) -> str:
+    """Return why a job did not succeed, in one line: the first sentence; empty for others."""
+    return first_sentence(record.reason or "")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of an error as one line."""
+    first, *_ = text.strip().splitlines() or [""]
+    return one_line(_SENTENCE_END.split(first, maxsplit=1)[0], NOW_CHARACTERS)
 
 
 def asks(record: JobRecord) -> str:
@@ -113,8 +160,18 @@ def _formatted(event: JournalEvent) -> str:
 
 
 def _format_state(data: dict[str, Any]) -> str:
-    rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
+    error = data.get("error")
+    known = {**data, "error": _error(error)} if isinstance(error, dict) else data
+    rest = ", ".join(
+        _ENGINE_ID.sub(_SOME_ID, _text(value))
+        for key, value in known.items()
+        if key not in {"state", "host"} and value
+    )
     return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+
+
+def _error(error: Mapping[str, Any]) -> str:
+    return f"{error.get('type')}: {error.get('message')}"
 
 
 def _format_reply(data: dict[str, Any]) -> str:
@@ -160,7 +217,7 @@ def tokens_of(event: JournalEvent) -> int:
 def failure(event: JournalEvent) -> str:
     """Return why a job failed, if this event is its end and says it; empty for others."""
     error = event.data.get("error") if event.ends_job else None
-    return f"{error['type']}: {error['message']}" if isinstance(error, dict) else ""
+    return _error(error) if isinstance(error, dict) else ""
 
 
 def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
@@ -184,11 +241,17 @@ def ended_line(result: JobResult) -> str:
     return f"{ended}  {one_line(f'{result.error.type}: {result.error.message}')}"
 
 
-def used(usage: Usage) -> str:
-    """Format model calls, tool calls, tokens and cost as one line."""
-    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+def used(usage: Usage, seconds: float | None = None) -> str:
+    """Format model calls, tool calls, tokens, cost, and the time if it is given, as one line."""
+    price = "" if usage.cost_usd is None else f", {cost(usage)}"
+    took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{price}{took}"
+
+
+def cost(usage: Usage) -> str:
+    """Format the cost of what was used; `-` if the models' prices are unknown."""
+    return "-" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
 
 
 def summarized(context: ContextStats) -> str | None:
@@ -216,10 +279,14 @@ def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
 
 def count_states(records: Sequence[JobRecord]) -> str:
     """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
-    counts = [(state, sum(record.state is state for record in records)) for state in JobState]
-    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    counted = states(Counter(record.state for record in records))
     jobs = f"{len(records)} {'job' if len(records) == 1 else 'jobs'}"
-    return f"{jobs}: {states}" if states else jobs
+    return f"{jobs}: {counted}" if counted else jobs
+
+
+def states(counts: Mapping[str, int]) -> str:
+    """Return how many jobs are in which state, such as `3 running, 9 succeeded`."""
+    return ", ".join(f"{counts[state]} {state}" for state in JobState if counts.get(state))
 
 
 def _text(value: Any) -> str:
@@ -254,7 +321,9 @@ def _format_landed(data: dict[str, Any]) -> str:
 
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
-    EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
+    EventType.SANDBOX_READY: lambda data: (
+        f"{data.get('sandbox')}{', with the files of before' if data.get('resumed') else ''}"
+    ),
     EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
     EventType.MODEL_REPLY: _format_reply,
     EventType.SESSION_EVENT: _format_reply,
@@ -272,6 +341,9 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         if "children" in data
         else f"exit code {data.get('exit_code')}: {data.get('command')}"
     ),
+    EventType.CHECKPOINT: lambda data: "the changes so far" if data.get("changes") else "",
+    EventType.CHILD_SUBMITTED: lambda data: f"{data.get('id')} {data.get('agent')}",
+    EventType.CHILD_FINISHED: lambda data: f"{data.get('id')} {data.get('state')}",
     EventType.LANDING: _format_landing,
     EventType.CHILD_LANDED: _format_landed,
     EventType.NETWORK_CONNECTION: _format_connection,

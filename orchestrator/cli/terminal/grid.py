@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fanout.orchestrator.cli.terminal.titles import fitted_titles
+
 STYLES = {
     "queued": "dim",
     "running": "cyan",
@@ -32,8 +34,9 @@ def print_grid(
     gap: int,
     state_column: int | None,
     elastic: Collection[int],
+    title_column: int | None = None,
     *,
-    wrapped: bool,
+    wrapped: bool = False,
 ) -> None:
     """Print a table.
 
@@ -42,13 +45,34 @@ def print_grid(
         gap: Spaces between columns.
         state_column: The column whose cells are coloured by state.
         elastic: The columns that are shortened when the terminal is too narrow.
+        title_column: The elastic column whose cells are cut so that they still differ.
         wrapped: Whether they are wrapped instead of cut.
     """
-    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    fitted = _fitted(widths, elastic, Console().width - gap * (len(widths) - 1))
+    room = Console().width - gap * (len(lines[0]) - 1)
+    fitted = fitted_widths(_widths(lines), elastic, room)
+    if title_column is not None:
+        lines = _with_fitted_titles(lines, title_column, fitted[title_column])
+        fitted = fitted_widths(_widths(lines), elastic, room)  # shorter titles leave more room
     grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped)
     # A table that is still too wide is wrapped by the terminal: rich would omit columns.
     Console(width=sum(fitted) + gap * len(fitted)).print(grid)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
+
+
+def _with_fitted_titles(
+    lines: Sequence[Sequence[str]], column: int, cells: int
+) -> list[Sequence[str]]:
+    header, *rows = lines
+    fitted: list[Sequence[str]] = [header]
+    titles = fitted_titles([row[column] for row in rows], cells)
+    for row, text in zip(rows, titles, strict=True):
+        changed = list(row)
+        changed[column] = text
+        fitted.append(changed)
+    return fitted
 
 
 def wrapped(line: str, columns: int) -> str:
@@ -62,8 +86,8 @@ def padded(text: str, cells: int) -> str:
     return text + " " * max(0, cells - cell_len(text))
 
 
-def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
-    """Shorten the elastic columns, the widest first, until all columns fit into the room."""
+def fitted_widths(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
+    """Return the widths with the elastic columns shortened, the widest first, to fit the room."""
     fitted = list(widths)
     columns = [column % len(fitted) for column in elastic]
     while sum(fitted) > room:

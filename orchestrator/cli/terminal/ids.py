@@ -1,9 +1,10 @@
-"""Resolves shortened ids: every command accepts a unique prefix of an id."""
+"""Resolves shortened ids: every command accepts a unique prefix of an id, or its unique end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fanout.orchestrator.cli.terminal.formatting import ELLIPSIS
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
 
@@ -12,19 +13,24 @@ MAX_NAMED = 5
 
 
 async def resolve_job(reader: JobReader, prefix: str) -> str:
-    """Return the id of the job whose id begins with `prefix`.
+    """Return the id of the job whose id begins with `prefix`, or of the only one that ends with it.
 
     Raises:
-        UnknownJob: No id has this prefix.
+        UnknownJob: No id has this prefix or this end.
         InvalidJob: Several do.
         LedgerUnavailable: Redis does not answer.
     """
     matches = await reader.ids(prefix) if prefix else []
+    part = "prefix"
+    if prefix and not matches:
+        end = prefix.removeprefix(ELLIPSIS)
+        matches = [job_id for job_id in await reader.ids() if end and job_id.endswith(end)]
+        part = "end"
     if not matches:
         raise UnknownJob(f"There is no job {prefix}.")
     if len(matches) > 1:
         raise InvalidJob(
-            f"{prefix} is ambiguous: {len(matches)} ids have this prefix, for example {matches[0]}."
+            f"{prefix} is ambiguous: {len(matches)} ids have this {part}, for example {matches[0]}."
         )
     return matches[0]
 

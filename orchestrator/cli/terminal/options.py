@@ -32,10 +32,27 @@ SandboxOption = Annotated[
     ),
 ]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="A job id, or a prefix of it that is unique.")
+    str, typer.Argument(metavar="ID", help="A job id, or its beginning or its end, if unique.")
 ]
 JobArguments = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Job ids, or prefixes of them that are unique.")
+    list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings or ends, if unique.")
+]
+AnyJobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...", help="Job ids, or their beginnings or ends, if unique; or use --label."
+    ),
+]
+WholeTree = Annotated[
+    bool, typer.Option("--tree", help="All jobs that were submitted with each ID.")
+]
+ChosenLabel = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="The jobs with this label, with --tree those of the tree; repeat to require several.",
+    ),
 ]
 BranchOption = Annotated[
     str | None,

@@ -123,6 +123,7 @@ def table(
     *,
     state_column: int | None = None,
     elastic: Collection[int] = (-1,),
+    title_column: int | None = None,
     wrapped: bool = False,
 ) -> None:
     """Print aligned columns, on a terminal cut or wrapped to its width.
@@ -132,13 +133,14 @@ def table(
         rows: the cells; the caller has passed foreign text through `one_line`.
         state_column: the column whose cells are coloured by state.
         elastic: the columns that are shortened when a terminal is too narrow.
+        title_column: an elastic column of titles, cut so that they still differ.
         wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
     if stdout_is_terminal():
         from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
-        print_grid(lines, GAP, state_column, elastic, wrapped=wrapped)
+        print_grid(lines, GAP, state_column, elastic, title_column, wrapped=wrapped)
         return
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:

@@ -15,6 +15,7 @@ from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
+from fanout.orchestrator.deep_agent.adk.deep_llm_agent import DeepLlmAgent
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
 from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
 from fanout.orchestrator.deep_agent.assembly.tools import (
@@ -30,7 +31,6 @@ from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFac
 from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
 from fanout.orchestrator.deep_agent.context.eviction import Eviction
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits

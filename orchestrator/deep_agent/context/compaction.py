@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.adk.agents.invocation_context import InvocationContext
-from google.adk.apps.compaction import _longest_self_contained_prefix
 from google.adk.events import Event, EventActions
-from google.adk.events._rewind_events import _apply_rewinds
 from google.adk.events.event_actions import EventCompaction
-from google.adk.flows.llm_flows.context._contents import (
-    _is_tool_sub_branch_event,
-    _should_include_event_in_context,
-)
-from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.adk.private_names import (
+    call_ids,
+    is_in_context,
+    is_of_tool_branch,
+    self_contained_prefix,
+    without_rewound,
+)
 from fanout.orchestrator.deep_agent.context.statistics import CONTEXT_SUMMARY, ContextSummary
 from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
 from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
@@ -86,9 +86,7 @@ class Conversation:
 
         A call is open while it waits for its result or for a person's approval.
         """
-        return len(
-            _longest_self_contained_prefix([*self.messages[:wanted]], all_events=[*self.messages])
-        )
+        return len(self_contained_prefix(self.messages[:wanted], self.messages))
 
 
 def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> Conversation:
@@ -98,30 +96,30 @@ def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> 
         context: The run.
         shown_only: Leave out those that a summary replaced, which is faster in a long session.
     """
-    events = _apply_rewinds(context.session.events)
+    events = without_rewound(context.session.events)
     summaries = (event for event in reversed(events) if event.actions.compaction)
     summary = next((event for event in summaries if _is_seen(event, context)), None)
     compaction = summary.actions.compaction if summary else None
     end = compaction.end_timestamp if compaction else 0.0
     if shown_only:
         events = [event for event in events if event.timestamp > end]
-    call_ids = _collect_function_call_ids(events)
-    messages = [event for event in events if _is_message(event, context, call_ids)]
+    calls = call_ids(events)
+    messages = [event for event in events if _is_message(event, context, calls)]
     shown_from = sum(event.timestamp <= end for event in messages)
     return Conversation(messages=messages, summary=summary, shown_from=shown_from)
 
 
-def _is_message(event: Event, context: InvocationContext, call_ids: set[str]) -> bool:
+def _is_message(event: Event, context: InvocationContext, calls: set[str]) -> bool:
     name = context.agent.name if context.agent else ""
     return (
         event.actions.compaction is None
         and _is_seen(event, context)
-        and not _is_tool_sub_branch_event(context.branch, event, name, call_ids)
+        and not is_of_tool_branch(context.branch, event, name, calls)
     )
 
 
 def _is_seen(event: Event, context: InvocationContext) -> bool:
-    return _should_include_event_in_context(
+    return is_in_context(
         context.branch, event, context.isolation_scope, node_path=context.node_path
     )
 

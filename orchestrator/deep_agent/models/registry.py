@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 
-from google.adk.models import registry
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.registry import LLMRegistry
 
+from fanout.orchestrator.deep_agent.adk.private_names import (
+    is_registered_as,
+    registered_models,
+)
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 
 
@@ -20,7 +23,7 @@ def class_name_of(name: str) -> str | None:
 
     Unlike the registry itself it does not load LiteLLM, which takes seconds, to look for more.
     """
-    entries = registry._llm_registry_dict  # noqa: SLF001 - `resolve` would load LiteLLM
+    entries = registered_models()
     if prefixed := _class_in(name):
         return prefixed
     found = next((entry for regex, entry in entries.items() if re.fullmatch(regex, name)), None)
@@ -50,8 +53,8 @@ def _class_in(name: str) -> str | None:
     prefix, colon, _ = name.partition(":")
     if not colon:
         return None
-    classes = map(_name_of, registry._llm_registry_dict.values())  # noqa: SLF001 - see above
-    return next((each for each in classes if LLMRegistry._match_prefix(prefix, each)), None)  # noqa: SLF001 - see above
+    classes = map(_name_of, registered_models().values())
+    return next((each for each in classes if is_registered_as(prefix, each)), None)
 
 
 def _name_of(entry: type[BaseLlm] | tuple[str, str]) -> str:

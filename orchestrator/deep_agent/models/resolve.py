@@ -191,7 +191,8 @@ _OF_CLASS: dict[str, Callable[[str], BaseLlm]] = {
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:
     if find_spec(package) is None:
         raise ModelNotConfigured(
-            f"{name} needs the package {package}; install it with `pip install -e '.[{extra}]'`."
+            f"{name} needs the package {package}; install it with "
+            f"`pip install 'fanout-orchestrator[{extra}]'`."
         )
     if key and not _is_set(key):
         raise ModelNotConfigured(f"{name} needs {key} in the environment.")

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import PrivateAttr
 
+from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelDenied,

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -48,6 +47,7 @@ from pydantic import (
     model_validator,
 )
 
+from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import ScriptFailed
 from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 

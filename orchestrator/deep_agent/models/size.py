@@ -14,6 +14,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 from pydantic import BaseModel
 
+from fanout.orchestrator.deep_agent.adk.private_names import declaration_of
+
 DEFAULT_WINDOW_TOKENS = 128_000
 """For a model that is not in the table: most models have at least this much."""
 
@@ -92,7 +94,7 @@ async def fixed_tokens(context: InvocationContext, request: LlmRequest) -> int:
     agent, tools = context.agent, list[BaseTool]()
     if isinstance(agent, LlmAgent):
         tools = await agent.canonical_tools(ReadonlyContext(context))
-    declared = [tool._get_declaration() for tool in tools]  # noqa: SLF001 - ADK's name for overriding
+    declared = map(declaration_of, tools)
     return fixed_tokens_of(declared, request)
 
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from google.adk.agents.run_config import StreamingMode  # type: ignore[attr-defined] # public all the same
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.adk.private_names import StreamingMode
 from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.protocol import OutputSink
 from fanout.orchestrator.deep_agent.progress_tool import emit_events

@@ -55,6 +55,7 @@ def files(root: Path) -> dict[str, tuple[str, int, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_branch_and_the_last_words_say_how_to_see_it(own: Fanout) -> None:
     root = own.folder / "a"
     (root / "kept.txt").write_text("not committed\n")

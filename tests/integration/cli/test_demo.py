@@ -25,6 +25,7 @@ def temporary(fanout: Fanout) -> dict[str, str]:
     return LOCAL | {"TMPDIR": str(folder)}
 
 
+@pytest.mark.slow
 def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout):
     ended = lonely_fanout("demo", "--json", env=temporary(lonely_fanout), timeout=100)
 

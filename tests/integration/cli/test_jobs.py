@@ -10,6 +10,7 @@ import os
 import signal
 import tarfile
 import time
+from typing import Any
 
 import pytest
 
@@ -180,8 +181,11 @@ async def test_wait_prints_how_jobs_ended(fanout, stand_in: StandIn):
     only_good = fanout("wait", good, "--json")
 
     assert both.code == 1
-    assert both.out.splitlines() == [f"{good}  succeeded", f"{bad}  failed  AgentFailed: no answer"]
+    failed = f"{bad}  failed  AgentFailed: no answer"
+    assert both.out.splitlines() == [f"{good}  succeeded", "all well", failed]
+    assert both.err.startswith("Used by all jobs of the tree: 0 model calls")
     assert only_good.code == 0
+    assert only_good.json["usage"]["model_calls"] == 0
     assert only_good.json["results"][0]["summary"] == "all well"
     assert fanout("wait", late, good).code == 5
 
@@ -196,6 +200,79 @@ def test_a_wait_that_takes_too_long_is_exit_code_five(fanout):
     assert fanout("show", job_id, "--json").json["state"] == "queued"
 
 
+async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    message = "The model gave no answer\x1b[2J in 3.5 s. See the logs."
+    error = JobError(type="AgentFailed", message=message)
+    await stand_in.finish(job_id, JobState.FAILED, error=error)
+
+    why = "AgentFailed: The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
+    for command in (["ps", "--all"], ["tree", job_id], ["watch", job_id]):
+        said = fanout(*command).out
+        assert why in said, command
+        assert "See the logs" not in said
+    (record,) = fanout("ps", "--all", "--json").json["jobs"]
+    assert record["reason"] == f"AgentFailed: {message}"
+
+
+async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand_in: StandIn):
+    old = submitted(fanout, "tidy up", "--label", "team=a")
+    claim = await stand_in.claim(old)
+    spent = {"model_calls": 1, "input_tokens": 90, "output_tokens": 9, "cost_usd": 0.5}
+    await stand_in.charge(claim, spent, "gemini-x")
+    error = JobError(type="AgentFailed", message="No answer. And more.")
+    await stand_in.finish(old, JobState.FAILED, claim=claim, error=error)
+    new = submitted(fanout, "write\x1b[2J a test")
+
+    listed = fanout("history")
+    page = fanout("history", "--limit", "1", "--json").json
+    rest = fanout("history", "--before", new, "--json").json
+    by = {
+        by: fanout("cost", "--by", by, "--json").json for by in ("agent", "model", "day", "label")
+    }
+    shown = fanout("cost", "--by", "label", "--label", "team")
+
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", new, old]
+    assert "failed: AgentFailed: No answer." in listed.out
+    assert "\x1b" not in listed.out
+    assert 'fanout run --continue ID "…"' in listed.err
+    assert [run["root_id"] for run in page["runs"]] == [new]
+    assert page["before"] == new
+    (run,) = rest["runs"]
+    assert run["next"] == f"fanout run --continue {old}"
+    assert (run["goal"], run["state"], run["usage"]["cost_usd"]) == ("tidy up", "failed", 0.5)
+    assert rest["before"] is None
+    names = {key: [group["name"] for group in document["groups"]] for key, document in by.items()}
+    assert names["agent"] == ["general-purpose"]
+    assert names["model"] == ["gemini-x"]
+    assert names["label"] == ["team=a", "(no label)"]
+    assert {document["total"]["usage"]["cost_usd"] for document in by.values()} == {0.5}
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["a", "(no", "total"]
+    assert "whose records still exist" in shown.err
+    assert fanout("cost", "--label", "team").code == 2
+    assert fanout("cost", "--by", "colour").code == 2
+
+
+async def test_an_id_may_be_named_by_its_end(fanout):
+    job_id = submitted(fanout, "x")
+
+    for end in (job_id[-8:], f"…{job_id[-6:]}"):
+        assert fanout("show", end, "--json").json["id"] == job_id
+    assert fanout("show", "…").code == 2
+
+
+async def test_submit_wait_as_json_is_one_document_with_the_result(fanout, stand_in: StandIn):
+    done = submitted(fanout, "before")
+    await stand_in.finish(done, summary="It is done.")
+    spec = lines_of({"id": done, "description": "before"})
+
+    waited = fanout("submit", "--file", "-", "--wait", "--json", stdin=spec)
+
+    assert waited.json["job_ids"] == [done]
+    assert waited.json["results"][0]["summary"] == "It is done."
+    assert waited.json["usage"]["cost_usd"] is None
+
+
 async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in: StandIn):
     child = fanout.start("submit", "quick", "--wait")
     assert child.stdout is not None
@@ -206,7 +283,7 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
 
     assert rest.decode() == f"{job_id}  cancelled\n"
     assert child.returncode == 1
-    assert complaint == b""
+    assert complaint.startswith(b"Used by all jobs of the tree: 0 model calls")
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -239,6 +316,7 @@ async def test_a_result_is_there_when_the_job_has_ended(fanout, stand_in: StandI
     assert late.code == 0
     assert "summary" in late.out
     assert "\x1b" not in late.out
+    assert late.out.splitlines()[-1] == "Done\N{REPLACEMENT CHARACTER}[31m."
     assert fanout("result", job_id, "--json").json["job_id"] == job_id
 
 
@@ -258,6 +336,24 @@ async def test_logs_are_json_lines_of_the_journal(fanout, stand_in: StandIn):
     assert "execute" in plain
     assert "\x1b" not in plain
     assert fanout("logs", job_id, "--after", events[1]["id"], "--json").out.count("\n") == 1
+
+
+async def test_logs_for_people_have_no_ids_of_engines(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    claim = await stand_in.claim(job_id)
+    host, container = "2XVK:5ZPW:DN4N", "72e339e9" * 8
+    ready: dict[str, Any] = {"sandbox": "docker", "host": host, "files": container}
+    await stand_in.note(claim, EventType.SANDBOX_READY, ready | {"resumed": True})
+    await stand_in.note(claim, EventType.CHECKPOINT, {"changes": container})
+    error = {"type": "SandboxFailed", "message": f"no such container: {container}"}
+    await stand_in.note(claim, EventType.JOB_STATE, {"state": "failed", "error": error})
+
+    plain = fanout("logs", job_id).out
+
+    assert not {host, container, "h1"} & set(plain.replace(",", " ").split())
+    assert "docker, with the files of before" in plain
+    assert "failed: SandboxFailed: no such container: (id)" in plain
+    assert container in fanout("logs", job_id, "--json").out
 
 
 async def test_following_logs_ends_with_the_job(fanout, stand_in: StandIn):

@@ -158,6 +158,61 @@ async def test_a_whole_tree_is_applied_and_what_failed_is_said(
     assert sorted(tree_of(root)) == ["a", "a.txt", "b"]
 
 
+async def test_one_command_applies_all_jobs_of_a_label_and_reports_each(
+    fanout: Fanout, stand_in: StandIn, root: Path
+) -> None:
+    spec = '{{"description": "{}", "workspace": "project", "labels": {{"wave": "{}"}}}}\n'
+    (root.parent / "jobs.jsonl").write_text("".join(map(spec.format, "abcde", "22221")))
+    ids = fanout("submit", "--file", "jobs.jsonl", "--json").json["job_ids"]
+    bundles = [
+        BundleBuilder().edit("a.txt", OLD, THEIRS),
+        BundleBuilder().edit("a.txt", OLD, THEIRS.replace(b"THEIRS", b"OTHERS")),
+        BundleBuilder().edit("a.txt", OLD, THEIRS),
+        None,
+        BundleBuilder().edit("a.txt", OLD, b"wave one\n"),
+    ]
+    for job_id, bundle in zip(ids, bundles, strict=True):
+        changes = bundle and await stand_in.blobs.put(bundle.build().getvalue())
+        await stand_in.finish(job_id, changes=changes)
+    to = ("--label", "wave=2", "--into", str(root))
+
+    patches = fanout("diff", "--label", "wave=2")
+    stats = fanout("diff", ids[0], "--tree", "--label", "wave=2", "--json")
+    done = fanout("apply", *to)
+    again = fanout("apply", *to, "--json")
+
+    assert patches.code == 0, patches.err
+    assert [line.split()[1].rstrip(":") for line in patches.err.splitlines()] == ids[:4]
+    assert [entry["job_id"] for entry in stats.json["jobs"]] == ids[:4]
+    assert done.code == 1
+    told = [line for line in done.err.splitlines() if line[:26] in ids]
+    outcomes = ["merged", "conflicts", "nothing to do", "nothing to do"]
+    assert [line.partition("  ")[2].partition(":")[0] for line in told] == outcomes
+    assert [line[:26] for line in told] == ids[:4]
+    assert "4 jobs: 1 merged, 2 nothing to do, 1 conflicts." in done.err
+    assert (root / "a.txt").read_bytes() == THEIRS
+    told_again = [(entry["job_id"], entry["outcome"]) for entry in again.json["jobs"]]
+    assert told_again == list(zip(ids, ["nothing to do", *outcomes[1:]], strict=False))
+
+
+async def test_a_job_without_changes_is_applied_and_what_is_not_named_is_asked_for(
+    fanout: Fanout, stand_in: StandIn, root: Path
+) -> None:
+    job_id = fanout("submit", "x", "--workspace", str(root)).out.strip()
+    await stand_in.finish(job_id, summary="There was nothing to change.")
+
+    done = fanout("apply", job_id)
+    on_branch = fanout("apply", job_id, "--branch", "new")
+
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"{job_id}  nothing to do: it changed nothing\n"
+    assert (on_branch.code, on_branch.out) == (0, "")
+    assert on_branch.err == "No job brought changes: nothing to do.\n"
+    for wrong in ([], ["--tree"], [job_id, "--label", "k=v"], ["--label", "k"]):
+        refused = fanout("apply", *wrong)
+        assert (refused.code, len(refused.err.splitlines())) == (2, 1), refused.err
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"

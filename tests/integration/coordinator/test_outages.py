@@ -124,6 +124,7 @@ async def test_a_run_can_be_cancelled_while_redis_is_gone(
     assert time.monotonic() - asked_at < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job_is", ["running", "merged"])
 async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     shared_place: Installation, coordination: Coordination, tmp_path: Path, job_is: str

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App, ResumabilityConfig
@@ -21,6 +20,7 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import JsonValue
 
+from fanout.orchestrator.deep_agent.adk.private_names import StreamingMode
 from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
 from fanout.orchestrator.deep_agent.delegation.children.ready_agents import answer_of
 from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget

@@ -15,6 +15,7 @@ from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
+from fanout.orchestrator.deep_agent.adk.private_names import import_litellm
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
@@ -31,7 +32,7 @@ def load() -> None:
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.disabled = True  # its records contain requests
-    lite_llm._ensure_litellm_imported()  # noqa: SLF001 - it makes LiteLLM known to ADK's module
+    import_litellm()
     import litellm  # noqa: PLC0415 - see above
 
     litellm.suppress_debug_info = True  # a banner on standard output with each error

@@ -1,53 +1,31 @@
-"""The live view: on a terminal a redrawn line per job, elsewhere a line per change of state."""
+"""Polls jobs and shows them: on a terminal as a board, elsewhere as a line per change of state."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from math import ceil
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
+from rich.control import Control
 from rich.live import Live
-from rich.table import Table
+from rich.segment import ControlType
 from rich.text import Text
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import STYLES
+from fanout.orchestrator.cli.terminal import formatting
+from fanout.orchestrator.cli.terminal.live.board import Board
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
-MOST_ASKING = 3
-"""Approvals listed below the jobs, each with the command that answers it; `fanout approvals` lists
-all."""
-RESERVED_LINES = 4
-"""Of the height: for the counts above and below the jobs, more approvals, the cursor."""
-AGENT_CHARACTERS = 11
-"""Of an agent's name on a narrow terminal: what its job does is more telling."""
-WIDE = 200
-"""Of a terminal on which every column has room."""
 FOLLOWED_JOBS = 200
 """Jobs whose journals are read for token counts; further jobs are shown without."""
-
-_ELASTIC = (None, None, None, 3, None, 4, None, None)
-"""For symbol, id, agent, title, attempt, activity, time and tokens: the columns with a ratio shrink
-on a narrow terminal."""
-
-_RANKS = {
-    JobState.RUNNING: 1,
-    JobState.FAILED: 2,
-    JobState.TIMED_OUT: 2,
-    JobState.WAITING: 3,
-    JobState.QUEUED: 4,
-    JobState.CANCELLED: 5,
-    JobState.SUCCEEDED: 5,
-}
 
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """Returns the jobs to show, parents first."""
@@ -55,89 +33,40 @@ OnChange = Callable[[JobRecord], None]
 OnEvent = Callable[[JobRecord, JournalEvent], None]
 
 
-@dataclass
-class Board:
-    """The state of the jobs that are shown."""
+class _Picture:
+    """Draws a board at the size that the terminal has now.
 
-    records: Sequence[JobRecord] = ()
-    tokens: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    """Why jobs failed, by id."""
+    A terminal that becomes narrower wraps the lines that it shows, so that the picture before takes
+    more lines than were drawn. These are erased, or they would stay above the next picture.
+    """
 
-    def render(self, height: int, width: int = WIDE) -> RenderableType:
-        """Return a table of at most `height` lines, with a count of the jobs that do not fit.
+    def __init__(self, console: Console, board: Board) -> None:
+        self._console = console
+        self._board = board
+        self._size = (console.height, console.width)
+        self._drawn: list[int] = []
+        self._scrolled = False
+        """Whether a part has left the screen at its top: a terminal brings it back when it becomes
+        larger, where nothing but the whole screen can be erased."""
 
-        The most urgent jobs are shown, each below its parents.
-        """
-        asking = [text for text in map(formatting.asks, self.records) if text]
-        more_asking = len(asking) - MOST_ASKING
-        asking = asking[:MOST_ASKING]
-        if more_asking > 0:
-            asking.append(f"{more_asking} more wait for an approval: fanout approvals")
-        most = height - RESERVED_LINES - min(len(asking), MOST_ASKING)
-        shown_records = self._fitting(max(1, most))
-        short = formatting.short_ids(record.id for record in self.records)
-        agents = max(AGENT_CHARACTERS, width // 8)
-        cells = [self._cells(record, short[record.id], agents) for record in shown_records]
-        rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-        for column, ratio in enumerate(_ELASTIC):
-            widest = max((line[column].cell_len for line in cells), default=0)
-            rows.add_column(
-                no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=None if ratio else widest
-            )
-        for line in cells:
-            rows.add_row(*line)
-        shown_ids = {record.id for record in shown_records}
-        hidden = [record for record in self.records if record.id not in shown_ids]
-        below = [_line(text, STYLES["waiting"]) for text in asking]
-        if hidden:
-            below.insert(0, _line(f"… and {formatting.count_states(hidden)}", "dim"))
-        return Group(_line(formatting.count_states(self.records), "bold"), rows, *below)
+    def render(self) -> Group:
+        """Return the picture of this moment."""
+        height, columns = size = (self._console.height, self._console.width)
+        if size != self._size:
+            self._erase(height, columns)
+        lines = self._board.render(height, columns)
+        self._size = size
+        self._drawn = [line.cell_len for line in lines.renderables if isinstance(line, Text)]
+        return lines
 
-    def _activity(self, record: JobRecord) -> str:
-        return self.reasons.get(record.id) or formatting.doing(record) or record.state
-
-    def _fitting(self, most: int) -> list[JobRecord]:
-        """Return the most urgent records with their parents, each below its parent."""
-        ordered = formatting.in_tree_order(self.records)
-        if len(ordered) <= most:
-            return ordered
-        by_id = {record.id: record for record in self.records}
-        chosen: set[str] = set()
-        for record in sorted(ordered, key=_urgency):
-            line: JobRecord | None = record
-            needed = set()
-            while line is not None and line.id not in chosen:
-                needed.add(line.id)
-                line = by_id.get(line.parent_id or "")
-            if len(chosen) + len(needed) <= most:
-                chosen |= needed
-        return [record for record in ordered if record.id in chosen]
-
-    def _cells(self, record: JobRecord, short_id: str, agents: int) -> list[Text]:
-        style = STYLES.get(record.state, "")
-        tokens = self.tokens.get(record.id, 0)
-        indent = "  " * record.depth
-        return [
-            Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
-            Text(short_id, style="dim"),
-            Text(output.one_line(record.agent, agents)),
-            Text(formatting.title(record)),
-            Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
-            Text(output.one_line(self._activity(record), 120), style=style),
-            Text(formatting.elapsed(record)),
-            Text(f"{tokens:,}" if tokens else "", style="dim"),
-        ]
-
-
-def _line(text: str, style: str) -> Text:
-    """Return foreign text as one line, which a narrow terminal cuts and does not wrap."""
-    return Text(output.one_line(text), style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _urgency(record: JobRecord) -> int:
-    """Return the rank of a job among those that compete for lines: the least is shown first."""
-    return 0 if record.approvals else _RANKS[record.state]
+    def _erase(self, height: int, columns: int) -> None:
+        wrapped = sum(max(1, ceil(cells / columns)) for cells in self._drawn)
+        if self._scrolled:
+            self._console.control(Control(ControlType.CLEAR, ControlType.HOME))
+        else:  # `Live` erases one line for each that was drawn
+            erase = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
+            self._console.control(Control(*erase * (wrapped - len(self._drawn))))
+        self._scrolled = self._scrolled or wrapped > height
 
 
 class Watcher:
@@ -178,10 +107,11 @@ class Watcher:
     def draw(self, console: Console) -> None:
         """Draw the table from now on below everything else that is printed on a terminal."""
         self._console = console
+        picture = _Picture(console, self.board)
         # One that was stopped cannot be started again: it would erase what was printed meanwhile.
         self._live = Live(
             console=console,
-            get_renderable=lambda: self.board.render(console.height, console.width),
+            get_renderable=picture.render,
             refresh_per_second=FRAMES_PER_SECOND,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -235,8 +165,6 @@ class Watcher:
             async for event in self._client.events(job_id):
                 count = formatting.tokens_of(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
-                if reason := formatting.failure(event):
-                    self.board.reasons[job_id] = reason
                 if self._on_event is not None:
                     self._on_event(record, event)
 
@@ -268,6 +196,9 @@ async def shown(
         with suppress(JobFailure):
             await watcher.poll()  # reports the final states
             await watcher.read_to_the_end()
+    except BaseException:
+        watcher.stop_drawing(erase=True)  # it would say for ever that jobs run
+        raise
     finally:
         watcher.stop_drawing()
         await cancel_and_wait(watching)
@@ -277,6 +208,23 @@ async def shown(
 def change_line(record: JobRecord) -> str:
     """Format a job's new state as one plain line."""
     attempt = f"#{record.attempt}" if record.attempt > 1 else ""
-    title, asks = formatting.title(record), formatting.asks(record)
-    parts = (record.id, record.state, attempt, record.agent, title, asks)
+    why = formatting.asks(record) or formatting.reason(record)
+    parts = (record.id, record.state, attempt, record.agent, formatting.title(record), why)
     return "  ".join(filter(None, parts))
+
+
+def remembered(fetch: Fetch, seen: list[JobRecord]) -> Fetch:
+    """Return a function that fetches the same and leaves the newest answer in a list."""
+
+    async def fetched() -> Sequence[JobRecord]:
+        seen[:] = await fetch()
+        return seen
+
+    return fetched
+
+
+def still_open(records: Sequence[JobRecord]) -> str:
+    """Return how many of the jobs have not ended, in brackets; empty if none is known."""
+    count = sum(not record.state.is_terminal for record in records)
+    jobs = "1 job" if len(records) == 1 else f"{len(records)} jobs"
+    return f" ({count} of {jobs} had not ended)" if records else ""

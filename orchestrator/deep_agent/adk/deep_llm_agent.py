@@ -14,10 +14,11 @@ from typing import Any
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
 from google.adk.models.llm_request import LlmRequest
 from pydantic import Field
+
+from fanout.orchestrator.deep_agent.adk.private_names import BaseLlmRequestProcessor
 
 StepCallback = Callable[[InvocationContext, LlmRequest], Awaitable[Iterable[Event]]]
 """A middleware's `before_step`."""

@@ -13,7 +13,14 @@ from rich.text import Text
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.approval_prompt import answer_approvals
-from fanout.orchestrator.cli.terminal.live import Fetch, Watcher, change_line, shown
+from fanout.orchestrator.cli.terminal.live.watcher import (
+    Fetch,
+    Watcher,
+    change_line,
+    remembered,
+    shown,
+    still_open,
+)
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
@@ -35,18 +42,19 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
     Args:
         client: The connected client.
         root_id: The run's root job.
-        yes: Approve the root job's own calls without asking.
+        yes: Approve the calls of the run's jobs without asking.
 
     Raises:
         UnknownJob: The job does not exist.
     """
     console = Console(stderr=True) if output.stderr_is_terminal() else None
     lines = _Lines(console)
+    seen: list[JobRecord] = []
     on_change = _print_change if console is None else None
     try:
         async with shown(
             client,
-            tree_of(client, root_id),
+            remembered(tree_of(client, root_id), seen),
             console=console,
             on_change=on_change,
             on_event=lambda record, event: _print_setback(record, event, lines),
@@ -70,8 +78,8 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
                 await cancel_and_wait(words, asking)
     except asyncio.CancelledError:
         output.notice(
-            f"Detached; the run goes on.\n  To look again: fanout attach {root_id}"
-            f"\n  To end it: fanout cancel {root_id}"
+            f"Detached; the view ended, the run goes on{still_open(seen)}."
+            f"\n  To look again: fanout attach {root_id}\n  To end it: fanout cancel {root_id}"
         )
         raise
 

@@ -1,0 +1,1 @@
+"""`diff` and `apply`: what jobs changed, printed and merged."""

@@ -1,0 +1,201 @@
+"""`apply`: merges what jobs changed into a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fanout.orchestrator.cli.commands.changes.merge_reports import (
+    JobMerge,
+    print_report,
+    totals,
+)
+from fanout.orchestrator.cli.commands.changes.selection import Selected, Wanted, selected, wanted
+from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.options import (
+    AnyJobs,
+    AsJson,
+    BranchOption,
+    ChosenLabel,
+    WholeTree,
+)
+from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.landing.branch import BranchLanding, land_on_branch
+from fanout.orchestrator.landing.runs import Runs, base_of, keep_conflicts
+from fanout.orchestrator.workspace.merge_report import MergeReport
+
+
+def apply(
+    jobs: AnyJobs = None,
+    *,
+    into: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder to merge into; default: the current one."),
+    ] = Path(),
+    tree: WholeTree = False,
+    label: ChosenLabel = None,
+    branch: BranchOption = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
+    ] = False,
+    include_executable_config: Annotated[
+        bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the changes of jobs into a folder, one after the other (three-way merge).
+
+    The jobs are named by ids, or found by --tree or --label: those that succeeded, in the order of
+    their submission. Stderr has a line for each: merged, conflicts, nothing to do. Changes that
+    overlap with changes in the folder are reported as conflicts and not applied; nothing is
+    overwritten. Files that become code on this machine by themselves are held back. Exit code 1 if
+    not all changes were merged.
+    """
+    if not into.is_dir():
+        raise UsageProblem(f"--into {str(into)!r} is not a folder.")
+    if branch is not None and check:
+        raise UsageProblem("--check merges nothing, --branch commits: leave one of them out.")
+    target = _Target(into.resolve(), branch, include_executable_config, check=check)
+    asked = wanted(jobs, label, tree=tree)
+    raise typer.Exit(asyncio.run(_apply(asked, target, as_json=as_json)))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where changes are merged, and how."""
+
+    folder: Path
+    branch: str | None
+    include_executable_config: bool
+    check: bool
+
+
+async def _apply(asked: Wanted, target: _Target, *, as_json: bool) -> ExitCode:
+    async with open_client() as client:
+        chosen = await selected(client, asked)
+        runs = Runs(load_settings().state_dir)
+        if not as_json:
+            chosen.say_left_out()
+        if target.branch is not None:
+            return await _apply_to_branch(client, runs, chosen, target, as_json=as_json)
+        merges = await _merged(client, runs, chosen, target, asked, as_json=as_json)
+    if as_json:
+        documents = [merge.document() for merge in merges]
+        output.document({"jobs": documents} if asked.is_many else documents[0])
+    else:
+        if asked.is_many:
+            output.notice(totals(merges))
+        if target.check:
+            output.notice("Checked only; nothing was changed.")
+    return _code(merge.complete for merge in merges)
+
+
+def _code(complete: Iterable[bool]) -> ExitCode:
+    return ExitCode.DONE if all(complete) else ExitCode.WORK_FAILED
+
+
+async def _merged(
+    client: JobClient,
+    runs: Runs,
+    chosen: Selected,
+    target: _Target,
+    asked: Wanted,
+    *,
+    as_json: bool,
+) -> list[JobMerge]:
+    """Merge jobs one after the other; of many, one that cannot be merged is reported as such.
+
+    Raises:
+        JobFailure: The only job cannot be merged.
+    """
+    reason = "it did not succeed"
+    merges = [JobMerge(one.job_id, reason=reason, left_out=True) for one in chosen.left_out]
+    stopped = ""
+    for result in chosen.results:
+        if stopped:
+            merges.append(JobMerge(result.job_id, reason=stopped))
+            continue
+        try:
+            merge = JobMerge(
+                result.job_id,
+                await _apply_one(client, runs, result, target, ask=not (target.check or as_json)),
+            )
+        except JobFailure as failure:
+            if not asked.is_many:
+                raise
+            merge = JobMerge(result.job_id, reason=str(failure))
+            if not isinstance(failure, BlobMissing):  # the folder cannot be written
+                stopped = f"not tried, because {result.job_id} could not be written"
+        merges.append(merge)
+        if not as_json:
+            kept = None if target.check else runs.conflicts.place(result.job_id)
+            print_report(merge.report, kept)
+            output.notice(merge.line())
+    return merges
+
+
+async def _apply_one(
+    client: JobClient, runs: Runs, result: JobResult, target: _Target, *, ask: bool
+) -> MergeReport:
+    if result.changes is None:
+        return MergeReport()
+    into, job_id = target.folder, result.job_id
+    report = await client.apply(
+        job_id,
+        into,
+        check=target.check,
+        include_executable_config=target.include_executable_config,
+    )
+    if held_back.may_land(report.held_back, ask=ask):
+        report = await client.apply(job_id, into, include_executable_config=True)
+    if not target.check:
+        await keep_conflicts(client, runs, job_id, into, report)
+    return report
+
+
+async def _apply_to_branch(
+    client: JobClient, runs: Runs, chosen: Selected, target: _Target, *, as_json: bool
+) -> ExitCode:
+    job_ids = [result.job_id for result in chosen.results if result.changes]
+    if not job_ids:
+        if as_json:
+            output.document({**branch_document(None), "outcome": "nothing", "jobs": []})
+        output.notice("No job brought changes: nothing to do.")
+        return ExitCode.DONE
+    run = runs.landing(job_ids[0])
+    is_same = run is not None and run.workspace == target.folder
+    where = BranchLanding(
+        target.folder,
+        str(target.branch),
+        await asyncio.to_thread(base_of, runs, run) if run and is_same else None,
+        target.include_executable_config,
+    )
+    report = await land_on_branch(client, job_ids, where)
+    kept = None
+    if report.outcome != "before":
+        kept = await asyncio.to_thread(runs.conflicts.keep, job_ids[-1], report.conflicts)
+    if as_json:
+        merge = report.merge.model_dump(mode="json")
+        brought = {commit.job_id for commit in report.commits}
+        jobs = [
+            {"job_id": one, "outcome": "committed" if one in brought else "nothing to do"}
+            for one in job_ids
+        ]
+        document = {**merge, "outcome": report.outcome, **branch_document(report)}
+        output.document({**document, "jobs": jobs})
+    else:
+        print_report(report.merge, kept)
+        for line in branch_lines(report, target.folder):
+            output.notice(line)
+    return ExitCode.DONE if report.merge.complete else ExitCode.WORK_FAILED

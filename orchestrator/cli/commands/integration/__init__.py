@@ -1,0 +1,1 @@
+"""Commands that bring fanout into other programs."""

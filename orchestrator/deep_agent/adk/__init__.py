@@ -1,0 +1,1 @@
+"""Where fanout reaches behind ADK's public interface."""

@@ -1,0 +1,115 @@
+"""The private names of ADK that fanout uses, each with its reason: no other module names one.
+
+ADK may change them in any release, so pyproject.toml allows one minor version of it, the one that
+`tests/unit/deep_agent/test_adk_private_names.py` passes with; `make newest-adk` tries the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# The type of `RunConfig.streaming_mode`, which ADK exports nowhere.
+from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.apps import compaction
+from google.adk.events import Event, _rewind_events
+
+# The base class of what `BaseLlmFlow.insert_request_processor_before`, a public method, takes.
+from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
+from google.adk.flows.llm_flows.context import _contents
+from google.adk.flows.llm_flows.tools import _functions
+from google.adk.models import registry
+
+# The type of `BaseLlm.capabilities`, a public property.
+from google.adk.models._capabilities import LlmCapabilities
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+
+__all__ = [
+    "BaseLlmRequestProcessor",
+    "LlmCapabilities",
+    "StreamingMode",
+    "call_ids",
+    "declaration_of",
+    "import_litellm",
+    "is_in_context",
+    "is_of_tool_branch",
+    "is_registered_as",
+    "registered_models",
+    "self_contained_prefix",
+    "without_rewound",
+]
+
+OVERRIDDEN = {
+    ("google.adk.agents.llm_agent", "LlmAgent"): {"_llm_flow"},
+    ("google.adk.agents.base_agent", "BaseAgent"): {"_run_async_impl"},
+    ("google.adk.tools.base_tool", "BaseTool"): {"_get_declaration"},
+    ("google.adk.workflow", "BaseNode"): {"_run_impl"},
+    ("google.adk.models.anthropic_llm", "AnthropicLlm"): {
+        *("_build_anthropic_kwargs", "_get_anthropic_client"),
+    },
+    ("google.adk.integrations.openai", "OpenAILlm"): {"_openai_client"},
+    ("google.adk.integrations.openai", "OpenAIResponsesLlm"): {"_openai_client"},
+}
+"""The private methods that our subclasses override or call on themselves: module and class of ADK →
+names. ADK documents the second to the fourth for subclasses; for the others there is no public
+way to give an agent its flow, and a model its client."""
+
+
+def self_contained_prefix(events: Sequence[Event], all_events: Sequence[Event]) -> Sequence[Event]:
+    """Return the longest beginning of messages after which no call is open.
+
+    ADK's own compaction cuts there; a cut elsewhere would be undone by it.
+    """
+    return compaction._longest_self_contained_prefix([*events], all_events=[*all_events])
+
+
+def without_rewound(events: list[Event]) -> list[Event]:
+    """Return the events that no rewind of the session took back, as ADK's contents do."""
+    return _rewind_events._apply_rewinds(events)
+
+
+def call_ids(events: list[Event]) -> set[str]:
+    """Return the ids of all function calls in events."""
+    return _functions._collect_function_call_ids(events)
+
+
+def is_in_context(
+    branch: str | None, event: Event, isolation_scope: str | None, *, node_path: str | None
+) -> bool:
+    """Return whether ADK's contents include an event, by its branch and its scope."""
+    return _contents._should_include_event_in_context(
+        branch, event, isolation_scope, node_path=node_path
+    )
+
+
+def is_of_tool_branch(
+    branch: str | None, event: Event, agent_name: str, function_call_ids: set[str]
+) -> bool:
+    """Return whether an event happened inside of a tool, where ADK's contents leave it out."""
+    return _contents._is_tool_sub_branch_event(branch, event, agent_name, function_call_ids)
+
+
+def declaration_of(tool: BaseTool) -> Any:
+    """Return a tool's declaration, by the name that ADK gives subclasses to override."""
+    return tool._get_declaration()
+
+
+def registered_models() -> Mapping[str, type[BaseLlm] | tuple[str, str]]:
+    """Return ADK's registry: patterns of names → class, or module and class.
+
+    Its public `resolve` would load LiteLLM, which takes seconds.
+    """
+    return registry._llm_registry_dict
+
+
+def is_registered_as(prefix: str, class_name: str) -> bool:
+    """Return whether ADK takes what is before a name's colon for a class's name."""
+    return registry.LLMRegistry._match_prefix(prefix, class_name)
+
+
+def import_litellm() -> None:
+    """Make LiteLLM known to ADK's module; takes seconds."""
+    from google.adk.models import lite_llm  # noqa: PLC0415 - an extra, and slow
+
+    lite_llm._ensure_litellm_imported()
