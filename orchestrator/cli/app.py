@@ -21,6 +21,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
 
 COMMANDS = {
+    "init": "setup.init.init",
     "demo": "examples.demo",
     "example": "examples.example",
     "run": "run.run_",

@@ -49,14 +49,14 @@ class JobClient(JobReader):
     """
 
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
-        super().__init__(redis_url)
+        super().__init__(redis_url, settings.redis_prefix)
         self._settings = settings
         self._records = self._ledger = Ledger(self._redis, self._keys)
         self._queue = CeleryQueue(
             *(redis_url, self._keys.prefix, settings.worker.queue), settings.queue.secrets
         )
         self._admission = Admission(self._ledger, self._queue)
-        self._blobs = BlobStore(settings.blobs)
+        self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions

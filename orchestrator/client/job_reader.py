@@ -60,13 +60,14 @@ class JobReader:
 
     Args:
         redis_url: The Redis that the workers use.
+        prefix: The beginning of the installation's keys there (FANOUT_REDIS_PREFIX).
     """
 
     _held: IO[bytes] | None = None
     """The use of a Redis of this machine, which does not end meanwhile."""
 
-    def __init__(self, redis_url: str) -> None:
-        self._keys = keys = Keys()
+    def __init__(self, redis_url: str, prefix: str = Keys.prefix) -> None:
+        self._keys = keys = Keys(prefix)
         self._redis: Redis = connect(redis_url)
         self._records = JobRecords(self._redis, keys)
         self._journal = Journal(self._redis, keys)
@@ -82,7 +83,7 @@ class JobReader:
             LedgerUnavailable: No Redis is configured or running.
         """
         found, held = attach(settings or load_settings())
-        reader = cls(str(found.redis_url))
+        reader = cls(str(found.redis_url), found.redis_prefix)
         reader._held = held
         return reader
 

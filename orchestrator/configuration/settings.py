@@ -113,6 +113,9 @@ class WorkerSettings(_Section):
     """On SIGTERM finish the running jobs instead of releasing them; a second SIGTERM releases
     them."""
     queue: str = "fanout"
+    remote_control: bool = True
+    """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
+    whoever may ask workers how they are could give them too, since one channel carries both."""
     stream_text: bool = False
     """Whether a job's journal contains its model's text while it is generated. Each piece of a few
     words costs 0.3 ms of CPU time, and hundreds of agents share a process; the output of commands
@@ -202,7 +205,14 @@ class Settings(BaseSettings):
     redis_url: str | None = None
     """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
     `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
-    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
+    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client. `valkey://` and
+    `valkeys://` are the same. `sentinel://host:26379,host2/0?master_name=NAME`: the primary that
+    Sentinels name; `sentinels://` with TLS."""
+    redis_prefix: str = Field(
+        default="fanout", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64
+    )
+    """The beginning of all keys and channels: installations with different ones share a database
+    and do not see each other."""
     redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
     """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
     loses none."""
@@ -211,6 +221,9 @@ class Settings(BaseSettings):
     themselves."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
+    blobs_timeout_seconds: float = Field(default=20, gt=0)
+    """After how long without an answer a remote blob store fails: one that works answers within a
+    second, and its driver's own repetitions take up to ten."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
     """How long a job, its journal and its blobs are kept after its end."""
     state_dir: Path = Field(default_factory=default_state_dir)

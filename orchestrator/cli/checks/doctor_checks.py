@@ -174,7 +174,7 @@ def _image(settings: Settings, out: str) -> Check:
 async def _blobs(settings: Settings) -> Check:
     where = without_password(settings.blobs)
     try:
-        store = BlobStore(settings.blobs)
+        store = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         blob_id = await store.put(PROBE)
         await store.get(blob_id)
         await store.delete(blob_id)

@@ -20,7 +20,7 @@ async def own_installation(settings: Settings) -> str | None:
     try:
         url = str((await asyncio.to_thread(attached, settings)).redis_url)
         async with connect(url) as redis:
-            return await Records(redis, Keys()).known_installation()
+            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
     except LedgerUnavailable:
         return None
 

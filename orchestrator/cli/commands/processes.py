@@ -46,6 +46,13 @@ def worker(
             min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
         ),
     ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAX,MIN",
+            help="Change the number of jobs at once with the load, between these.",
+        ),
+    ] = None,
     queues: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +70,8 @@ def worker(
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
+    if autoscale is not None:
+        argv += ["--autoscale", autoscale]
     if queues is not None:
         argv += ["--queues", queues]
     if drain:
@@ -115,6 +124,7 @@ def up(*, env: EnvOption = False, sandbox: SandboxOption = None, as_json: AsJson
     reached, workers = with_images(lambda: asyncio.run(_up(settings)))
     environment = {
         f"{PREFIX}REDIS_URL": str(reached.redis_url),  # it may contain a password: only for --env
+        f"{PREFIX}REDIS_PREFIX": reached.redis_prefix,
         f"{PREFIX}BLOBS_URL": reached.blobs,
     }
     if as_json:

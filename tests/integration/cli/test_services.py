@@ -83,7 +83,7 @@ def program_of_the_readme() -> str:
     """Its lines that connect and run a job, in a function: they await."""
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     imports, _, body = next(one for one in blocks if "from_settings" in one).partition("\n\n")
-    made = textwrap.indent(f"{body}\nprint(result.summary)", "    ")
+    made = textwrap.indent(body, "    ")
     return f"import asyncio\n{imports}\nasync def main():\n{made}\nasyncio.run(main())\n"
 
 

@@ -29,7 +29,6 @@ FOR_DATA = {
 
 PROGRAM = """
 import sys
-from fanout.orchestrator.cli.app import COMMANDS
 from fanout.orchestrator.cli import main
 try:
     main()
