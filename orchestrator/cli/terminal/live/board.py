@@ -53,6 +53,7 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
+    _short: dict[str, str] = field(default_factory=dict)
 
     def render(self, height: int, width: int = WIDE) -> Group:
         """Return a picture of at most `height` lines, each at most `width` cells wide.
@@ -85,7 +86,7 @@ class Board:
         ordered = formatting.in_tree_order(self.records)
         if sum(_lines(record, width) for record in ordered) <= most:
             return ordered
-        most -= min(MOST_GROUPS, len({_group(record) for record in ordered})) - 1
+        most -= min(MOST_GROUPS, len({(record.state, record.agent) for record in ordered})) - 1
         by_urgency = _by_urgency(ordered, max(1, most // 2), width)
         by_id = {record.id: record for record in self.records}
         chosen: set[str] = set()
@@ -104,7 +105,7 @@ class Board:
     def _rows(self, records: Sequence[JobRecord], width: int) -> list[Text]:
         if not records:
             return []
-        short = formatting.short_ids(record.id for record in self.records)
+        short = self._short_ids()
         agents = max(AGENT_CHARACTERS, width // 8)
         cells = [self._cells(record, short[record.id], agents, width) for record in records]
         titles = [formatting.title(record) for record in records]
@@ -130,6 +131,13 @@ class Board:
                 why = f"{indent}{SPILL}{formatting.reason(record)}"
                 rows.append(Text(why, style=STYLES.get(record.state, "")))
         return rows
+
+    def _short_ids(self) -> dict[str, str]:
+        """Return short forms of all ids, which are made again when there are other jobs."""
+        ids = {record.id for record in self.records}
+        if self._short.keys() != ids:
+            self._short = formatting.short_ids(ids)
+        return self._short
 
     def _cells(self, record: JobRecord, short_id: str, agents: int, width: int) -> list[Text]:
         style = STYLES.get(record.state, "")
@@ -186,24 +194,19 @@ def _by_urgency(records: Sequence[JobRecord], most_failures: int, width: int) ->
     return sorted(records, key=rank)
 
 
-def _group(record: JobRecord) -> tuple[JobState, str]:
-    return record.state, record.agent
-
-
 def _groups(hidden: Sequence[JobRecord]) -> list[Text]:
     """Return lines about jobs that have none of their own, failures first."""
-    counts = Counter(map(_group, hidden))
-    ordered = sorted(counts, key=lambda group: (_RANKS[group[0]], -counts[group]))
+    groups: dict[tuple[JobState, str], list[JobRecord]] = {}
+    for record in hidden:
+        groups.setdefault((record.state, record.agent), []).append(record)
+    ordered = sorted(groups, key=lambda group: (_RANKS[group[0]], -len(groups[group])))
     lines = []
-    for group in ordered[:MOST_GROUPS]:
-        state, agent = group
-        reasons = Counter(
-            filter(None, (formatting.reason(one) for one in hidden if _group(one) == group))
-        )
+    for state, agent in ordered[:MOST_GROUPS]:
+        records = groups[state, agent]
+        reasons = Counter(filter(None, map(formatting.reason, records)))
         why = f", most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-        text = f"{formatting.SYMBOLS[state]} … and {counts[group]} more {state}: {agent}{why}"
+        text = f"{formatting.SYMBOLS[state]} … and {len(records)} more {state}: {agent}{why}"
         lines.append(Text(output.one_line(text), style=STYLES.get(state, "")))
-    shown_groups = set(ordered[:MOST_GROUPS])
-    if rest := [record for record in hidden if _group(record) not in shown_groups]:
+    if rest := [record for group in ordered[MOST_GROUPS:] for record in groups[group]]:
         lines.append(Text(f"… and {formatting.count_states(rest)}", style="dim"))
     return lines
