@@ -88,6 +88,7 @@ class WorkerProcess:
     log: Path
     concurrency: int = 4
     module: str = "fanout.workers"
+    options: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | ForkedProcess | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -105,7 +106,7 @@ class WorkerProcess:
         return [sys.executable, "-m", self.module, *self.arguments()]
 
     def arguments(self) -> list[str]:
-        return ["--concurrency", str(self.concurrency)]
+        return ["--concurrency", str(self.concurrency), *self.options]
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -145,7 +146,11 @@ class Installation:
         self.redis = redis
         self.workers: list[WorkerProcess] = []
         self._identity = ""
-        self.settings: Settings = load_settings(redis_url=redis.url, state_dir=folder / "state")
+        self.settings: Settings = load_settings(
+            redis_url=redis.url,
+            redis_prefix=environment.get("FANOUT_REDIS_PREFIX", "fanout"),
+            state_dir=folder / "state",
+        )
         agents = environment.get("FANOUT_AGENTS_DIR")
         self.definitions = load_agent_definitions(Path(agents) if agents else None)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
@@ -176,12 +181,13 @@ class Installation:
         module: str = "fanout.workers",
         *,
         forked: bool = True,
+        options: tuple[str, ...] = (),
         **environment: str,
     ) -> WorkerProcess:
         """One more worker; one that is measured is not `forked`, since that shares its memory."""
         log = self.folder / f"worker-{len(self.workers)}.log"
         kind = ForkedWorker if forked else WorkerProcess
-        worker = kind({**self.environment, **environment}, log, concurrency, module)
+        worker = kind({**self.environment, **environment}, log, concurrency, module, options)
         worker.start()
         self.workers.append(worker)
         return worker

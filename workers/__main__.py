@@ -17,9 +17,10 @@ if __name__ == "__main__":
 
 from celery.platforms import SecurityWarning
 
-from fanout.workers import tasks  # noqa: F401 - makes the task known to the app
-from fanout.workers.bootstrap import load_worker_settings
 from fanout.workers.celery_app import app, node_name
+from fanout.workers.pool import MAX_CONCURRENCY
+from fanout.workers.startup import load_worker_settings
+from fanout.workers.telemetry import export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -37,6 +38,7 @@ def main() -> None:
         prog="python -m fanout.workers", description="Run fanout jobs."
     )
     parser.add_argument("--concurrency", type=int, help="number of jobs that run at the same time")
+    parser.add_argument("--autoscale", type=_bounds, help="most and fewest jobs at once: MAX,MIN")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")
     options = parser.parse_args()
@@ -45,16 +47,32 @@ def main() -> None:
     if options.concurrency is not None:  # set in the environment, which all its readers use
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
     settings, _ = load_worker_settings()
+    export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
         queues=options.queues or settings.worker.queue,
         loglevel=settings.log_level.upper(),
         quiet=True,
+        autoscale=options.autoscale,
         without_gossip=True,  # workers know each other through the ledger
         without_mingle=True,
     )
     worker.start()
     sys.exit(worker.exitcode)
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    """Read the bounds of the concurrency, as Celery writes them."""
+    most, _, least = text.partition(",")
+    try:
+        bounds = int(most), int(least or 1)
+    except ValueError:
+        bounds = 0, 0
+    if not 1 <= bounds[1] <= bounds[0] <= MAX_CONCURRENCY:
+        raise argparse.ArgumentTypeError(
+            f"two numbers MAX,MIN with 1 <= MIN <= MAX <= {MAX_CONCURRENCY}, for example 10,2"
+        )
+    return bounds
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from functools import cache
 
 import structlog
@@ -21,7 +20,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.configuration.log_setup import set_up_logging
-from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.failures import (
     JobCancelled,
@@ -51,6 +50,14 @@ from fanout.workers.sandbox import (
     LocalProvider,
     SandboxProvider,
 )
+from fanout.workers.startup import (
+    EXIT_NOT_ALLOWED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    load_worker_settings,
+    startup_error,
+)
+from fanout.workers.upkeep.background import run_forever
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
@@ -59,33 +66,10 @@ from fanout.workers.upkeep.watchdog import Watchdog, release_claims
 
 log = structlog.get_logger(__name__)
 
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_NOT_ALLOWED = 4
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
-RESTART_SECONDS = 1.0
-"""The pause before background work that failed is started again."""
 SUBSCRIBE_AGAIN_SECONDS = 0.2
 """The pause before subscribing again after a lost connection; it delays cancellations."""
-
-
-def load_worker_settings() -> tuple[Settings, str]:
-    """Return the settings and the URL of the Redis that a worker needs.
-
-    Raises:
-        SystemExit: They are not usable; the reason is printed to stderr.
-    """
-    try:
-        settings = load_settings()
-    except InvalidSetting as error:
-        raise _startup_error(str(error), EXIT_USAGE) from None
-    if settings.redis_url is None:
-        raise _startup_error(
-            "FANOUT_REDIS_URL is not set: a worker needs the Redis that its parents use.",
-            EXIT_USAGE,
-        )
-    return settings, settings.redis_url
 
 
 @cache
@@ -116,7 +100,9 @@ class WorkerProcess:
         self._sandbox = ""
         self._why_local = ""
         self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
+        self._concurrency = settings.worker.concurrency
         self._draining = False
+        self._paused = False
         self.exit_code = 0
         """Of the process, when it ends in order."""
         self._started_at: int | None = None
@@ -124,6 +110,19 @@ class WorkerProcess:
         self._background: list[asyncio.Task[None]] = []
         self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
+
+    @property
+    def obeys_commands(self) -> bool:
+        """Whether Celery's commands may change this worker and its jobs."""
+        return self._settings.worker.remote_control
+
+    @property
+    def farewell(self) -> str:
+        """What becomes of the running jobs when this worker stops, in one line."""
+        jobs, options = len(self._heartbeats), self._settings.worker
+        if options.drain:
+            return f"finishes its {jobs} jobs, then ends"
+        return f"hands its {jobs} jobs over, ends within {options.shutdown_grace_seconds:g} s"
 
     def open(self) -> None:
         """Make the objects, and check that the sandbox provider is usable.
@@ -134,11 +133,11 @@ class WorkerProcess:
         try:
             self.agents.run(self._open())
         except (EngineForbidden, LedgerForbidden) as error:
-            raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
+            raise startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
-            raise _startup_error(str(error), EXIT_UNREACHABLE) from None
+            raise startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
-            raise _startup_error(str(error), EXIT_USAGE) from None
+            raise startup_error(str(error), EXIT_USAGE) from None
 
     def accept_jobs(self) -> None:
         """Register the worker, so that jobs are sent to it, and start its background loops."""
@@ -164,6 +163,19 @@ class WorkerProcess:
             self._heartbeats.stop_all, ShuttingDown("Its worker stops.")
         )
 
+    def change_capacity(
+        self, *, concurrency: int | None = None, paused: bool | None = None
+    ) -> None:
+        """Register another number of concurrent jobs, or that the worker takes none for now."""
+        self._concurrency = concurrency or self._concurrency
+        self._paused = self._paused if paused is None else paused
+        asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, for work on `agents`."""
+        return self._ledger
+
     def close(self) -> None:
         """Stop the background loops and close all connections."""
         self._watchdog.stop()
@@ -172,7 +184,7 @@ class WorkerProcess:
 
     async def _open(self) -> None:
         settings = self._settings
-        keys = Keys()
+        keys = Keys(settings.redis_prefix)
         definitions = self._definitions = load_agent_definitions(settings.agents_dir)
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
@@ -181,7 +193,7 @@ class WorkerProcess:
             *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
         )
         self._own_ledger = await OwnLedger.of(self._ledger)
-        self._blobs = BlobStore(settings.blobs)
+        self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._cancellations = keys.cancellations
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
@@ -275,11 +287,11 @@ class WorkerProcess:
         return WorkerInfo(
             name=self._name,
             host=self._host,
-            concurrency=self._settings.worker.concurrency,
+            concurrency=self._concurrency,
             running=len(self._heartbeats),
             sandbox=self._sandbox,
             host_limit=self._settings.limits.host_jobs or 0,
-            draining=self._draining,
+            draining=self._draining or self._paused,
             why_local=self._why_local,
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,
@@ -296,7 +308,7 @@ class WorkerProcess:
             self._watch_cancellations,
         )
         await self._register()
-        self._background = [asyncio.create_task(_run_forever(loop)) for loop in loops]
+        self._background = [asyncio.create_task(run_forever(loop)) for loop in loops]
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
 
     async def _register(self) -> None:
@@ -354,7 +366,7 @@ class WorkerProcess:
     async def _release_claims(self, claims: Collection[Claim], blocker: str | None) -> None:
         """Release claims from another thread's loop, with a connection of its own."""
         async with connect(self._redis_url) as redis:
-            await release_claims(Ledger(redis, Keys()), claims, blocker)
+            await release_claims(Ledger(redis, Keys(self._settings.redis_prefix)), claims, blocker)
 
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
@@ -372,19 +384,3 @@ def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolic
             name: agent.max_running for name, agent in definitions.items() if agent.max_running
         },
     )
-
-
-async def _run_forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Run background work for ever; an exception is logged, and the work is started again."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            log.exception("background work failed and is restarted", work=work.__qualname__)
-        await asyncio.sleep(RESTART_SECONDS)
-
-
-def _startup_error(reason: str, exit_code: int) -> SystemExit:
-    """Print why the worker does not start, and return the exception that ends it."""
-    print(reason, file=sys.stderr)  # noqa: T201 - logging is set up later
-    return SystemExit(exit_code)

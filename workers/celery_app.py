@@ -10,16 +10,16 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
-from celery.worker.control import Panel
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport.redis import Channel, Transport
+from kombu.transport.redis import Channel, SentinelChannel, SentinelTransport, Transport
 from kombu.transport.virtual import QoS
 
 from fanout.orchestrator.jobs.failures import LedgerFull
-from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.queue import PathLoader, broker_settings
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
-from fanout.workers.bootstrap import load_worker_settings, worker
+from fanout.workers import remote_control
+from fanout.workers.bootstrap import worker
+from fanout.workers.startup import load_worker_settings
 
 log = structlog.get_logger(__name__)
 
@@ -78,12 +78,23 @@ class TolerantTransport(Transport):
     Channel = TolerantChannel
 
 
+class TolerantSentinelChannel(TolerantChannel, SentinelChannel):
+    """The same, to the primary that Sentinels name."""
+
+
+class TolerantSentinelTransport(SentinelTransport):
+    """A transport to the primary that Sentinels name, with tolerant channels."""
+
+    Channel = TolerantSentinelChannel
+
+
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     """Reads its options from the settings at first use."""
 
     def on_configure(self) -> None:
         """Configure the app; Celery calls this before it first reads its configuration."""
         TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = f"{__name__}:TolerantTransport"
+        TRANSPORT_ALIASES["sentinel"] = f"{__name__}:TolerantSentinelTransport"
         self.config_from_object(celery_options())
 
 
@@ -95,9 +106,10 @@ def celery_options() -> dict[str, Any]:
     """
     settings, redis_url = load_worker_settings()
     return {
-        **broker_settings(redis_url, Keys().prefix),
+        **broker_settings(redis_url, settings.redis_prefix),
         "broker_connection_retry_on_startup": True,  # a worker may start before its Redis
         "broker_connection_max_retries": None,  # and outlive it: retry without limit
+        "imports": ("fanout.workers.tasks",),
         "task_default_queue": settings.worker.queue,
         "task_serializer": "json",
         "accept_content": ["json"],  # a pickle in the broker would be code
@@ -114,19 +126,8 @@ def celery_options() -> dict[str, Any]:
     }
 
 
-UNUSED_COMMANDS = (
-    *("shutdown", "pool_grow", "pool_shrink", "pool_restart", "autoscale", "add_consumer"),
-    *("cancel_consumer", "rate_limit", "time_limit", "election"),
-    *("objgraph", "memsample", "memdump"),
-)
-"""Celery's commands to workers that nobody needs: whoever may ask a worker how it is could give
-them too, because one channel carries all commands."""
-for _name in UNUSED_COMMANDS:
-    Panel.data.pop(_name, None)
-
 app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
-"""Without Django's fixup, which puts the working directory in front of the path. `__main__` imports
-the task."""
+"""Without Django's fixup, which puts the working directory in front of the path."""
 
 
 def _log_as_configured(**_: Any) -> None:
@@ -142,7 +143,13 @@ def _open(**_: Any) -> None:
         raise SystemExit(1) from error
 
 
-def _accept_jobs(**_: Any) -> None:
+def _accept_jobs(sender: Any, **_: Any) -> None:
+    """Begin, with the concurrency that Celery's worker was given.
+
+    Args:
+        sender: Its consumer.
+    """
+    worker().change_capacity(concurrency=remote_control.capacity_of(sender))
     worker().accept_jobs()
 
 

@@ -25,8 +25,8 @@ from flower.command import apply_env_options, extract_settings, print_banner, se
 from flower.urls import settings as flower_settings
 from tornado.options import options
 
-from fanout.workers.bootstrap import load_worker_settings
 from fanout.workers.celery_app import app
+from fanout.workers.startup import load_worker_settings
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ each task occupies a thread that only waits, and all agents of the process share
 of them fit where prefork fits a handful, and clients that belong to a loop can be shared.
 
 The pool also supports what Celery's thread pool does not: `revoke(terminate=True)`, which is
-Flower's Terminate button, cancels the coroutine of the task.
+Flower's Terminate button, cancels the coroutine of the task; and its size can be changed while it
+runs (`control pool_grow`, `--autoscale`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from celery.concurrency.base import apply_target
@@ -23,6 +24,9 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.exceptions import Ignore
 
 Result = TypeVar("Result")
+
+MAX_CONCURRENCY = 1000
+"""The most tasks at once, as in FANOUT_WORKER__CONCURRENCY: one loop has no time for more."""
 
 
 class AgentLoop:
@@ -123,13 +127,43 @@ class _TerminableResult(ApplyResult):  # type: ignore[misc] # Celery ships no ty
         self._task.terminate()
 
 
+class _Slots:
+    """A number of slots that can change while they are in use; those in use are not taken away."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        """Wait for a slot and take it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._used < self._number)
+            self._used += 1
+
+    def __exit__(self, *_: object) -> None:
+        """Give the slot back."""
+        with self._changed:
+            self._used -= 1
+            self._changed.notify()
+
+    def resize(self, number: int) -> None:
+        """Change the number of slots."""
+        with self._changed:
+            self._number = number
+            self._changed.notify_all()
+
+
 class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
-    """Celery's thread pool, with tasks that can be terminated."""
+    """Celery's thread pool, with tasks that can be terminated and a size that can be changed."""
 
     task_join_will_block = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Its threads are made when they are needed: the slots bound the tasks at once, not it.
+        self.executor = ThreadPoolExecutor(MAX_CONCURRENCY)
+        self._slots = _Slots(self.limit)
         self._numbers = itertools.count(1)
         self._tasks: dict[int, PoolTask] = {}
 
@@ -152,14 +186,18 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         def run() -> None:
             _current.task = task
             try:
-                # Also if it was terminated before it started: Celery frees its slot when it is
-                # accepted, and `run_on_loop` runs nothing of it.
-                apply_target(
-                    target, args, kwargs, unless_terminated(callback), accept_callback, pid=number
-                )
+                with self._slots:
+                    traced()
             finally:
                 _current.task = None
                 self._tasks.pop(number, None)
+
+        def traced() -> None:
+            # Also if it was terminated before it started: Celery frees its slot when it is
+            # accepted, and `run_on_loop` runs nothing of it.
+            apply_target(
+                target, args, kwargs, unless_terminated(callback), accept_callback, pid=number
+            )
 
         def unless_terminated(report: Callable[..., Any] | None) -> Callable[..., Any]:
             # Celery has reported a terminated task as revoked; a second outcome would contradict
@@ -178,3 +216,31 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         task = self._tasks.get(pid)
         if task is not None:
             task.terminate()
+
+    def grow(self, n: int = 1) -> None:
+        """Run more tasks at once.
+
+        Args:
+            n: How many more.
+
+        Raises:
+            ValueError: They would be too many.
+        """
+        self._resize(self.limit + n)
+
+    def shrink(self, n: int = 1) -> None:
+        """Run fewer tasks at once; those that run go on.
+
+        Args:
+            n: How many fewer.
+
+        Raises:
+            ValueError: None would be left.
+        """
+        self._resize(self.limit - n)
+
+    def _resize(self, limit: int) -> None:
+        if not 1 <= limit <= MAX_CONCURRENCY:
+            raise ValueError(f"A worker runs 1 to {MAX_CONCURRENCY} jobs at once, not {limit}.")
+        self.limit = limit
+        self._slots.resize(limit)

@@ -11,11 +11,13 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.approvals import ApprovalAnswer, Decision
-from fanout.orchestrator.client.job_reader import Ids, JobReader, redis_url_of
+from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.client.job_reader import Ids, JobReader
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
 )
+from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.changes import ChangeBundle
@@ -47,14 +49,14 @@ class JobClient(JobReader):
     """
 
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
-        super().__init__(redis_url)
+        super().__init__(redis_url, settings.redis_prefix)
         self._settings = settings
         self._records = self._ledger = Ledger(self._redis, self._keys)
         self._queue = CeleryQueue(
             *(redis_url, self._keys.prefix, settings.worker.queue), settings.queue.secrets
         )
         self._admission = Admission(self._ledger, self._queue)
-        self._blobs = BlobStore(settings.blobs)
+        self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
@@ -63,13 +65,20 @@ class JobClient(JobReader):
     def from_settings(cls, settings: Settings | None = None) -> Self:
         """Return a client for these settings, or for those of the environment.
 
+        Without FANOUT_REDIS_URL it uses what runs on this machine (`fanout up`, or a `fanout run`
+        that has ended less than ten minutes ago), which does not end before the client is closed.
+
         Raises:
-            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+            InvalidSetting: A value is not allowed.
+            LedgerUnavailable: No Redis is configured or running.
             InvalidAgentDefinition: An agent definition is invalid.
         """
         settings = settings or load_settings()
-        redis_url = redis_url_of(settings)
-        return cls(redis_url, settings, load_agent_definitions(settings.agents_dir))
+        definitions = load_agent_definitions(settings.agents_dir)
+        found, held = attach(settings)
+        client = cls(str(found.redis_url), found, definitions)
+        client._held = held
+        return client
 
     async def close(self) -> None:
         """Close all connections. Submitted jobs continue."""
@@ -128,8 +137,9 @@ class JobClient(JobReader):
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
-            InvalidJob: A specification cannot be stored, its output_schema cannot be used, or what
-                it `continues` has not ended, or it has a workspace besides.
+            InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
+                model is of no kind that there is, or what it `continues` has not ended, or it has a
+                workspace besides.
             UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
@@ -140,6 +150,7 @@ class JobClient(JobReader):
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
+            _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
         snapshots = {
@@ -334,6 +345,18 @@ class JobClient(JobReader):
         return await self.apply(
             result.job_id, workspace, include_executable_config=include_executable_config
         )
+
+
+def _check_model(name: str | None) -> None:
+    """Refuse the name of a model that no worker could have.
+
+    Raises:
+        InvalidJob: There is no such kind of model; the text names the nearest.
+    """
+    try:
+        possible_model(name or "")
+    except ValueError as error:
+        raise InvalidJob(f"model: {error}.") from None
 
 
 async def _check_output_schema(spec: JobSpec) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     Field,
     JsonValue,
     PrivateAttr,
@@ -25,16 +26,21 @@ from fanout.orchestrator.configuration.definition_files import (
     UnusableDefinitionFile,
     is_relative,
 )
+from fanout.orchestrator.configuration.known_names import existing_tool, possible_model
 from fanout.orchestrator.configuration.loops import LoopDefinition
 from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
 from fanout.orchestrator.configuration.summarization import SummarizationDefinition
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
+from fanout.orchestrator.spelling import did_you_mean
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
+
+BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
+ModelName = Annotated[str, AfterValidator(possible_model)]
 
 
 class InvalidAgentDefinition(ValueError):
@@ -48,9 +54,9 @@ class AgentDefinition(WireModel):
     description: str = Field(min_length=1)
     """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
-    model: str | None = None
+    model: ModelName | None = None
     """None: the installation's model. The path of a scripted one is relative to the definition."""
-    tools: tuple[str, ...] | None = None
+    tools: tuple[BuiltInTool, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
     """MCP servers; their tools are named `<server>__<tool>`."""
@@ -175,7 +181,9 @@ class AgentDefinitions(dict[str, AgentDefinition]):
         Raises:
             UnknownAgent: Always; the text lists the existing names.
         """
-        raise UnknownAgent(f"There is no agent {name!r}. There are: {', '.join(self)}.")
+        raise UnknownAgent(
+            f"There is no agent {name!r}.{did_you_mean(name, self)} There are: {', '.join(self)}."
+        )
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
         """Return the descriptions of the agents that an agent may call, by name.
@@ -201,11 +209,25 @@ def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
     if own_folder is not None and not own_folder.is_dir():
         raise InvalidAgentDefinition(f"FANOUT_AGENTS_DIR is {own_folder}, which is not a folder.")
     definitions: dict[str, AgentDefinition] = {}
+    paths: dict[str, Path] = {}
     for folder in filter(None, (SHIPPED_AGENTS, own_folder)):
         for path in sorted(folder.glob("*.y*ml")):
             definition = load_agent_definition(path)
             definitions[definition.name] = definition
+            paths[definition.name] = path
+    for name, definition in definitions.items():
+        _check_subagents(paths[name], definition, definitions)
     return AgentDefinitions(definitions)
+
+
+def _check_subagents(path: Path, definition: AgentDefinition, known: Collection[str]) -> None:
+    for index, name in enumerate(definition.subagents):
+        if name not in known:
+            line = _line_of(yaml.compose(path.read_text(encoding="utf-8")), ("subagents", index))
+            raise InvalidAgentDefinition(
+                f"{path}:{line}: subagents: there is no agent {name!r}."
+                f"{did_you_mean(name, known)} There are {', '.join(sorted(known))}."
+            )
 
 
 def load_agent_definition(path: Path) -> AgentDefinition:
@@ -304,6 +326,7 @@ def _format_error(path: Path, node: yaml.Node | None, detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         inner = INNER_MODELS.get(str(steps[0])) if len(steps) > 1 else None
         known = inner.model_fields if inner else ("instruction_file", *AgentDefinition.model_fields)
-        return f"{path}:{line}: unknown key {location!r}; known are {', '.join(known)}."
+        question = did_you_mean(str(steps[-1]), known)
+        return f"{path}:{line}: unknown key {location!r}.{question} Known are {', '.join(known)}."
     message = detail["msg"].removeprefix("Value error, ")
     return f"{path}:{line}: {location or 'definition'}: {message}."

@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -28,21 +37,27 @@ from fanout.orchestrator.configuration.configuration_file import (
     export_keys,
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
+from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.setting_errors import (
+    HIDDEN,
+    given_variables,
+    line_of,
+    misspelt,
+    not_json,
+    sentences,
+)
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
+from fanout.orchestrator.spelling import did_you_mean
 
 PREFIX = "FANOUT_"
-SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 
 
 class InvalidSetting(ValueError):
     """A setting has a value that is not allowed; the text names it and the allowed values."""
 
-
-HIDDEN = "(hidden)"
-"""Shown instead of a secret."""
 
 _PATHS = {"state_dir", "agents_dir", "workspace", "ca_file"}
 """The settings that are paths, in whichever section."""
@@ -98,6 +113,9 @@ class WorkerSettings(_Section):
     """On SIGTERM finish the running jobs instead of releasing them; a second SIGTERM releases
     them."""
     queue: str = "fanout"
+    remote_control: bool = True
+    """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
+    whoever may ask workers how they are could give them too, since one channel carries both."""
     stream_text: bool = False
     """Whether a job's journal contains its model's text while it is generated. Each piece of a few
     words costs 0.3 ms of CPU time, and hundreds of agents share a process; the output of commands
@@ -187,7 +205,14 @@ class Settings(BaseSettings):
     redis_url: str | None = None
     """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
     `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
-    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
+    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client. `valkey://` and
+    `valkeys://` are the same. `sentinel://host:26379,host2/0?master_name=NAME`: the primary that
+    Sentinels name; `sentinels://` with TLS."""
+    redis_prefix: str = Field(
+        default="fanout", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64
+    )
+    """The beginning of all keys and channels: installations with different ones share a database
+    and do not see each other."""
     redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
     """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
     loses none."""
@@ -196,6 +221,9 @@ class Settings(BaseSettings):
     themselves."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
+    blobs_timeout_seconds: float = Field(default=20, gt=0)
+    """After how long without an answer a remote blob store fails: one that works answers within a
+    second, and its driver's own repetitions take up to ten."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
     """How long a job, its journal and its blobs are kept after its end."""
     state_dir: Path = Field(default_factory=default_state_dir)
@@ -203,7 +231,7 @@ class Settings(BaseSettings):
     """A folder of agent definitions that adds to, and overrides, those that fanout ships."""
     workspace: Path = Path()
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
-    model: str = "gemini-2.5-flash"
+    model: Annotated[str, AfterValidator(possible_model)] = "gemini-2.5-flash"
     """For agents whose definition names none."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
     """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
@@ -293,10 +321,11 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
         toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
     except ValueError as error:
         raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
-    if unknown := sorted(toml.keys() - settings_cls.model_fields.keys()):
+    for name in sorted(toml.keys() - settings_cls.model_fields.keys()):
         raise UnusableConfiguration(
-            f"{found.path} sets {unknown[0]!r}, and there is no such setting; `fanout config` "
-            "lists all, as environment variables."
+            f"{found.path}:{line_of(found.path, [name])}: there is no setting {name!r}."
+            f"{did_you_mean(name, settings_cls.model_fields)} `fanout config` lists all, as "
+            "environment variables."
         )
     folder = found.path.parent
     given = [(str(found.env), _located(env, folder)), (str(found.path), _located(toml, folder))]
@@ -334,23 +363,18 @@ def load_settings(**overrides: Any) -> Settings:
     """
     try:
         export_keys()
+        given = given_variables()
+        if problems := misspelt(Settings, given):
+            raise InvalidSetting("\n".join(problems))
         return Settings(**overrides)
     except ValidationError as error:
-        raise InvalidSetting("\n".join(map(_format_error, error.errors()))) from None
+        found = configuration_file()
+        toml = found.path if found and found.path.exists() else None
+        raise InvalidSetting(sentences(Settings, error, given, toml)) from None
+    except SettingsError as error:
+        raise InvalidSetting(not_json(error, given)) from None
     except UnusableConfiguration as error:
         raise InvalidSetting(str(error)) from error
-    except ValueError as error:  # a variable that is not JSON
-        raise InvalidSetting(f"The settings cannot be read: {error}") from error
-
-
-def _format_error(detail: Any) -> str:
-    """Return a validation error as a sentence that says what to correct."""
-    path = [str(part) for part in detail["loc"]]
-    name = PREFIX + "__".join(path).upper()
-    secret = any(word in name.lower() for word in SECRET_WORDS)
-    value = HIDDEN if secret else repr(detail["input"])
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{name} is {value}, which is not allowed: {message}."
 
 
 def without_password(url: str) -> str:

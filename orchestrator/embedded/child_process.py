@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from fanout.orchestrator.embedded.state_folder import try_lock
+from fanout.orchestrator.client.state_folder import try_lock
 from fanout.orchestrator.private_files import open_private_file
 
 POLL_SECONDS = 0.05

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder, try_lock
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.services import stop_in, worker_process
-from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder, try_lock
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.private_files import open_private_file

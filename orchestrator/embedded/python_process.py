@@ -110,6 +110,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
     """
     ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
+        f"{PREFIX}REDIS_PREFIX": settings.redis_prefix,
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
         f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,

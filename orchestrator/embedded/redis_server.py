@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from fanout.orchestrator.client.state_folder import write_private
 from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.state_folder import write_private
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from fanout.orchestrator.process_secrets import inherited_environment

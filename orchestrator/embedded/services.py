@@ -10,7 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import IO, Self
 
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.client.attachment import attached, state_folder
 from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.client.state_folder import (
+    EmbeddedRecord,
+    NotStarted,
+    StateFolder,
+    acquire,
+    try_lock,
+)
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.python_process import (
@@ -21,14 +29,7 @@ from fanout.orchestrator.embedded.python_process import (
 )
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
-from fanout.orchestrator.embedded.state_folder import (
-    EmbeddedRecord,
-    NotStarted,
-    StateFolder,
-    acquire,
-    try_lock,
-)
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
+from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.jobs.store.connection import answers
 
@@ -37,8 +38,6 @@ WORKER_START_SECONDS = 60.0
 
 REVIVE_SECONDS = 2.0
 """Between two looks at what a command uses: a killed worker's lease lasts longer."""
-
-NO_REDIS = "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
 
 
 class Embedded:
@@ -74,7 +73,7 @@ class Embedded:
         revive: bool = False,
         notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self._folder = _state_folder(settings)
+        self._folder = state_folder(settings)
         self._keep = keep
         self._idle_seconds = idle_seconds
         self._environment = ""
@@ -263,7 +262,7 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
     Raises:
         LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
     """
-    folder = _state_folder(settings)
+    folder = state_folder(settings)
     if settings.redis_url is None and await asyncio.to_thread(_was_killed, folder):
         notice(
             f"The Redis or worker of {folder.path} was killed; it is started again. "
@@ -302,7 +301,7 @@ async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIter
     if settings.redis_url is not None:
         yield found
         return
-    with await _state_folder(settings).open_users():
+    with await state_folder(settings).open_users():
         async with revived(settings, notice):
             yield found
 
@@ -329,22 +328,6 @@ async def revived(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         await cancel_and_wait(task)
 
 
-def attached(settings: Settings) -> Settings:
-    """Return the settings with the URL of the state folder's Redis, unless one is configured.
-
-    Raises:
-        LedgerUnavailable: No Redis is configured or running.
-    """
-    if settings.redis_url is not None:
-        return settings
-    record = _state_folder(settings).read_record()
-    if record is None or not answers(record.redis_url):
-        raise LedgerUnavailable(NO_REDIS)
-    return settings.model_copy(
-        update={"redis_url": record.redis_url, "blobs_url": record.blobs_url}
-    )
-
-
 async def stop_embedded(settings: Settings) -> bool:
     """Stop the Redis and the worker of the state folder that outlived their command.
 
@@ -354,7 +337,7 @@ async def stop_embedded(settings: Settings) -> bool:
     Raises:
         NotStarted: Another command keeps starting or stopping them.
     """
-    folder = _state_folder(settings)
+    folder = state_folder(settings)
     if not folder.path.is_dir():
         return False
     async with folder.locked():
@@ -377,10 +360,6 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     await redis.stop()
     folder.remove_record()
     return ran
-
-
-def _state_folder(settings: Settings) -> StateFolder:
-    return StateFolder(settings.state_dir.expanduser().resolve())
 
 
 def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:

@@ -26,6 +26,7 @@ import fsspec
 
 from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
 from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
+from fanout.orchestrator.workspace.answering_files import AnsweringFiles, NoAnswer, in_time
 from fanout.orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
 
 Result = TypeVar("Result")
@@ -43,6 +44,9 @@ CACHE_GRACE_SECONDS = 15 * 60
 REFRESH_SECONDS = 3600
 """A blob that is stored again, or kept for longer, gets a new time only when its time is older:
 `sweep` compares times, and in an object store a new time requires a copy."""
+
+ANSWER_SECONDS = 20.0
+"""An object store answers within a second, and its driver's own repetitions take up to ten."""
 
 ABANDONED_SECONDS = 24 * 3600
 """A partial file this old belongs to a dead process."""
@@ -68,15 +72,23 @@ class BlobStore:
         url: The URL; a plain path is a directory.
         cache: A private directory for copies of a remote store's blobs; None: a temporary one.
         max_cache_bytes: The size above which the least recently used copies are removed.
+        timeout_seconds: After how long without an answer a remote store fails.
     """
 
     def __init__(
-        self, url: str, *, cache: Path | None = None, max_cache_bytes: int = DEFAULT_CACHE_BYTES
+        self,
+        url: str,
+        *,
+        cache: Path | None = None,
+        max_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        timeout_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.url = url
+        self._timeout_seconds = timeout_seconds
         with self._translated("opened"):
-            self._files, self._base = fsspec.core.url_to_fs(url)
-        self._is_local = "file" in _protocols(self._files)
+            files, self._base = in_time(timeout_seconds, fsspec.core.url_to_fs, url)
+        self._is_local = "file" in _protocols(files)
+        self._files: Any = files if self._is_local else AnsweringFiles(files, timeout_seconds)
         self._cache = cache
         self._max_cache_bytes = max_cache_bytes
         self._checked = CheckedFiles()
@@ -321,6 +333,12 @@ class BlobStore:
             yield
         except JobFailure:
             raise
+        except NoAnswer:
+            raise BlobStoreUnusable(
+                f"The blob store {_without_secrets(self.url)} has not answered for "
+                f"{self._timeout_seconds:g} seconds: check FANOUT_BLOBS_URL and the network, or "
+                "allow more time with FANOUT_BLOBS_TIMEOUT_SECONDS."
+            ) from None
         except Exception as error:  # every fsspec driver raises errors of its own library
             if done == "read" and isinstance(error, FileNotFoundError):
                 raise BlobMissing("A blob was removed from the store while it was read.") from error

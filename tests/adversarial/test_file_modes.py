@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.redis_server import RedisServer, find_redis_server
-from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace

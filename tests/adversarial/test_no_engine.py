@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.client.state_folder import StateFolder
 from tests.conftest import missing
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.scripts import conversation, says, write_script

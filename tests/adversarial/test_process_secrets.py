@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec, SandboxStartFailed
 from fanout.workers.sandbox.local.privileges import confinement

@@ -15,9 +15,9 @@ import pytest
 from redis import Redis
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.embedded.state_folder import StateFolder
 from fanout.orchestrator.jobs.failures import LedgerReplaced
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import Limits, new_job_id

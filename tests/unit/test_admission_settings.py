@@ -32,7 +32,7 @@ def test_tenants_are_given_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     ("value", "words"),
     [
         ('{"team-a": {"weight": 0}}', "FANOUT_TENANTS__TEAM-A__WEIGHT is 0, which is not allowed"),
-        ('{"team-a": {"job": 1}}', "FANOUT_TENANTS__TEAM-A__JOB is 1, which is not allowed"),
+        ('{"team-a": {"job": 1}}', "Did you mean FANOUT_TENANTS__TEAM-A__JOBS"),
         ("{", "FANOUT_TENANTS|tenants"),
     ],
 )

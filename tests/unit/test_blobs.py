@@ -3,6 +3,8 @@ import functools
 import hashlib
 import io
 import os
+import socket
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.workspace import blobs as blobs_module
+from fanout.orchestrator.workspace.answering_files import AnsweringFiles, NoAnswer, in_time
 from fanout.orchestrator.workspace.blobs import (
     ABANDONED_SECONDS,
     CACHE_GRACE_SECONDS,
@@ -191,3 +194,42 @@ def test_an_unknown_scheme_and_a_missing_driver_are_said_without_secrets():
     with pytest.raises(BlobStoreUnusable) as failure:
         BlobStore("nonsense://key:secret@place")
     assert "secret" not in str(failure.value)
+
+
+@pytest.fixture
+def unblocked_loop():
+    """The stand-in for a store is a socket of the test's own."""
+
+
+async def test_a_store_that_accepts_and_never_answers_is_an_error_after_the_set_time(tmp_path):
+    fsspec.filesystem("http")  # imports its driver
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        url = f"http://127.0.0.1:{frozen.getsockname()[1]}/blobs"
+        store = BlobStore(url, cache=tmp_path, timeout_seconds=0.2)
+        for call in (store.put(b"x"), store.get(ABSENT), store.exists(ABSENT), store.sweep(0)):
+            with pytest.raises(BlobStoreUnusable, match=r"has not answered for 0.2 seconds: check"):
+                await call
+
+
+async def test_an_upload_and_a_download_that_stop_in_the_middle_are_errors_too(tmp_path):
+    waits = threading.Event()
+    blob_id = await BlobStore("memory://stops").put(b"content")
+    files = fsspec.filesystem("memory")
+    stopped = AnsweringFiles(files, 0.2)
+
+    with pytest.raises(NoAnswer):
+        in_time(0.2, waits.wait)
+    with stopped.open(f"/stops/{blob_id[:2]}/{blob_id}", "rb") as stream:
+        assert stream.read(3) == b"con"
+        stream._stream.read = lambda _: waits.wait()
+        with pytest.raises(NoAnswer):
+            stream.read(3)
+    waits.set()
+
+
+def test_what_a_store_raises_is_not_taken_for_silence():
+    def too_late():
+        raise TimeoutError("the driver's own")
+
+    with pytest.raises(TimeoutError, match="own"):
+        in_time(5, too_late)

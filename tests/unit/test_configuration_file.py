@@ -29,10 +29,10 @@ def test_nothing_of_the_working_directory_is_read(folder: Path):
     for name in ("config", ".fanout", "fanout", ".config/fanout", "agents"):
         (work / name).mkdir(parents=True)
     for name in (".env", "config/.env", ".config/fanout/.env"):
-        (work / name).write_text("FANOUT_MODEL=evil\nGOOGLE_API_KEY=evil\n")
+        (work / name).write_text("FANOUT_MODEL=gpt-evil\nGOOGLE_API_KEY=evil\n")
     for name in ("config/fanout.toml", "fanout.toml", "config.toml", ".fanout/config.toml",
                  "fanout/config.toml", ".config/fanout/config.toml"):  # fmt: skip
-        (work / name).write_text('model = "evil"\n')
+        (work / name).write_text('model = "gpt-evil"\n')
 
     settings = load_settings()
 
@@ -43,14 +43,16 @@ def test_nothing_of_the_working_directory_is_read(folder: Path):
 def test_environment_wins_over_dotenv_and_dotenv_over_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (folder / "config.toml").write_text('model = "c"\nlog_level = "error"\nretention_seconds = 5\n')
-    (folder / ".env").write_text("FANOUT_MODEL=b\nFANOUT_LOG_LEVEL=warning\n")
-    monkeypatch.setitem(os.environ, "FANOUT_MODEL", "a")
+    (folder / "config.toml").write_text(
+        'model = "gpt-c"\nlog_level = "error"\nretention_seconds = 5\n'
+    )
+    (folder / ".env").write_text("FANOUT_MODEL=gpt-b\nFANOUT_LOG_LEVEL=warning\n")
+    monkeypatch.setitem(os.environ, "FANOUT_MODEL", "gpt-a")
 
     settings = load_settings()
 
     found = (settings.model, settings.log_level, settings.retention_seconds)
-    assert found == ("a", "warning", 5)
+    assert found == ("gpt-a", "warning", 5)
     sources = {name: source for name, _, source in effective_settings(settings)}
     assert sources["FANOUT_MODEL"] == "environment"
     assert sources["FANOUT_LOG_LEVEL"] == str(folder / ".env")
@@ -104,15 +106,15 @@ def test_agents_beside_the_file_are_used_unless_a_setting_names_others(folder: P
 def test_another_file_replaces_all_that_is_beside_the_default_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (folder / "config.toml").write_text('model = "default-file"\n')
+    (folder / "config.toml").write_text('model = "gpt-default"\n')
     (folder / ".env").write_text("FANOUT_LOG_LEVEL=error\n")
     named = tmp_path / "named.toml"
-    named.write_text('model = "named-file"\n')
+    named.write_text('model = "gpt-named"\n')
     monkeypatch.setitem(os.environ, "FANOUT_CONFIG", "../named.toml")
 
     settings = load_settings()
 
-    assert (settings.model, settings.log_level) == ("named-file", "info")
+    assert (settings.model, settings.log_level) == ("gpt-named", "info")
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "."])
@@ -135,7 +137,7 @@ def test_a_file_that_is_not_toml_is_an_error_that_names_it(folder: Path):
 def test_a_setting_that_does_not_exist_is_an_error_that_names_it(folder: Path):
     (folder / "config.toml").write_text('modell = "gemini-2.5-pro"\n')
 
-    with pytest.raises(InvalidSetting, match=r"config\.toml sets 'modell', .* no such setting"):
+    with pytest.raises(InvalidSetting, match=r"config\.toml:1: .* 'modell'\. Did you mean model\?"):
         load_settings()
 
 
@@ -145,6 +147,6 @@ def test_a_relative_xdg_folder_is_ignored(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(os.environ, "HOME", ".")
     for place in ("fanout", "relative/fanout", ".config/fanout"):
         Path(place).mkdir(parents=True)
-        (Path(place) / "config.toml").write_text('model = "evil"\n')
+        (Path(place) / "config.toml").write_text('model = "gpt-evil"\n')
 
     assert load_settings().model == "gemini-2.5-flash"

@@ -62,7 +62,7 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
     ("more", "fault"),
     [
         ("memory: [NOTES.md]", ":3: memory: there is no NOTES.md beside the definition"),
-        ("model: x\nskills: [more]", ":4: skills: there is no more beside the definition"),
+        ("model: gpt-x\nskills: [more]", ":4: skills: there is no more beside the definition"),
         ("memory: [skills]", ":3: memory: there is no file skills"),
         ("skills: [AGENTS.md]", ":3: skills: there is no folder AGENTS.md"),
         (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded import keeper
-from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
 
 
 @pytest.fixture(autouse=True)

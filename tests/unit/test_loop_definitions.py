@@ -34,7 +34,7 @@ def test_what_is_set_is_taken_and_the_rest_is_the_default(tmp_path: Path) -> Non
     [
         ("loops: {max_same: 3}\n", "one.yaml:4: .*give max_same and stop_after together"),
         ("loops: {max_same: 3, stop_after: 3}\n", "stop_after must be above max_same"),
-        ("loops:\n  often: 3\n", "one.yaml:5: unknown key 'loops.often'; known are max_same"),
+        ("loops:\n  often: 3\n", "one.yaml:5: unknown key 'loops.often'. Known are max_same"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_its_line(

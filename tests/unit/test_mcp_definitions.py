@@ -61,7 +61,7 @@ def test_headers_are_never_shown(tmp_path: Path) -> None:
         (
             "- name: a\n  url: http://x/\n  shell: b\n",
             9,
-            "unknown key 'mcp_servers.0.shell'; known are name,",
+            "unknown key 'mcp_servers.0.shell'. Known are name,",
         ),
         ("- name: a\n  url: ftp://x/\n", 8, "begins with http:// or https://"),
         ("- name: a\n  url: http://me:secret@x/\n", 8, "holds no password"),
@@ -101,6 +101,6 @@ def test_an_unknown_key_below_another_one_names_what_is_known_there(tmp_path: Pa
     path.write_text(HEAD.replace("cpus", "cups").replace("mcp_servers:\n", ""))
 
     with pytest.raises(
-        InvalidAgentDefinition, match=r"one.yaml:5: unknown key 'limits.cups'; known are .*cpus"
+        InvalidAgentDefinition, match=r"one.yaml:5: unknown key 'limits.cups'. Did you mean cpus\?"
     ):
         load_agent_definition(path)

@@ -41,7 +41,7 @@ def test_what_is_set_is_taken_and_the_rest_is_the_deep_agents_default(tmp_path: 
         ("summarization:\n  keep: [lines, 5]\n", r"one.yaml:5: summarization\.keep"),
         (
             "summarization:\n  when: late\n",
-            "unknown key 'summarization.when'; known are trigger, keep, model",
+            "unknown key 'summarization.when'. Known are trigger, keep, model",
         ),
     ],
 )

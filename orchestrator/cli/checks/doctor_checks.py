@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cli.checks.leftovers import left_by_others
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
@@ -26,7 +27,6 @@ from fanout.orchestrator.configuration.settings import (
 )
 from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
 from fanout.orchestrator.embedded.redis_server import find_redis_server
-from fanout.orchestrator.embedded.services import attached
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
@@ -174,7 +174,7 @@ def _image(settings: Settings, out: str) -> Check:
 async def _blobs(settings: Settings) -> Check:
     where = without_password(settings.blobs)
     try:
-        store = BlobStore(settings.blobs)
+        store = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         blob_id = await store.put(PROBE)
         await store.get(blob_id)
         await store.delete(blob_id)

@@ -13,10 +13,10 @@ from fanout.orchestrator.cli.checks.doctor_checks import Check
 from fanout.orchestrator.cli.checks.security_files import file_security
 from fanout.orchestrator.cli.checks.security_redis import is_loopback, redis_security
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.configuration_file import configuration_file
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import attached
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 

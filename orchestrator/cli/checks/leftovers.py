@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded.python_process import run_helper
-from fanout.orchestrator.embedded.services import attached
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
@@ -20,7 +20,7 @@ async def own_installation(settings: Settings) -> str | None:
     try:
         url = str((await asyncio.to_thread(attached, settings)).redis_url)
         async with connect(url) as redis:
-            return await Records(redis, Keys()).known_installation()
+            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
     except LedgerUnavailable:
         return None
 

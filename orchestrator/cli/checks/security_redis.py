@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from fanout.orchestrator.cli.checks.doctor_checks import Check, memory_checks
 from fanout.orchestrator.jobs.failures import LedgerForbidden, LedgerUnavailable
-from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.redis_url import TLS_SCHEMES
+from fanout.orchestrator.jobs.store.connection import connect, identity
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 
@@ -45,7 +46,7 @@ def _transport(url: str) -> Iterable[Check]:
     else:
         advice = "Anyone who can connect can run jobs: set requirepass or ACL users."
         yield Check("warn" if here else "fail", "redis password", "none", advice)
-    if parts.scheme == "rediss":
+    if parts.scheme in TLS_SCHEMES:
         yield Check("ok", "redis transport", "TLS, the certificate is verified")
     elif here:
         yield Check("ok", "redis transport", "this machine only")
@@ -63,7 +64,7 @@ async def _rights(url: str) -> AsyncIterator[Check]:
     client: Any = connect(url)
     try:
         with redis_failures():
-            user = str(await client.execute_command("ACL", "WHOAMI"))
+            user = await identity(client)
             info = await client.info("memory")
         may_configure = await _may_configure(client)
     finally:
@@ -103,4 +104,8 @@ async def _may_configure(client: Any) -> bool:
             await client.config_get("maxmemory")
     except LedgerForbidden:
         return False
+    except LedgerUnavailable as error:
+        if "unknown command" in str(error.__cause__):  # a managed Redis has none
+            return False
+        raise
     return True

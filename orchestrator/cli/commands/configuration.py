@@ -14,8 +14,8 @@ from fanout.orchestrator.cli.checks.limits import Source, written
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.setting_errors import HIDDEN
 from fanout.orchestrator.configuration.settings import (
-    HIDDEN,
     PREFIX,
     Settings,
     load_settings,

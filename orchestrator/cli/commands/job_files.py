@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.included_files import included_files
+from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.spelling import did_you_mean
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
 """A job's position in its tree, and what follows from other fields: its author cannot choose it."""
@@ -39,7 +41,7 @@ class PlannedJob(BaseModel):
 
 
 def read_job_file(
-    name: str, agents: Container[str], defaults: Mapping[str, Any]
+    name: str, agents: Collection[str], defaults: Mapping[str, Any]
 ) -> list[PlannedJob]:
     """Read the jobs of a JSON Lines file.
 
@@ -76,7 +78,7 @@ def read_job_file(
 
 
 def plan(
-    given: Mapping[str, Any], agents: Container[str], defaults: Mapping[str, Any]
+    given: Mapping[str, Any], agents: Collection[str], defaults: Mapping[str, Any]
 ) -> PlannedJob:
     """Validate one job.
 
@@ -97,13 +99,26 @@ def plan(
         spec = JobSpec.model_validate(values)
     except ValidationError as error:
         raise UsageProblem("; ".join(_format_error(detail) for detail in error.errors())) from None
+    if not spec.description.strip():
+        raise UsageProblem("description: it is empty; say what the agent is to do")
     if spec.agent not in agents:
-        raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
+        raise UsageProblem(
+            f"there is no agent {spec.agent!r}.{did_you_mean(spec.agent, agents)} `fanout agents` "
+            "lists them"
+        )
+    _check_model(spec.model)
     if workspace is not None and spec.start.blobs():
         raise UsageProblem("specify either workspace or snapshot and layers, not both")
     if workspace is not None and spec.continues is not None:
         raise UsageProblem("a job that continues another starts from its files: omit the workspace")
     return PlannedJob(spec=spec, workspace=workspace, include=include)
+
+
+def _check_model(name: str | None) -> None:
+    try:
+        possible_model(name or "")
+    except ValueError as error:
+        raise UsageProblem(f"model: {error}") from None
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

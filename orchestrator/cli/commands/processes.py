@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -14,7 +15,9 @@ from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.state_folder import StateFolder
+from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
     become,
     child_environment,
@@ -22,8 +25,7 @@ from fanout.orchestrator.embedded.python_process import (
     python_argv,
 )
 from fanout.orchestrator.embedded.sandbox_check import require_sandbox
-from fanout.orchestrator.embedded.services import Embedded, attached, stop_embedded
-from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.embedded.services import Embedded, stop_embedded
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
@@ -31,12 +33,24 @@ FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
 
+EnvOption = Annotated[
+    bool,
+    typer.Option("--env", help="Print the variables by which other programs find them."),
+]
+
 
 def worker(
     concurrency: Annotated[
         int | None,
         typer.Option(
             min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
+        ),
+    ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAX,MIN",
+            help="Change the number of jobs at once with the load, between these.",
         ),
     ] = None,
     queues: Annotated[
@@ -56,6 +70,8 @@ def worker(
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
+    if autoscale is not None:
+        argv += ["--autoscale", autoscale]
     if queues is not None:
         argv += ["--queues", queues]
     if drain:
@@ -96,32 +112,41 @@ def flower() -> None:
     become(python_argv("fanout.workers.dashboard"), env)
 
 
-def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
+def up(*, env: EnvOption = False, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
-    They keep running until `fanout down`.
+    They keep running until `fanout down`. Programs that use fanout on this machine find them;
+    --env is for others: eval "$(fanout up --env)".
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
-    workers = with_images(lambda: asyncio.run(_up(settings)))
+    reached, workers = with_images(lambda: asyncio.run(_up(settings)))
+    environment = {
+        f"{PREFIX}REDIS_URL": str(reached.redis_url),  # it may contain a password: only for --env
+        f"{PREFIX}REDIS_PREFIX": reached.redis_prefix,
+        f"{PREFIX}BLOBS_URL": reached.blobs,
+    }
     if as_json:
-        output.document(
-            {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
-        )
+        document = {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
+        output.document(document | ({"environment": environment} if env else {}))
         return
     is_same = record is not None and record == folder.read_record()
     state = "Already running" if is_same else "Started"
-    output.payload(f"{state} in {settings.state_dir}; to stop: fanout down")
+    tell = output.notice if env else output.payload
+    tell(f"{state} in {settings.state_dir}; to stop: fanout down")
+    if env:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+        output.payload("\n".join(lines))
     announce_sandbox(workers)
 
 
-async def _up(settings: Settings) -> list[WorkerInfo]:
+async def _up(settings: Settings) -> tuple[Settings, list[WorkerInfo]]:
     async with (
         Embedded(settings, keep=True) as embedded,
         JobClient.from_settings(embedded.settings) as client,
     ):
-        return await client.workers()
+        return embedded.settings, await client.workers()
 
 
 def down(as_json: AsJson = False) -> None:

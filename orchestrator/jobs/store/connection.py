@@ -17,10 +17,21 @@ from redis.asyncio.connection import (
     UnixDomainSocketConnection,
 )
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import ExponentialBackoff, NoBackoff
 
-from fanout.orchestrator.jobs.redis_url import tls_options
-from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
+from fanout.orchestrator.jobs.redis_url import (
+    SentinelAddress,
+    canonical_url,
+    sentinel_address,
+    tls_options,
+)
+from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failure
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
@@ -81,6 +92,18 @@ class _UnixSocket(_KeepsCancels, UnixDomainSocketConnection):
     pass
 
 
+class _Primary(_KeepsCancels, SentinelManagedConnection):
+    """To the server that Sentinels name when it connects."""
+
+
+class _TlsPrimary(_KeepsCancels, SentinelManagedSSLConnection):
+    pass
+
+
+class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
+    """A bounded pool of connections to the primary; a new primary gets new ones."""
+
+
 _OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _UnixSocket}
 
 
@@ -90,21 +113,53 @@ def connect(url: str) -> Redis:
     Answers are text. A command on a lost connection is retried twice, within a second.
 
     Args:
-        url: A URL with the scheme `redis`, `rediss` or `unix`. With `rediss` the certificate and
-            its host name are verified before anything is sent.
+        url: A URL that `check_redis_url` accepts. With TLS the certificate and its host name are
+            verified before anything is sent.
     """
-    pool = BlockingConnectionPool.from_url(
-        url,
-        **(tls_options(url) or {}),
-        decode_responses=True,
-        socket_connect_timeout=CONNECT_SECONDS,
-        socket_timeout=COMMAND_SECONDS,
-        retry=_Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
-        max_connections=MAX_CONNECTIONS,
-        timeout=COMMAND_SECONDS,
-    )
+    url = canonical_url(url)
+    tls = tls_options(url)
+    options = {
+        "decode_responses": True,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_timeout": COMMAND_SECONDS,
+        "retry": _Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
+        "max_connections": MAX_CONNECTIONS,
+        "timeout": COMMAND_SECONDS,
+        **(tls or {}),
+    }
+    if address := sentinel_address(url):
+        return Redis(connection_pool=_primary_pool(address, tls, options))
+    pool = BlockingConnectionPool.from_url(url, **options)
     pool.connection_class = _OURS[pool.connection_class]
     return Redis(connection_pool=pool)
+
+
+def _primary_pool(
+    address: SentinelAddress, tls: dict[str, Any] | None, options: dict[str, Any]
+) -> BlockingConnectionPool:
+    """Return a pool of connections to the primary.
+
+    Args:
+        address: The Sentinels.
+        tls: The options of TLS, also for the Sentinels; None: without.
+        options: Of the pool and its connections.
+    """
+    asked = {
+        "decode_responses": True,
+        "socket_connect_timeout": ANSWER_SECONDS,  # the next one is asked instead
+        "socket_timeout": ANSWER_SECONDS,
+        **({"ssl": True, **tls} if tls else {}),
+        **address.sentinel_login,
+    }
+    sentinel = Sentinel(address.sentinels, sentinel_kwargs=asked)  # type: ignore[no-untyped-call] # redis-py's types have gaps
+    return _PrimaryPool(  # type: ignore[no-untyped-call] # as above
+        address.primary,
+        sentinel,
+        connection_class=_TlsPrimary if tls else _Primary,
+        db=address.database,
+        **address.login,
+        **options,
+    )
 
 
 async def identity(redis_client: Redis) -> str:
@@ -120,8 +175,12 @@ async def identity(redis_client: Redis) -> str:
     Raises:
         LedgerUnavailable: Redis does not respond.
     """
-    with redis_failures():
+    try:
         user = str(await redis_client.acl_whoami())
+    except (redis.RedisError, OSError) as error:
+        if "unknown command" not in str(error):  # some managed ones have no users to tell
+            raise redis_failure(error) from error
+        user = DEFAULT_USER
     if user == DEFAULT_USER and "path" in redis_client.connection_pool.connection_kwargs:
         return _system_user()
     return user

@@ -12,6 +12,7 @@ import importlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -20,7 +21,12 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.redis_url import celery_url, tls_options
+from fanout.orchestrator.jobs.redis_url import (
+    canonical_url,
+    celery_url,
+    sentinel_address,
+    tls_options,
+)
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.connection import COMMAND_SECONDS
 from fanout.orchestrator.jobs.store.ledger import Dispatched
@@ -29,6 +35,10 @@ from fanout.orchestrator.jobs.store.signatures import MessageSigner
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
+
+SENDER = "clients@fanout"
+"""The sender in events about sent messages, the same for all: Celery's own, a name for every
+process, makes a series of metrics in Flower for each."""
 
 LABEL_CHARACTERS = 200
 """Of a job's labels in a message: the column of a dashboard shows no more."""
@@ -57,11 +67,22 @@ def broker_settings(url: str, key_prefix: str) -> dict[str, Any]:
         url: The URL of Redis.
         key_prefix: The prefix of the installation's keys.
     """
+    url = canonical_url(url)
     return {
         "broker_url": celery_url(url),
         "broker_use_ssl": tls_options(url) or False,
-        "broker_transport_options": broker_options(key_prefix),
+        "broker_transport_options": broker_options(key_prefix) | _sentinel_options(url),
     }
+
+
+def _sentinel_options(url: str) -> dict[str, Any]:
+    """Return the options of Celery's transport that its URLs of Sentinels cannot say."""
+    address = sentinel_address(url)
+    if address is None:
+        return {}
+    tls = tls_options(url)
+    asked = {**({"ssl": True, **tls} if tls else {}), **address.sentinel_login}
+    return {"master_name": address.primary, "sentinel_kwargs": asked or None}
 
 
 def broker_options(key_prefix: str) -> dict[str, Any]:
@@ -123,6 +144,11 @@ class CeleryQueue:
         # Celery blocks. In a thread of its own no message waits behind the loop's work on files.
         self._thread = ThreadPoolExecutor(1, "queue")
 
+    @cached_property
+    def _events(self) -> Any:
+        """What makes events; not enabled: the producer of a message sends its event, too."""
+        return self._app.events.Dispatcher(enabled=False, hostname=SENDER)
+
     async def send(self, jobs: Sequence[Dispatched]) -> None:
         """Send the jobs' ids.
 
@@ -146,6 +172,7 @@ class CeleryQueue:
                         argsrepr=shown_args,
                         kwargsrepr=shown_labels,
                         producer=producer,
+                        event_dispatcher=self._events,
                         retry=False,
                     )
         except (OperationalError, RedisError, OSError) as error:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis import exceptions
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.sentinel import MasterNotFoundError as SyncMasterNotFound
 
 from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
@@ -28,6 +30,10 @@ FULL = (
 REPLICA = "Redis is a read-only replica: FANOUT_REDIS_URL has to name the primary."
 DISK = "Redis cannot write to its disk: make room there."
 LOADING = "Redis is still loading its data: try again soon."
+NO_PRIMARY = (
+    "No Sentinel in FANOUT_REDIS_URL names a primary: check its hosts and master_name; while "
+    "another primary is elected, try again."
+)
 CLUSTER = (
     "This Redis is a cluster, which the queue does not support: FANOUT_REDIS_URL has to name a "
     "single Redis."
@@ -116,6 +122,8 @@ def _of_one(error: BaseException) -> LedgerUnavailable | None:
         return LedgerMisconfigured(UNTRUSTED.format(why=error.verify_message.rstrip(".")))
     if isinstance(error, ssl.SSLError):
         return LedgerMisconfigured(TLS_FAILED.format(why=error.reason or "no handshake"))
+    if isinstance(error, (SyncMasterNotFound, MasterNotFoundError)):
+        return LedgerUnavailable(NO_PRIMARY)
     if not isinstance(error, exceptions.RedisError):
         return None
     code = _code(error)

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script

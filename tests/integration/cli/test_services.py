@@ -7,15 +7,20 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import textwrap
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.client.attachment import NO_REDIS
+from fanout.orchestrator.client.state_folder import StateFolder
+from tests.forked import REPOSITORY
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
+from tests.integration.scripts import conversation, says, write_script
 
 pytestmark = pytest.mark.redis
 
@@ -40,6 +45,54 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
     assert "failed" in waited.out
     assert lonely_fanout("ps").code == 3
     assert StateFolder(lonely_fanout.folder / "state").read_record() is None
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_finds_what_up_started_and_env_names_it_to_others(
+    lonely_fanout: Fanout, tmp_path: Path
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "program.py").write_text(program_of_the_readme())
+    script = write_script(tmp_path, conversation("", says("## Summary\nIt was researched.")))
+    env = lonely_fanout.env | LOCAL | {"FANOUT_MODEL": f"scripted:{script}"}
+    del env["PYTHONPATH"]
+    program = [sys.executable, "program.py"]
+    try:
+        without = run_in(elsewhere, program, env)
+        told = lonely_fanout("up", "--env", env=env, timeout=90)
+        document = lonely_fanout("up", "--env", "--json", env=env, timeout=90).json
+        plain = lonely_fanout("up", "--json", env=env, timeout=90).json
+        attached = run_in(elsewhere, program, env)
+        shell = ["sh", "-c", f'{told.out}FANOUT_STATE_DIR=/nowhere exec "$0" "$@"', *program]
+        exported = run_in(elsewhere, shell, env)
+    finally:
+        lonely_fanout("down", timeout=60)
+
+    assert without.stderr.splitlines()[-1].endswith(NO_REDIS)
+    assert (attached.returncode, attached.stdout.strip()) == (0, "It was researched.")
+    assert (exported.returncode, exported.stdout.strip()) == (0, "It was researched.")
+    assert re.fullmatch(
+        r"export FANOUT_REDIS_URL=\S+\nexport FANOUT_BLOBS_URL=file://\S+\n", told.out
+    )
+    assert document["environment"].keys() == {"FANOUT_REDIS_URL", "FANOUT_BLOBS_URL"}
+    assert "environment" not in plain
+
+
+def program_of_the_readme() -> str:
+    """Its lines that connect and run a job, in a function: they await."""
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    imports, _, body = next(one for one in blocks if "from_settings" in one).partition("\n\n")
+    made = textwrap.indent(body, "    ")
+    return f"import asyncio\n{imports}\nasync def main():\n{made}\nasyncio.run(main())\n"
+
+
+def run_in(
+    folder: Path, command: list[str], env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=50, check=False
+    )
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ outside."""
 
 SCRIPT = (
     conversation("long", shell("sleep 60"), DONE),
+    conversation("endless", *(shell("sleep 100") for _ in range(20)), DONE),
     conversation("medium", shell("sleep 2"), DONE),
     conversation("turns", *(shell("sleep 1.2") for _ in range(4)), DONE),
     conversation(

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,9 @@ class Flower:
             await asyncio.sleep(0.2)
 
 
-@pytest.fixture
-def flower(place: Installation) -> Iterator[Flower]:
+@contextmanager
+def running_flower(place: Installation) -> Iterator[Flower]:
+    """Flower of an installation, once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,6 +83,12 @@ def flower(place: Installation) -> Iterator[Flower]:
     finally:
         child.terminate()
         child.wait(timeout=20)
+
+
+@pytest.fixture
+def flower(place: Installation) -> Iterator[Flower]:
+    with running_flower(place) as made:
+        yield made
 
 
 @pytest.fixture
@@ -125,6 +133,9 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
         assert CANARY in result.summary, "else this test proves nothing"
         ended = await flower.until(job_id, "state", "SUCCESS")
         assert "succeeded · 1 files" in ended["result"]
+        sent = [line for line in flower.text("metrics").splitlines() if 'type="task-sent"' in line]
+        assert all('worker="clients@fanout"' in line for line in sent), "one series for all clients"
+        assert sent
 
         texts = {"flower": "".join(map(flower.text, ("api/tasks", f"task/{job_id}.1", *PAGES)))}
         texts["log"] = worker.log.read_text()

@@ -9,9 +9,9 @@ import typer
 
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.client.state_folder import write_private
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.embedded.python_process import become, program_environment, python_argv
-from fanout.orchestrator.embedded.state_folder import write_private
 from fanout.orchestrator.private_files import make_private_folder
 
 APP_COMMANDS = ("web", "run", "api_server")

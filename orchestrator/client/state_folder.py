@@ -63,6 +63,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.users = path / "embedded.users"
         self._record = path / "embedded.json"
 
     def prepare(self) -> None:
@@ -129,7 +130,7 @@ class StateFolder:
 
     async def open_users(self) -> IO[bytes]:
         """Register this command as a user of the folder, until the returned file is closed."""
-        users = open_private_file(self.path / "embedded.users")
+        users = open_private_file(self.users)
         try:
             await acquire(users, fcntl.LOCK_SH)
         except BaseException:

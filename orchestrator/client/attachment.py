@@ -1,0 +1,54 @@
+"""Which Redis and blobs a program uses: the configured ones, else those of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+from typing import IO
+
+from fanout.orchestrator.client.state_folder import StateFolder, try_lock
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import answers
+from fanout.orchestrator.private_files import open_private_file
+
+NO_REDIS = "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
+
+
+def state_folder(settings: Settings) -> StateFolder:
+    """Return the folder of the Redis and the worker of this machine."""
+    return StateFolder(settings.state_dir.expanduser().resolve())
+
+
+def attached(settings: Settings) -> Settings:
+    """Return the settings with the URL of the state folder's Redis, unless one is configured.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running.
+    """
+    if settings.redis_url is not None:
+        return settings
+    record = state_folder(settings).read_record()
+    if record is None or not answers(record.redis_url):
+        raise LedgerUnavailable(NO_REDIS)
+    return settings.model_copy(
+        update={"redis_url": record.redis_url, "blobs_url": record.blobs_url}
+    )
+
+
+def attach(settings: Settings) -> tuple[Settings, IO[bytes] | None]:
+    """Return the settings as `attached`, and a file that holds what runs in the state folder.
+
+    Until the file is closed it does not end for want of use. None when a Redis is configured: it is
+    not ours to end.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running, or the one here ends right now.
+    """
+    found = attached(settings)
+    if settings.redis_url is not None:
+        return found, None
+    users = open_private_file(state_folder(settings).users)
+    if try_lock(users, fcntl.LOCK_SH):
+        return found, users
+    users.close()
+    raise LedgerUnavailable(NO_REDIS)

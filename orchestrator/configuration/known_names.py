@@ -1,0 +1,86 @@
+"""The names that definitions and options may use: of built-in tools and of models.
+
+They are written down here because importing what makes tools and models takes seconds; a test
+compares them with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fanout.orchestrator.spelling import nearest
+
+BUILT_IN_TOOLS = (
+    "apply_patch",
+    "compact_conversation",
+    "delete_file",
+    "edit_file",
+    "execute",
+    "glob",
+    "grep",
+    "ls",
+    "multi_edit",
+    "read_file",
+    "read_todos",
+    "task",
+    "write_file",
+    "write_todos",
+)
+"""What `tools` of a definition may name."""
+
+OTHER_NAMES = {
+    "bash": "execute",
+    "cat": "read_file",
+    "edit": "edit_file",
+    "find": "glob",
+    "read": "read_file",
+    "run": "execute",
+    "search": "grep",
+    "shell": "execute",
+    "todo": "write_todos",
+    "view": "read_file",
+    "write": "write_file",
+}
+"""What tools are called elsewhere, and here."""
+
+MODEL_FAMILIES = ("gemini", "claude", "gpt", "gemma")
+"""What models are called by their makers, before the first hyphen of the name."""
+
+_OTHER_MODELS = re.compile(r".*[/:].*|o\d.*|model-optimizer-.*|\w+\.[\w.]+-?.*", re.DOTALL)
+"""`provider/model`, `scripted:PATH`, `Class:name` and the rest of ADK's registry."""
+
+
+def existing_tool(name: str) -> str:
+    """Return the name of a built-in tool.
+
+    Raises:
+        ValueError: There is none; the text names the nearest.
+    """
+    if name in BUILT_IN_TOOLS:
+        return name
+    near = nearest(name, (*BUILT_IN_TOOLS, *OTHER_NAMES))
+    question = f" Did you mean {OTHER_NAMES.get(near, near)}?" if near else ""
+    raise ValueError(
+        f"there is no built-in tool {name!r}.{question} There are {', '.join(BUILT_IN_TOOLS)}"
+    )
+
+
+def possible_model(names: str) -> str:
+    """Return the name of a model, or several separated by commas, if they can exist.
+
+    Whether its service has it, and a key for it, is known when it is called.
+
+    Raises:
+        ValueError: A name is of no kind that there is; the text has the nearest.
+    """
+    for name in filter(None, map(str.strip, names.split(","))):
+        family, _, rest = name.partition("-")
+        if (family in MODEL_FAMILIES and rest) or _OTHER_MODELS.fullmatch(name):
+            continue
+        near = nearest(family, MODEL_FAMILIES)
+        question = f" Did you mean {near}-{rest or '…'}?" if near else ""
+        raise ValueError(
+            f"there is no model {name!r}.{question} A model is gemini-…, claude-…, gpt-…, "
+            "provider/model or scripted:PATH"
+        )
+    return names
