@@ -120,8 +120,9 @@ def run_(
 
     The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
     ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if
-    conflicts remain, or if a task failed for good and no --verify says that the result is right. If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a
-    private Redis and a worker are started, and end by themselves when they are not used any more.
+    conflicts remain, or if a task failed for good and no --verify says that the result is right.
+    If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
+    worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
