@@ -53,7 +53,9 @@ def test_volumes_with_options_are_named_so_that_they_can_be_made_before() -> Non
         {
             "name": "code",
             "driver": "local",
-            "driver_opts": {"type": "none", "o": "bind,ro", "device": "/srv/code"},
+            "driver_opts": {"type": "none", "o": "bind", "device": "/srv/code"},
             "labels": {"a": "b"},
         }
     ]
+    code, store = for_podman(config())["HostConfig"]["Mounts"]
+    assert (code["ReadOnly"], store["ReadOnly"]) == (True, False)

@@ -21,7 +21,12 @@ from docker.utils import kwargs_from_env, parse_host
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.docker.podman import for_podman, is_podman, volumes
+from fanout.workers.sandbox.docker.podman import (
+    for_podman,
+    is_ending,
+    is_podman,
+    volumes,
+)
 from fanout.workers.sandbox.errors import (
     EngineUnavailable,
     ImageMissing,
@@ -249,6 +254,8 @@ class Engine:
             try:
                 api.remove_container(container, v=True, force=True)
             except docker_errors.APIError as error:
+                if is_ending(str(error.explanation)):
+                    return _CONFLICT
                 if error.status_code not in {_GONE, _CONFLICT}:
                     raise
                 return int(error.status_code)

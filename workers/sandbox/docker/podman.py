@@ -2,7 +2,8 @@
 
 Podman takes the value of `seccomp=` for the path of a file on its machine, where Docker takes JSON;
 refuses file systems in memory with an owner or a number of files; and overlooks the options of
-volumes that are to be created with a container.
+volumes that are to be created with a container. It gives a new volume to the container's user,
+which a read-only one does not let it: so the mount of the volume is read-only, not the volume.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+_READ_ONLY = "ro"
 _INLINE = "seccomp={"
 _KNOWN = {"rw", "exec", "nosuid", "nodev", "size"}
 """The options of file systems in memory that Podman knows too."""
 _FOR_ALL = "mode=1777"
 """Instead of the owner: in a container of ours is one job only. The number of files stays bounded
 by the memory that the container may use."""
+
+
+def is_ending(reason: str) -> bool:
+    """Return whether Podman does not remove a container because it is being removed.
+
+    Args:
+        reason: Its error; Docker has a status for this.
+    """
+    return "container state improper" in reason
 
 
 def is_podman(version: Mapping[str, Any]) -> bool:
@@ -44,6 +55,10 @@ def for_podman(config: Mapping[str, Any]) -> dict[str, Any]:
         else option
         for option in host.get("SecurityOpt") or ()
     ]
+    host["Mounts"] = [
+        mount | {"ReadOnly": True} if _READ_ONLY in _flags(_driver(mount)) else mount
+        for mount in host.get("Mounts") or ()
+    ]
     if "Tmpfs" in host:
         host["Tmpfs"] = {path: _options(given) for path, given in host["Tmpfs"].items()}
     return {**config, "HostConfig": host}
@@ -52,15 +67,23 @@ def for_podman(config: Mapping[str, Any]) -> dict[str, Any]:
 def volumes(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments that create the volumes of a container's configuration with options."""
     for mount in config["HostConfig"].get("Mounts") or ():
-        wanted = mount.get("VolumeOptions") or {}
-        driver = wanted.get("DriverConfig") or {}
+        driver = _driver(mount)
         if driver.get("Options"):
+            flags = [flag for flag in _flags(driver) if flag != _READ_ONLY]
             yield {
                 "name": mount["Source"],
                 "driver": driver["Name"],
-                "driver_opts": driver["Options"],
-                "labels": wanted["Labels"],
+                "driver_opts": {**driver["Options"], "o": ",".join(flags)},
+                "labels": mount["VolumeOptions"]["Labels"],
             }
+
+
+def _driver(mount: Mapping[str, Any]) -> dict[str, Any]:
+    return dict((mount.get("VolumeOptions") or {}).get("DriverConfig") or {})
+
+
+def _flags(driver: Mapping[str, Any]) -> list[str]:
+    return str((driver.get("Options") or {}).get("o", "")).split(",")
 
 
 def _options(given: str) -> str:
