@@ -55,9 +55,11 @@ class AgentDefinition(WireModel):
     """One agent: its prompt, model, tools and limits."""
 
     name: AgentName
+    """By which jobs and other agents name it."""
     description: str = Field(min_length=1)
     """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
+    """The system prompt."""
     model: ModelName | None = None
     """None: the installation's model. The path of a scripted one is relative to the definition."""
     tools: tuple[BuiltInTool, ...] | None = None
@@ -82,12 +84,15 @@ class AgentDefinition(WireModel):
     image: str | None = None
     """None: the installation's image."""
     limits: Limits = Limits()
+    """Of its jobs, unless a job sets its own."""
     max_running: int | None = Field(default=None, ge=1)
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
+    """`none`, or the hosts that its commands may reach."""
     credentials: tuple[CredentialDefinition, ...] = ()
     """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    """A JSON Schema that its answers have to fit."""
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before one of its jobs succeeds."""
     max_reworks: MaxReworks | None = None
