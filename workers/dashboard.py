@@ -79,6 +79,8 @@ def readable(task: Any) -> Any:
         task.kwargs = " · ".join([agent, *(f"{key}={value}" for key, value in labels.items())])
     except (AttributeError, KeyError, TypeError, ValueError):
         pass  # another program's task, or labels that were cut
+    if isinstance(task.result, str):
+        task.result = task.result.strip("'")  # Celery's representation of a text
     if failed := _REASON.fullmatch(str(task.exception or "")):
         task.result = failed["line"]
     return task

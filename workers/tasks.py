@@ -50,7 +50,7 @@ def run_job(self: Any, job_id: str) -> str:
     attempt = current.runner.run(job_id, report, number if number.isdecimal() else "")
     result = run_on_loop(current.agents, attempt)
     if result is None:
-        return "not ended here"
+        return "waits, or goes on elsewhere"
     if not result.success:
         raise JobNotSucceeded(_in_one_line(result))
     return _in_one_line(result)

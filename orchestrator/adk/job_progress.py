@@ -19,7 +19,7 @@ from fanout.orchestrator.shortening import one_line
 
 LOOK_SECONDS = 1.0
 """Between two looks at the jobs below: a person does not notice a delay of this length."""
-TITLE_CHARACTERS = 60
+TITLE_CHARACTERS = 45
 """Of a job's labels and description: with agent and state one line of a chat in a browser."""
 REASON_CHARACTERS = 200
 """Of what made a job fail: two such lines."""

@@ -153,6 +153,7 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
             ("uuid", "Job"),
         ]
         assert row["kwargs"].endswith(" · team=blue")
+        assert row["result"].startswith("succeeded · 1 files")
 
         lost = await client.submit(make_spec(CANARY, model="scripted:absent.yaml"))
         await client.wait(lost, 30)
