@@ -213,7 +213,7 @@ class JobReader:
 
         Args:
             limit: At most so many.
-            before: Only those before the tree with this root id; it need not exist any more.
+            before: Only those before the tree with this root id; none if there is no such tree.
         """
         roots: dict[str, None] = {}
         skipped = before is None

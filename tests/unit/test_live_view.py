@@ -102,8 +102,13 @@ def test_of_300_jobs_failures_come_first_and_what_has_no_line_is_grouped_by_stat
         *failed,
     ]
 
-    drawn = seen(a_tree_of(jobs), columns=120)
+    drawn = seen(a_tree_of(jobs), columns=200)
+    narrow = seen(a_tree_of(jobs))
 
+    assert len(narrow) < LINES
+    assert narrow[3].split()[0] == "✘"
+    assert narrow[4].strip() == "↳ AgentFailed: It said no to v1.2 of it."
+    assert narrow[-1] == "✔ … and 200 more succeeded: general-purpose"
     assert len(drawn) < LINES
     symbols = [line.split()[0] for line in drawn[3:-4]]
     assert symbols == sorted(symbols, key="✘▶".index)

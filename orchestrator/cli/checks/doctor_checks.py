@@ -33,6 +33,9 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 
+BUILD_IMAGES = "fanout images build"
+"""The advice where images are missing or out of date; `doctor --fix` follows it."""
+
 Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
@@ -160,7 +163,7 @@ def _leftover(installation: dict[str, Any]) -> Check:
 def _image(settings: Settings, out: str) -> Check:
     image = settings.sandbox.image
     ours = {entry["image"]: entry for entry in json.loads(out)["images"]}
-    build = "fanout images build (with --bootstrap where no registry is reachable)"
+    build = BUILD_IMAGES
     if image not in ours:
         found = f"{image} is not an image of fanout: not checked"
         return Check("warn", "image", found, "Make sure that the engine has it.")

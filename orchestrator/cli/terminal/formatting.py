@@ -107,7 +107,7 @@ def doing(record: JobRecord) -> str:
 
 def reason(record: JobRecord) -> str:
     """Return why a job did not succeed, in one line: the first sentence; empty for others."""
-    return first_sentence(record.reason or "")
+    return first_sentence(record.reason) if record.reason else ""
 
 
 def first_sentence(text: str) -> str:

@@ -207,8 +207,10 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
     await stand_in.finish(job_id, JobState.FAILED, error=error)
 
     why = "AgentFailed: The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
-    for command in (["ps", "--all"], ["tree", job_id], ["watch", job_id]):
-        said = fanout(*command).out
+    summary = ["tree", job_id, "--summary"]
+    wide = {"COLUMNS": "200"}
+    for command in (["ps", "--all"], ["tree", job_id], summary, ["watch", job_id]):
+        said = fanout(*command, env=wide).out
         assert why in said, command
         assert "See the logs" not in said
     (record,) = fanout("ps", "--all", "--json").json["jobs"]

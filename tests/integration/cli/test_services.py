@@ -168,6 +168,27 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
         child.wait(20)
 
 
+@pytest.mark.slow
+def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_like(fanout: Fanout):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    refused = fanout("flower", env={"FLOWER_BASIC_AUTH": "nopassword"})
+    assert (refused.code, refused.out) == (2, "")
+    assert "user:password" in refused.err
+    assert "nopassword" not in refused.err
+    own = {"FANOUT_FLOWER__PORT": str(port), "FLOWER_BASIC_AUTH": "me:my-own-word"}
+    child = subprocess.Popen(
+        Fanout.argv("flower"), cwd=fanout.folder, env=fanout.env | own, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert within(50, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
+        assert status_of(port, "/tasks", "fanout:wrong") == 401
+    finally:
+        child.terminate()
+        child.wait(20)
+
+
 def status_of(port: int, path: str, login: str | None, method: str = "GET") -> int:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     if login is not None:

@@ -17,6 +17,8 @@ from fanout.orchestrator.jobs.state import JobState
 
 USUAL_RUNS = 20
 """In one list: a screen."""
+OUTCOME = 5
+"""The column of how a run ended."""
 MOST_RUNS = 1000
 """In one list: each needs round trips of its own."""
 
@@ -62,10 +64,11 @@ async def _history(limit: int, before: str | None, *, as_json: bool) -> None:
 def _print(runs: Sequence[PastRun]) -> None:
     short = formatting.short_ids(run.root_id for run in runs)
     shorten = output.stdout_is_terminal()
+    begin = len("2026-") if shorten else 0
     rows = [
         (
             short[run.root_id] if shorten else run.root_id,
-            formatting.moment(run.first.submitted_at if run.first else None)[:-3],
+            formatting.moment(run.first.submitted_at if run.first else None)[begin : -len(":00")],
             formatting.elapsed(run.first) if run.first else "",
             str(sum(run.states.values())),
             formatting.cost(run.usage),
@@ -75,7 +78,8 @@ def _print(runs: Sequence[PastRun]) -> None:
         for run in runs
     ]
     header = ("ID", "SUBMITTED", "TIME", "JOBS", "COST", "OUTCOME", "GOAL")
-    output.table(header, rows, elastic=(-2, -1), title_column=-1)
+    failed = {row: OUTCOME for row, run in enumerate(runs) if run.first and run.first.reason}
+    output.table(header, rows, elastic=(OUTCOME, -1), title_column=-1, spill=failed)
 
 
 def _outcome(run: PastRun) -> str:

@@ -238,7 +238,7 @@ def _prepare_images(answers: Answers, *, asking: bool, build: bool) -> bool:
     except ImagesMissing:
         question = "The images of sandboxes are not built yet. Build them now (about 3 minutes)?"
         if build or (asking and typer.confirm(question, default=True, err=True)):
-            return run_program(["build"]) == ExitCode.DONE
+            return run_program(["build"], quiet=True) == ExitCode.DONE
         output.notice("Before the first run: fanout images build")
         return False
     except NoSandbox as problem:
