@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,6 +39,9 @@ from fanout.orchestrator.spelling import did_you_mean
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
+
+DIGEST_CHARACTERS = 12
+"""Of a fingerprint: it is compared with that of another version, not with an attacker's."""
 
 BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
 ModelName = Annotated[str, AfterValidator(possible_model)]
@@ -150,6 +154,13 @@ class AgentDefinition(WireModel):
         """Return the definition's limits, with its network."""
         return Limits(network=self.network).over(self.limits)
 
+    def digest(self) -> str:
+        """Return a short fingerprint of the definition and its files."""
+        hashed = hashlib.sha256(self.model_dump_json().encode())
+        for file in self._files or ():
+            hashed.update(f"\0{file.path}\0{file.executable}\0".encode() + file.data)
+        return hashed.hexdigest()[:DIGEST_CHARACTERS]
+
     @property
     def files(self) -> tuple[DefinitionFile, ...]:
         """The definition files, as they were when the definition was loaded.
@@ -189,6 +200,10 @@ class AgentDefinitions(dict[str, AgentDefinition]):
         raise UnknownAgent(
             f"There is no agent {name!r}.{did_you_mean(name, self)} There are: {', '.join(self)}."
         )
+
+    def digests(self) -> dict[str, str]:
+        """Return the fingerprints of the definitions by name."""
+        return {name: definition.digest() for name, definition in self.items()}
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
         """Return the descriptions of the agents that an agent may call, by name.

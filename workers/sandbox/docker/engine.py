@@ -21,6 +21,12 @@ from docker.utils import kwargs_from_env, parse_host
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.docker.image_failures import image_missing
+from fanout.workers.sandbox.docker.podman import (
+    for_podman,
+    is_ending,
+    is_podman,
+    volumes,
+)
 from fanout.workers.sandbox.errors import (
     EngineUnavailable,
     ImageMissing,
@@ -115,6 +121,8 @@ class Engine:
             "http+unix://", "unix://"
         )
         self._options = options
+        self._is_podman: bool | None = None
+        """None until it was asked."""
         self._connecting = threading.Lock()
         self._api: docker.APIClient | None = None
 
@@ -197,11 +205,18 @@ class Engine:
             ImageMissing: the message says what to do about it.
             SandboxFailure: see `call`.
         """
+
+        def create(api: docker.APIClient) -> dict[str, Any]:
+            if self._is_podman is None:
+                self._is_podman = is_podman(api.version())
+            if not self._is_podman:
+                return dict(api.create_container_from_config(dict(config), name))
+            for volume in volumes(config):
+                api.create_volume(**volume)
+            return dict(api.create_container_from_config(for_podman(config), name))
+
         try:
-            made = await self.call(
-                f"create a container of {config['Image']}",
-                lambda api: api.create_container_from_config(dict(config), name),
-            )
+            made = await self.call(f"create a container of {config['Image']}", create)
         except ImageMissing:
             raise image_missing(config["Image"], await self.image_names()) from None
         return str(made["Id"])
@@ -239,6 +254,8 @@ class Engine:
             try:
                 api.remove_container(container, v=True, force=True)
             except docker_errors.APIError as error:
+                if is_ending(str(error.explanation)):
+                    return _CONFLICT
                 if error.status_code not in {_GONE, _CONFLICT}:
                     raise
                 return int(error.status_code)
