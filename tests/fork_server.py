@@ -47,6 +47,7 @@ COMMAND_MODULES = (
     "run",
     "setup.doctor",
     "setup.images",
+    "setup.init",
     "submission",
     "waiting",
 )

@@ -20,6 +20,7 @@ from celery.platforms import SecurityWarning
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
 from fanout.workers.startup import load_worker_settings
+from fanout.workers.telemetry import export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -46,6 +47,7 @@ def main() -> None:
     if options.concurrency is not None:  # set in the environment, which all its readers use
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
     settings, _ = load_worker_settings()
+    export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
         queues=options.queues or settings.worker.queue,

@@ -7,6 +7,9 @@ folder in front of the path; so it is started here.
 from __future__ import annotations
 
 import atexit
+import json
+import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -23,10 +26,19 @@ if __name__ == "__main__":
 from flower.app import Flower
 from flower.command import apply_env_options, extract_settings, print_banner, setup_logging
 from flower.urls import settings as flower_settings
+from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
 
 from fanout.workers.celery_app import app
 from fanout.workers.startup import load_worker_settings
+
+COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
+COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"
+"""Of the list of tasks, where the variable does not say otherwise. Flower's own list hides what
+distinguishes jobs: all have the same task name."""
+TITLES = {"kwargs": "Agent and labels", "result": "Step, outcome or reason", "uuid": "Job"}
+
+_REASON = re.compile(r"JobNotSucceeded\((['\"])(?P<line>.*)\1,?\)", re.DOTALL)
 
 
 def main() -> None:
@@ -36,11 +48,14 @@ def main() -> None:
         SystemExit: The settings are not usable, or Flower has ended.
     """
     settings, _ = load_worker_settings()
+    os.environ.setdefault(COLUMNS_VARIABLE, COLUMNS)
     apply_env_options()
     options.parse_command_line([sys.argv[0]])  # sets up its log
     if options.persistent:  # its file contains pickles, which are code: never one of this folder
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         options.db = str(settings.state_dir / options.db)
+    TASK_COLUMNS.update(TITLES)
+    options.format_task = readable
     extract_settings()
     setup_logging()
     flower = Flower(capp=app, options=options, **flower_settings)
@@ -50,6 +65,23 @@ def main() -> None:
     print_banner(app, "ssl_options" in flower_settings, port)
     with suppress(KeyboardInterrupt, SystemExit):
         flower.start()
+
+
+def readable(task: Any) -> Any:
+    """Return a task as the pages show it: agent and labels as words, and why it failed.
+
+    Args:
+        task: A copy of what Flower has of it; its JSON, `/api/tasks`, stays as it is.
+    """
+    try:
+        labels = json.loads(task.kwargs)
+        agent = labels.pop("agent")
+        task.kwargs = " · ".join([agent, *(f"{key}={value}" for key, value in labels.items())])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass  # another program's task, or labels that were cut
+    if failed := _REASON.fullmatch(str(task.exception or "")):
+        task.result = failed["line"]
+    return task
 
 
 def _end(*_: Any) -> NoReturn:

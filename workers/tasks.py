@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import structlog
 
+from fanout.orchestrator.jobs import failures
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
 from fanout.orchestrator.jobs.store.signatures import HEADER
+from fanout.workers import sandbox
 from fanout.workers.attempt.job_runner import Progress
 from fanout.workers.bootstrap import worker
 from fanout.workers.celery_app import app
@@ -76,9 +79,16 @@ def _reporter(task: Any) -> Progress:
 
 def _in_one_line(result: JobResult) -> str:
     tokens = result.usage.input_tokens + result.usage.output_tokens
-    line = (
-        f"{result.state} · {result.files_count} files"
+    ended = f"{result.state}: {_reason(result.error.type)}" if result.error else str(result.state)
+    return (
+        f"{ended} · {result.files_count} files"
         f" · {result.usage.model_calls} model calls · {tokens} tokens"
         f" · {result.execution_seconds:.1f} s"
     )
-    return f"{line} · {result.error.type}" if result.error else line
+
+
+def _reason(kind: str) -> str:
+    """Return what a kind of failure means, in its class's words: a message may quote contents."""
+    known = getattr(failures, kind, None) or getattr(sandbox, kind, None)
+    said = (inspect.getdoc(known) or "").partition("\n")[0].rstrip(".") if known else ""
+    return f"{kind} ({said})" if said else kind

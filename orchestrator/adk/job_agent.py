@@ -9,15 +9,20 @@ its events leaves, and the next message of the session continues it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event, EventActions
+from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
 from google.genai import types
 from pydantic import PrivateAttr
 
+from fanout.orchestrator.adk.job_progress import JobProgress
 from fanout.orchestrator.approvals import ApprovalRequest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
@@ -27,7 +32,7 @@ from fanout.orchestrator.deep_agent import (
     answer_in,
     confirmation_answers,
 )
-from fanout.orchestrator.jobs.approvals import approval_id
+from fanout.orchestrator.jobs.approvals import Approval, approval_id
 from fanout.orchestrator.jobs.failures import ApprovalRefused, JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -35,6 +40,22 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
 
 PROGRESS_AUTHOR = "task"
+
+_ABOUT_CHILDREN = {EventType.CHILD_SUBMITTED, EventType.CHILD_FINISHED}
+_PASSED_ON = {"tool", "arguments", "decisions", "sha256", "agent"}
+"""Of an approval, in the payload of ADK's request: as `PendingApproval.payload`."""
+
+
+@dataclass
+class _Following:
+    """How far one invocation has followed its job."""
+
+    progress: JobProgress
+    after: str
+    """The last entry of the job's journal that was shown."""
+    is_person_asked: bool = False
+    asked: str = ""
+    """The ids of the approvals of jobs below that the session asks for, separated by spaces."""
 
 
 class JobAgent(BaseAgent):
@@ -79,24 +100,59 @@ class JobAgent(BaseAgent):
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event]:
         """Submit, continue or tell a job, and yield what it does until it ends or asks a person."""
         key = f"fanout_job:{self.name}"
-        agents: dict[str, str] = {}
         known: dict[str, str] = dict(ctx.session.state.get(key) or {})
         try:
             job_id, after = await self._begin(ctx, known)
-            yield self._event(ctx, actions=_state(key, job_id, after))
-            async for entry in self._client.events(job_id, after):
-                after = entry.id
-                async for event in self._shown(ctx, entry, agents):
-                    yield event
-                if await self._waits_for_a_person(entry):
-                    break
-            yield self._event(ctx, actions=_state(key, job_id, after))
+            yield self._event(ctx, actions=_state(key, job_id, after, known.get("asked", "")))
+            following = _Following(JobProgress(self._client, job_id, after), after)
+            following.asked = known.get("asked", "")
+            async for event in self._follow(ctx, following):
+                yield event
+            actions = _state(key, job_id, following.after, following.asked)
+            yield self._event(ctx, actions=actions)
             result = await self._client.result(job_id)
             if result is not None:
                 async for event in self._end(ctx, result):
                     yield event
         except JobFailure as failure:
             yield self._event(ctx, error_code=type(failure).__name__, error_message=str(failure))
+
+    async def _follow(self, ctx: InvocationContext, following: _Following) -> AsyncGenerator[Event]:
+        """Yield what the job and those below it do until it ends or a person is asked."""
+        progress = following.progress
+        async with aclosing(progress.entries()) as entries:
+            async for entry in entries:
+                seen = self._looked if entry is None else partial(self._read, entry=entry)
+                async for event in seen(ctx, following):
+                    yield event
+                if following.is_person_asked:
+                    break
+        if listed := await progress.ended(all_of_them=True):
+            yield self._progress(ctx, listed)
+
+    async def _looked(self, ctx: InvocationContext, following: _Following) -> AsyncGenerator[Event]:
+        """Yield how the jobs below have changed, and what they want to ask a person."""
+        for job_id, line in await following.progress.changed():
+            yield self._progress(ctx, f"{line}\n", job_id=job_id)
+        for approval in await following.progress.approvals():
+            following.is_person_asked = True
+            if approval.id not in following.asked.split():
+                following.asked += f" {approval.id}"
+                yield self._question(ctx, approval)
+
+    async def _read(
+        self, ctx: InvocationContext, following: _Following, *, entry: JournalEvent
+    ) -> AsyncGenerator[Event]:
+        """Yield what an entry of the job's journal shows."""
+        following.after = entry.id
+        async for event in self._shown(ctx, entry):
+            yield event
+        if entry.type in _ABOUT_CHILDREN:
+            for job_id, line in await following.progress.changed():
+                yield self._progress(ctx, f"{line}\n", job_id=job_id)
+            if listed := await following.progress.ended():
+                yield self._progress(ctx, listed)
+        following.is_person_asked = await self._waits_for_a_person(entry)
 
     async def _begin(self, ctx: InvocationContext, known: dict[str, str]) -> tuple[str, str]:
         """Act on the message; return the job and the entry of its journal after which to go on."""
@@ -117,10 +173,14 @@ class JobAgent(BaseAgent):
     async def _answer(self, ctx: InvocationContext, job_id: str) -> None:
         """Pass on a person's answers to the confirmations that ADK's front ends have asked for."""
         given = confirmation_answers(Event(author="user", content=ctx.user_content))
-        waiting = {approval.id: approval for approval in await self._client.approvals()}
+        if not given:
+            return
+        ours = {record.id for record in await self._client.tree(job_id)}
+        waiting = {one.id: one for one in await self._client.approvals() if one.job_id in ours}
         for response in given:
             confirmation_id = str(response.id)
-            approval = waiting.get(approval_id(job_id, confirmation_id))
+            own = waiting.get(approval_id(job_id, confirmation_id))
+            approval = own or waiting.get(confirmation_id)  # that of a job below, see `_question`
             if approval is None:
                 raise ApprovalRefused("The approval is not open any more.")
             request = approval.model_dump(include=set(ApprovalRequest.model_fields))
@@ -136,20 +196,13 @@ class JobAgent(BaseAgent):
                 message=answer.message,
             )
 
-    async def _shown(
-        self, ctx: InvocationContext, entry: JournalEvent, agents: dict[str, str]
-    ) -> AsyncGenerator[Event]:
-        """Yield what a person sees of an entry: the agent's own event, or a line of progress.
+    async def _shown(self, ctx: InvocationContext, entry: JournalEvent) -> AsyncGenerator[Event]:
+        """Yield the agent's own event that an entry holds, if it holds one.
 
         Args:
             ctx: The invocation.
             entry: The entry.
-            agents: The agents of the job's children by id, which grows.
         """
-        if entry.type is EventType.CHILD_SUBMITTED:
-            agents[str(entry.data["id"])] = str(entry.data["agent"])
-        if entry.type in {EventType.CHILD_SUBMITTED, EventType.CHILD_FINISHED}:
-            yield self._progress(ctx, entry, agents)
         raw = await self._client.session_event(entry)
         made = None if raw is None else Event.model_validate_json(raw)
         if made is not None and made.author != "user" and made.content is not None:
@@ -164,19 +217,36 @@ class JobAgent(BaseAgent):
                 custom_metadata={"job_id": entry.job_id, "event_id": entry.id},
             )
 
-    def _progress(
-        self, ctx: InvocationContext, entry: JournalEvent, agents: dict[str, str]
-    ) -> Event:
-        child = str(entry.data["id"])
-        line = f"{agents.get(child, 'task')} {entry.data.get('state', JobState.QUEUED)}\n"
+    def _progress(self, ctx: InvocationContext, text: str, *, job_id: str = "") -> Event:
+        """Return what is said of one job for the moment, or of all, which the session keeps."""
         event = self._event(
             ctx,
-            partial=True,
-            content=types.Content(role="model", parts=[types.Part(text=line)]),
-            custom_metadata={"job_id": child, "type": str(entry.type), "event_id": entry.id},
+            partial=bool(job_id),
+            content=types.Content(role="model", parts=[types.Part(text=text)]),
+            custom_metadata={"job_id": job_id} if job_id else None,
         )
         event.author = PROGRESS_AUTHOR
         return event
+
+    def _question(self, ctx: InvocationContext, approval: Approval) -> Event:
+        """Return ADK's request for a confirmation of a call of a job below this one."""
+        call = {"id": approval.call_id, "name": approval.tool, "args": approval.arguments}
+        hint = f"{approval.agent} (job {approval.job_id}) wants to call {approval.tool}."
+        payload = approval.model_dump(mode="json", include=_PASSED_ON)
+        asked = {"hint": f"{hint} {approval.hint}".strip(), "confirmed": False, "payload": payload}
+        part = types.Part(
+            function_call=types.FunctionCall(
+                id=approval.id,
+                name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME,
+                args={"originalFunctionCall": call, "toolConfirmation": asked},
+            )
+        )
+        return self._event(
+            ctx,
+            content=types.Content(role="model", parts=[part]),
+            long_running_tool_ids={approval.id},
+            custom_metadata={"job_id": approval.job_id},
+        )
 
     async def _waits_for_a_person(self, entry: JournalEvent) -> bool:
         if entry.type is not EventType.JOB_STATE or entry.data["state"] != JobState.WAITING:
@@ -204,5 +274,5 @@ class JobAgent(BaseAgent):
         return Event(author=self.name, invocation_id=ctx.invocation_id, branch=ctx.branch, **fields)
 
 
-def _state(key: str, job_id: str, after: str) -> EventActions:
-    return EventActions(state_delta={key: {"job": job_id, "after": after}})
+def _state(key: str, job_id: str, after: str, asked: str) -> EventActions:
+    return EventActions(state_delta={key: {"job": job_id, "after": after, "asked": asked.strip()}})

@@ -21,6 +21,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
 
 COMMANDS = {
+    "init": "setup.init.init",
     "demo": "examples.demo",
     "example": "examples.example",
     "run": "run.run_",
@@ -35,6 +36,8 @@ COMMANDS = {
     "wait": "waiting.wait",
     "diff": "changes.diff.diff",
     "apply": "changes.apply.apply",
+    "history": "past.history.history",
+    "cost": "past.cost.cost",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",

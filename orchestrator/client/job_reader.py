@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
 from typing import IO, Self
 
 from redis.asyncio import Redis
 
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
@@ -24,10 +27,26 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""
 
+
+@dataclass(frozen=True)
+class PastRun:
+    """A tree of jobs, for a list of what was done."""
+
+    root_id: str
+    first: JobRecord | None
+    """Its root job, or of jobs that were submitted together the first one; None if it is gone."""
+    states: Mapping[str, int]
+    """How many of its jobs are in which state."""
+    usage: Usage
+    """What all of them have used."""
+
+
 Ids = list[str]
 Records = list[JobRecord]
 Workers = list[WorkerInfo]
 Approvals = list[Approval]
+Accounts = list[JobAccount]
+PastRuns = list[PastRun]
 """Defined here because a method of the reader is called `list`."""
 
 
@@ -180,6 +199,41 @@ class JobReader:
     async def usage(self, job_id: str) -> Usage:
         """Return what a job and the jobs below it have used together."""
         return (await self._records.usage([job_id]))[0]
+
+    async def accounts(self) -> Accounts:
+        """Return what each job whose record still exists has used itself, oldest first."""
+        ids = await self._records.ids()
+        found: Accounts = []
+        for begin in range(0, len(ids), RECORDS_AT_ONCE):
+            found += await self._records.accounts(ids[begin : begin + RECORDS_AT_ONCE])
+        return own_accounts(found)
+
+    async def past_runs(self, limit: int, before: str | None = None) -> PastRuns:
+        """Return the trees of jobs whose records still exist, newest first.
+
+        Args:
+            limit: At most so many.
+            before: Only those before the tree with this root id; none if there is no such tree.
+        """
+        roots: dict[str, None] = {}
+        skipped = before is None
+        begin = 0
+        while len(roots) < limit:
+            page = await self._records.trees(begin, RECORDS_AT_ONCE)
+            if page is None:
+                break
+            for root in page:
+                if skipped and root != before:
+                    roots[root] = None
+                skipped = skipped or root == before
+            begin += RECORDS_AT_ONCE
+        return [await self._past_run(root) for root in list(roots)[:limit]]
+
+    async def _past_run(self, root_id: str) -> PastRun:
+        ids = await self._records.tree_ids(root_id)
+        first = await self._records.get_many([root_id] if root_id in ids else ids[:1])
+        usage, states = await self.tree_usage(root_id), await self._records.states(ids)
+        return PastRun(root_id, first[0] if first else None, Counter(filter(None, states)), usage)
 
     async def ids(self, prefix: str = "") -> Ids:
         """Return the ids of jobs that begin with `prefix`, oldest first.

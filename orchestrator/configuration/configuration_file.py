@@ -53,8 +53,7 @@ def configuration_file() -> ConfigurationFile | None:
         UnusableConfiguration: The file that FANOUT_CONFIG names is missing, or one of the files
             cannot be read.
     """
-    named = os.environ.get(VARIABLE)
-    path = absolute(Path(named)) if named else _default_path()
+    named, path = os.environ.get(VARIABLE), configuration_path()
     if path is None:
         return None
     if named and not path.exists():
@@ -65,6 +64,12 @@ def configuration_file() -> ConfigurationFile | None:
     for file in (found.path, found.env):
         _check_readable(file)
     return found
+
+
+def configuration_path() -> Path | None:
+    """Return where the file is, or would be; None where this user has no place for one."""
+    named = os.environ.get(VARIABLE)
+    return absolute(Path(named)) if named else _default_path()
 
 
 def export_keys() -> None:

@@ -118,6 +118,7 @@ from .models.facts import price as price
 # Models, their retries, usage and prices
 from .models.profiles import ModelProfile as ModelProfile
 from .models.rate_limiter import RateLimiter as RateLimiter
+from .models.resolve import key_variable as key_variable
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
 from .models.retries import FALLBACK_FROM as FALLBACK_FROM

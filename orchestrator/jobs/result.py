@@ -25,6 +25,10 @@ MAX_TAIL_CHARACTERS = 4_000
 """Of a verification's output: the failures of a test run, which stand at its end."""
 
 
+COST_DIGITS = 9
+"""Behind the point of a cost that was calculated: a token costs a ten-millionth of a dollar."""
+
+
 class Usage(WireModel):
     """The resources that a job consumed, summed over its attempts."""
 
@@ -41,7 +45,15 @@ class Usage(WireModel):
         mine, its = self.model_dump(), other.model_dump()
         known = [cost for cost in (mine.pop("cost_usd"), its.pop("cost_usd")) if cost is not None]
         counts = {name: count + its[name] for name, count in mine.items()}
-        return Usage(**counts, cost_usd=sum(known) if known else None)
+        return Usage(**counts, cost_usd=round(sum(known), COST_DIGITS) if known else None)
+
+    def minus(self, part: Usage) -> Usage:
+        """Return what is left without a part, which may have grown meanwhile: nothing at least."""
+        mine, its = self.model_dump(), part.model_dump()
+        cost, less = mine.pop("cost_usd"), its.pop("cost_usd") or 0
+        counts = {name: max(0, count - its[name]) for name, count in mine.items()}
+        left = None if cost is None else max(0.0, round(cost - less, COST_DIGITS))
+        return Usage(**counts, cost_usd=left)
 
 
 class ContextStats(WireModel):

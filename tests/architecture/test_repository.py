@@ -4,6 +4,8 @@ import sys
 import tomllib
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.architecture.sources import PACKAGES, REPOSITORY, package_sources, repository_files
 
@@ -98,13 +100,14 @@ def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():
 
 def test_what_the_constraints_pin_is_what_the_project_asks_for():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    groups = project["dependency-groups"]
+    asked = [*project["project"]["dependencies"], *groups["dev"], *groups["docs"]]
     pinned = {
-        line.partition("==")[0].lower()
+        canonicalize_name(line.partition("==")[0])
         for line in (REPOSITORY / "constraints.txt").read_text().split()
     }
 
-    names = {re.split(r"[\[<>=~!; ]", requirement, maxsplit=1)[0].lower() for requirement in asked}
+    names = {canonicalize_name(Requirement(one).name) for one in asked}
 
     assert names - pinned == set()
 

@@ -1,4 +1,4 @@
-"""All of docker-compose.yml running, where its images are."""
+"""All of docker-compose.yml running, where its images are, with both versions of Compose."""
 
 from __future__ import annotations
 
@@ -34,11 +34,18 @@ COMPOSE = REPOSITORY / "docker-compose.yml"
 IMAGES = ("fanout/worker", "redis:7.4-alpine", "fanout/python:latest")
 LOGIN = "tester:letmein"
 START_SECONDS = 60.0
+PROGRAMS = {"v1": ("docker-compose",), "v2": ("docker", "compose")}
+"""Version 1 is a program, version 2 a plugin of Docker's command line."""
 
 
-def compose(environment: dict[str, str], *arguments: str, more: Sequence[Path] = ()) -> str:
+def compose(
+    program: Sequence[str],
+    environment: dict[str, str],
+    *arguments: str,
+    more: Sequence[Path] = (),
+) -> str:
     files = [option for path in (COMPOSE, *more) for option in ("-f", str(path))]
-    command = ["docker-compose", *files, "--project-directory", str(REPOSITORY), *arguments]
+    command = [*program, *files, "--project-directory", str(REPOSITORY), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,8 +53,9 @@ def compose(environment: dict[str, str], *arguments: str, more: Sequence[Path] =
 
 @dataclass
 class Stack:
-    """A running docker-compose project of this test's own."""
+    """A running Compose project of this test's own."""
 
+    program: Sequence[str]
     environment: dict[str, str]
     override: Path
 
@@ -63,7 +71,7 @@ class Stack:
         return self.environment["COMPOSE_PROJECT_NAME"]
 
     def run(self, *arguments: str) -> str:
-        return compose(self.environment, *arguments, more=[self.override])
+        return compose(self.program, self.environment, *arguments, more=[self.override])
 
     def start(self) -> None:
         self.run("up", "--detach", "--no-build", "--scale", "worker=2")
@@ -88,10 +96,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _require_images() -> None:
+def _require_images(program: Sequence[str]) -> None:
     """No registry can be counted on, so the images are not built here, not even in CI."""
-    if shutil.which("docker-compose") is None or shutil.which("docker") is None:
-        pytest.skip("There is no docker-compose.")
+    if shutil.which(program[0]) is None or shutil.which("docker") is None:
+        pytest.skip(f"There is no {' '.join(program)}.")
+    if subprocess.run([*program, "version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"There is no {' '.join(program)}.")
     for image in IMAGES:
         found = subprocess.run(
             ["docker", "image", "inspect", image], capture_output=True, check=False
@@ -102,10 +112,13 @@ def _require_images() -> None:
             )
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=PROGRAMS)
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """Redis, Flower and two workers that run this checkout's code in the worker's image."""
-    _require_images()
+    program = PROGRAMS[request.param]
+    _require_images(program)
     folder = tmp_path_factory.mktemp("compose")
     blobs = folder / "blobs"
     blobs.mkdir()
@@ -133,6 +146,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     port = _free_port()
     environment = {
         "PATH": os.environ["PATH"],
+        **({"DOCKER_CONFIG": plugins} if (plugins := os.environ.get("DOCKER_CONFIG")) else {}),
         "COMPOSE_PROJECT_NAME": f"fanout-test-{port}",
         "FANOUT_USER": f"{os.getuid()}:{os.getgid()}",
         "FANOUT_REDIS_PASSWORD": "secret",
@@ -145,7 +159,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "FANOUT_WORKER__CONCURRENCY": "2",
         "FANOUT_MODEL": f"scripted:{script}",
     }
-    made = Stack(environment, override)
+    made = Stack(program, environment, override)
     try:
         made.start()
         yield made

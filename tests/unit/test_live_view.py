@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from fanout.orchestrator.cli.commands.changes.stat import print_stat
-from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
+from fanout.orchestrator.cli.commands.run_report import RunOutcome, print_outcome
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.live.board import Board
 from fanout.orchestrator.cli.terminal.live.run_view import _Lines
 from fanout.orchestrator.cli.terminal.live.watcher import Watcher, _Picture, shown
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
@@ -101,8 +102,13 @@ def test_of_300_jobs_failures_come_first_and_what_has_no_line_is_grouped_by_stat
         *failed,
     ]
 
-    drawn = seen(a_tree_of(jobs), columns=120)
+    drawn = seen(a_tree_of(jobs), columns=200)
+    narrow = seen(a_tree_of(jobs))
 
+    assert len(narrow) < LINES
+    assert narrow[3].split()[0] == "✘"
+    assert narrow[4].strip() == "↳ AgentFailed: It said no to v1.2 of it."
+    assert narrow[-1] == "✔ … and 200 more succeeded: general-purpose"
     assert len(drawn) < LINES
     symbols = [line.split()[0] for line in drawn[3:-4]]
     assert symbols == sorted(symbols, key="✘▶".index)
@@ -240,7 +246,8 @@ def test_the_end_of_a_run_names_a_screen_of_files_at_most_and_the_next_command(
     print_outcome(RunOutcome(ended, Usage(), None, (), tuple(failed)), None, None)
 
     said = capsys.readouterr().err.splitlines()
-    assert said[:5] == [
+    start = said.index("Done, 5 tasks failed:")
+    assert said[start + 1 : start + 6] == [
         *(f"✗ tester f{number} failed: No: no" for number in range(3)),
         "… and 2 more that did not succeed",
         f"  To see all: fanout tree {ROOT}",

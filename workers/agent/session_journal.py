@@ -32,6 +32,7 @@ from fanout.orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
+from fanout.orchestrator.jobs.accounting.accounts import charged
 from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
 from fanout.orchestrator.jobs.conversation import event_json, split_lost
 from fanout.orchestrator.jobs.failures import NotUnderstood
@@ -322,14 +323,14 @@ class JournalPlugin(BasePlugin):
 
 
 def _used(event: Event) -> dict[str, float]:
-    """Return the usage that an event reports, by field name.
+    """Return the usage that an event reports, by field name, and again by the model's name.
 
     A reply that the harness gave instead of a model is not a model call.
     """
     used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
     if event.usage_metadata is None and event.model_version is None:
         used.pop("model_calls", None)
-    return used
+    return charged(used, event.model_version or "")
 
 
 def _kind(event: Event) -> EventType:

@@ -33,6 +33,9 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 
+BUILD_IMAGES = "fanout images build"
+"""The advice where images are missing or out of date; `doctor --fix` follows it."""
+
 Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
@@ -160,7 +163,7 @@ def _leftover(installation: dict[str, Any]) -> Check:
 def _image(settings: Settings, out: str) -> Check:
     image = settings.sandbox.image
     ours = {entry["image"]: entry for entry in json.loads(out)["images"]}
-    build = "fanout images build (with --bootstrap where no registry is reachable)"
+    build = BUILD_IMAGES
     if image not in ours:
         found = f"{image} is not an image of fanout: not checked"
         return Check("warn", "image", found, "Make sure that the engine has it.")
@@ -244,7 +247,12 @@ def memory_checks(info: dict[str, Any]) -> Iterable[Check]:
     """Check from INFO's output that a full Redis refuses jobs: that none is lost."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     most, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
-    if policy != "noeviction":
+    if policy.startswith("volatile-"):  # deletes what expires only; jobs do not
+        advice = (
+            "Set maxmemory-policy noeviction: a full Redis forgets idempotency keys and limits."
+        )
+        yield Check("warn", "redis eviction", policy, advice)
+    elif policy != "noeviction":
         advice = "Set maxmemory-policy noeviction: otherwise a full Redis deletes jobs."
         yield Check("fail" if most else "warn", "redis eviction", policy, advice)
     if not most:

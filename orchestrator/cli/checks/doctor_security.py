@@ -58,12 +58,12 @@ async def security_checks() -> list[Check]:
         *await _workers(settings),
         *_agents(settings),
         _engine(os.environ.get("DOCKER_HOST", "")),
-        *file_security(settings, _obeyed(settings)),
+        *file_security(settings, obeyed(settings)),
         _user(),
     ]
 
 
-def _obeyed(settings: Settings) -> Iterable[tuple[str, Path, bool]]:
+def obeyed(settings: Settings) -> Iterable[tuple[str, Path, bool]]:
     """Yield what fanout obeys: a name, its path, and whether it holds secrets."""
     if (found := configuration_file()) is not None:
         yield "configuration folder", found.path.parent, False

@@ -22,16 +22,46 @@ def file_security(settings: Settings, obeyed: Iterable[tuple[str, Path, bool]]) 
         settings: where this installation keeps what it keeps.
         obeyed: what fanout obeys: a name, its path, and whether it holds secrets.
     """
+    for name, path, mask in _masks(settings, obeyed):
+        yield from _check(name, path, mask)
+
+
+def modes_to_fix(
+    settings: Settings, obeyed: Iterable[tuple[str, Path, bool]]
+) -> Iterable[tuple[Path, int]]:
+    """Yield the files and folders of this user that are open to others, and the mode each needs.
+
+    A folder that its group shares (with the set-group-ID bit) stays open to that group.
+
+    Args:
+        settings: as of `file_security`.
+        obeyed: as of `file_security`.
+    """
+    for _, path, mask in _masks(settings, obeyed):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        kept = stat.S_IRWXG if found.st_mode & stat.S_ISGID else 0
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid == os.geteuid() and mode & mask & ~kept:
+            yield path, mode & ~(mask & ~kept)
+
+
+def _masks(
+    settings: Settings, obeyed: Iterable[tuple[str, Path, bool]]
+) -> Iterable[tuple[str, Path, int]]:
+    """Yield names, paths, and the permissions that nobody else may have."""
     for name, path, is_secret in obeyed:
-        yield from _check(name, path, _OTHERS_USE if is_secret else _OTHERS_WRITE)
+        yield name, path, _OTHERS_USE if is_secret else _OTHERS_WRITE
     for name, path in (
         ("state folder", settings.state_dir),
         ("embedded.json", settings.state_dir / "embedded.json"),
     ):
-        yield from _check(name, path, _OTHERS_USE)
+        yield name, path, _OTHERS_USE
     blobs = urlsplit(settings.blobs)
     if blobs.scheme == "file":
-        yield from _check("blobs", Path(blobs.path), stat.S_IRWXO)
+        yield "blobs", Path(blobs.path), stat.S_IRWXO
 
 
 def _check(name: str, path: Path, mask: int) -> Iterable[Check]:

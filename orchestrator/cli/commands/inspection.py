@@ -27,6 +27,12 @@ StateOption = Annotated[
     ),
 ]
 
+LINES_BESIDE_SUMMARY = 3
+"""What is printed below it: the usage, in two lines of a narrow terminal, and a shell's prompt."""
+
+NOW = 5
+"""The column of what a job does, or why it failed."""
+
 NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
 
 
@@ -63,12 +69,23 @@ async def _ps(
         output.notice(f"There may be more than {limit} jobs; --limit N lists more.")
 
 
-def tree(job: JobArgument, as_json: AsJson = False) -> None:
+def tree(
+    job: JobArgument,
+    *,
+    summary: Annotated[
+        bool,
+        typer.Option(
+            "--summary",
+            help="One screen: failures first, and groups by state and agent of what has no line.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List all jobs of a job's tree, parents first, with total usage."""
-    asyncio.run(_tree(job, as_json=as_json))
+    asyncio.run(_tree(job, summary=summary, as_json=as_json))
 
 
-async def _tree(prefix: str, *, as_json: bool) -> None:
+async def _tree(prefix: str, *, summary: bool, as_json: bool) -> None:
     async with open_reader() as reader:
         records = formatting.in_tree_order(await reader.tree(await resolve_tree(reader, prefix)))
         usage = await reader.tree_usage(records[0].root_id)
@@ -76,7 +93,10 @@ async def _tree(prefix: str, *, as_json: bool) -> None:
         jobs = [record.model_dump(mode="json") for record in records]
         output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
     else:
-        _print_records(records, indented=True)
+        if summary:
+            _print_board(records)
+        else:
+            _print_records(records, indented=True)
         output.notice(f"Used by all jobs of the tree: {formatting.used(usage)}")
 
 
@@ -219,9 +239,20 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
         ("ID", "STATE", "#", "AGENT", "TIME", "NOW", "WHAT"),
         rows,
         state_column=1,
-        elastic=(3, -2, -1),
+        elastic=(3, NOW, -1),
         title_column=-1,
+        spill={row: NOW for row, record in enumerate(records) if record.reason},
     )
+
+
+def _print_board(records: Sequence[JobRecord]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - most commands that only read need no rich
+
+    from fanout.orchestrator.cli.terminal.live.board import Board  # noqa: PLC0415 - the same
+
+    console = Console(highlight=False)
+    lines = console.height - LINES_BESIDE_SUMMARY
+    console.print(Board(records).render(lines, console.width))
 
 
 def _shown(value: Any) -> str:

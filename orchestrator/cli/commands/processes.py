@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shlex
 from importlib.util import find_spec
@@ -82,19 +83,21 @@ def worker(
 def flower() -> None:
     """Run Flower, a dashboard of the job queue, in the foreground.
 
-    It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
-    a generated one is printed) and is read-only.
+    It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH or
+    FLOWER_BASIC_AUTH; else a generated one is printed) and is read-only. Each row shows a job's
+    agent and labels and its step, outcome or reason; FLOWER_TASKS_COLUMNS names other columns.
     """
     if find_spec("flower") is None:
         raise UsageProblem(NO_FLOWER)
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
-    if given is None:
+    login = given.get_secret_value() if given else os.environ.get("FLOWER_BASIC_AUTH", "")
+    if login and not all(part.partition(":")[2] for part in login.split(",")):
+        raise UsageProblem("FANOUT_FLOWER__BASIC_AUTH and FLOWER_BASIC_AUTH are user:password.")
+    if not login:
         login = f"{FLOWER_USER}:{secrets.token_urlsafe(12)}"
         output.notice(f"Flower's user and password, generated for this run: {login}")
-    else:
-        login = given.get_secret_value()
     output.notice(f"Flower: http://{address}:{settings.flower.port}")
     needed = {
         name: value

@@ -14,7 +14,6 @@ import typer
 from fanout.orchestrator.cli.commands.job_files import plan
 from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run_report import (
-    FailedJob,
     RunOutcome,
     exit_code_of,
     print_outcome,
@@ -46,25 +45,23 @@ from fanout.orchestrator.cli.terminal.options import (
 )
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.services import outliving, revived
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.runs import Landing, Runs, land
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
 from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
-
-FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
-"""Of a run's jobs; cancelled ones were given up on purpose."""
 
 YesOption = Annotated[
     bool,
     typer.Option(
         "--yes",
         "-y",
-        help="Do not ask: the folder may be changed and the agent's own calls are approved.",
+        help="Do not ask: the folder may be changed, and calls of all agents of the run that need "
+        "an approval are approved.",
     ),
 ]
 
@@ -122,9 +119,10 @@ def run_(
     """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
 
     The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
-    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails or if
-    conflicts remain. If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a
-    private Redis and a worker are started, and end by themselves when they are not used any more.
+    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if
+    conflicts remain, or if a task failed for good and no --verify says that the result is right.
+    If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
+    worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
@@ -333,7 +331,7 @@ async def finish_run(
         runs: Where it is stored which runs have landed.
         root_id: The run's root job.
         landing: Where it lands; None: it is not known here.
-        yes: Approve the root agent's own calls without asking.
+        yes: Approve the calls of the run's agents without asking.
         ask: Ask at a terminal whether changes that are held back may land.
 
     Raises:
@@ -353,27 +351,8 @@ async def finish_run(
         reason = str(failure)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
     unmerged = await left_out_of(client, root_id)
-    failed = await _failed_jobs(client, root_id)
+    failed = await failed_jobs(client, root_id)
     return RunOutcome(result, usage, landed, unmerged, failed, reason)
-
-
-async def _failed_jobs(client: JobClient, root_id: str) -> tuple[FailedJob, ...]:
-    """Return the jobs below the root job that did not succeed, with what their results say."""
-    failed = [
-        record
-        for record in await client.tree(root_id)
-        if record.id != root_id and record.state in FAILURES
-    ]
-    results = [await client.result(record.id) for record in failed]
-    return tuple(
-        FailedJob(
-            record.id,
-            record.agent,
-            record.state,
-            f"{result.error.type}: {result.error.message}" if result and result.error else "",
-        )
-        for record, result in zip(failed, results, strict=True)
-    )
 
 
 def _confirm(folder: Path) -> None:

@@ -13,6 +13,7 @@ from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.landing.runs import Landing, LandingReport
 
@@ -22,16 +23,6 @@ FAILED_LINES = 3
 """Failed jobs that it names; their reasons are in the live view, too."""
 REASON_CHARACTERS = 120
 """Of a reason: with the ids before it, two or three lines of a terminal."""
-
-
-@dataclass(frozen=True)
-class FailedJob:
-    """A job of a run, other than its root, that did not succeed."""
-
-    job_id: str
-    agent: str
-    state: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -50,11 +41,30 @@ class RunOutcome:
     not_landed: str | None = None
     """Why the landing failed."""
 
+    @property
+    def lasting_failures(self) -> int:
+        """How many tasks failed and nothing made up for: no later task, no check of the run."""
+        if self.result.verified is not None and self.result.verified.exit_code == 0:
+            return 0
+        return sum(not one.mended for one in self.failed_jobs)
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in a few words."""
+        failed = self.lasting_failures
+        if not (self.result.success and failed):
+            return str(self.result.state)
+        return f"done, {failed} {'task' if failed == 1 else 'tasks'} failed"
+
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
-    """Return the exit code of a run: 1 if it or its landing failed, or if conflicts remain."""
+    """Return the exit code of a run.
+
+    It is 1 if the run or its landing failed, if conflicts remain, or if a task failed for good.
+    """
     conflicts = outcome.landed is not None and outcome.landed.merge.conflicts
-    if outcome.result.success and (conflicts or outcome.not_landed):
+    failed = conflicts or outcome.not_landed or outcome.lasting_failures
+    if outcome.result.success and failed:
         return ExitCode.WORK_FAILED
     return exit_code_of_results([outcome.result])
 
@@ -87,6 +97,8 @@ def print_outcome(
         output.notice(f"\n{'Changed' if result.success else 'Changed before it ended'}:")
         omitted = result.files_omitted
         print_stat(result.files_modified, output.notice, most=STAT_LINES, omitted=omitted)
+    if result.success and outcome.lasting_failures:
+        output.notice(f"\n{outcome.status[0].upper()}{outcome.status[1:]}:")
     for line in _left_out(outcome, landing):
         output.notice(line)
     if not result.changes:
@@ -101,6 +113,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
     job_id = result.job_id
     return {
         "success": result.success,
+        "status": outcome.status,
         "text": result.summary,
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,
@@ -128,9 +141,10 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
 
 def _failed(outcome: RunOutcome) -> list[str]:
     """Return the lines about jobs that failed, with the command that says more."""
-    failed = outcome.failed_jobs
+    failed = sorted(outcome.failed_jobs, key=lambda one: one.mended)
     lines = [
-        f"✗ {one.agent} {one.job_id} {one.state}: {output.one_line(one.reason, REASON_CHARACTERS)}"
+        f"✗ {one.agent} {one.job_id} {one.state}{', done again' if one.mended else ''}: "
+        f"{output.one_line(one.reason, REASON_CHARACTERS)}"
         for one in failed[:FAILED_LINES]
     ]
     if more := len(failed) - len(lines):

@@ -40,7 +40,7 @@ async def answer_approvals(
     Args:
         client: The connected client.
         root_id: The run's root job.
-        yes: Approve the root job's own calls without asking.
+        yes: Approve the calls of all of the run's jobs without asking.
         set_aside: Removes a live view while a question is asked.
         jobs: Returns the ids of the run's jobs.
     """
@@ -48,9 +48,11 @@ async def answer_approvals(
     prompt = _Prompt(client, set_aside)
     while True:
         for approval in await _waiting(client):
-            if approval.job_id == root_id and yes:
+            if approval.job_id != root_id and approval.job_id not in jobs():
+                continue
+            if yes:
                 await _answer(client, approval, _consent(approval))
-            elif may_ask and (approval.job_id == root_id or approval.job_id in jobs()):
+            elif may_ask:
                 await prompt.ask(approval)
         await asyncio.sleep(POLL_SECONDS)
 

@@ -50,6 +50,11 @@ EVENT_CHARACTERS = 400
 """Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
 
 
+_ENGINE_ID = re.compile(r"\b[0-9a-f]{64}\b")
+"""Of a container or a network, in an engine's error; `fanout logs --json` has it. The host of a
+sandbox is such an id, too, and left out."""
+_SOME_ID = "(id)"
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
 """A full stop before a small letter or a number is part of an abbreviation or of a name."""
 
@@ -102,7 +107,7 @@ def doing(record: JobRecord) -> str:
 
 def reason(record: JobRecord) -> str:
     """Return why a job did not succeed, in one line: the first sentence; empty for others."""
-    return first_sentence(record.reason or "")
+    return first_sentence(record.reason) if record.reason else ""
 
 
 def first_sentence(text: str) -> str:
@@ -155,8 +160,18 @@ def _formatted(event: JournalEvent) -> str:
 
 
 def _format_state(data: dict[str, Any]) -> str:
-    rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
+    error = data.get("error")
+    known = {**data, "error": _error(error)} if isinstance(error, dict) else data
+    rest = ", ".join(
+        _ENGINE_ID.sub(_SOME_ID, _text(value))
+        for key, value in known.items()
+        if key not in {"state", "host"} and value
+    )
     return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+
+
+def _error(error: Mapping[str, Any]) -> str:
+    return f"{error.get('type')}: {error.get('message')}"
 
 
 def _format_reply(data: dict[str, Any]) -> str:
@@ -202,7 +217,7 @@ def tokens_of(event: JournalEvent) -> int:
 def failure(event: JournalEvent) -> str:
     """Return why a job failed, if this event is its end and says it; empty for others."""
     error = event.data.get("error") if event.ends_job else None
-    return f"{error['type']}: {error['message']}" if isinstance(error, dict) else ""
+    return _error(error) if isinstance(error, dict) else ""
 
 
 def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
@@ -228,10 +243,15 @@ def ended_line(result: JobResult) -> str:
 
 def used(usage: Usage, seconds: float | None = None) -> str:
     """Format model calls, tool calls, tokens, cost, and the time if it is given, as one line."""
-    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    price = "" if usage.cost_usd is None else f", {cost(usage)}"
     took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}{took}"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{price}{took}"
+
+
+def cost(usage: Usage) -> str:
+    """Format the cost of what was used; `-` if the models' prices are unknown."""
+    return "-" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
 
 
 def summarized(context: ContextStats) -> str | None:
@@ -259,10 +279,14 @@ def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
 
 def count_states(records: Sequence[JobRecord]) -> str:
     """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
-    counts = [(state, sum(record.state is state for record in records)) for state in JobState]
-    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    counted = states(Counter(record.state for record in records))
     jobs = f"{len(records)} {'job' if len(records) == 1 else 'jobs'}"
-    return f"{jobs}: {states}" if states else jobs
+    return f"{jobs}: {counted}" if counted else jobs
+
+
+def states(counts: Mapping[str, int]) -> str:
+    """Return how many jobs are in which state, such as `3 running, 9 succeeded`."""
+    return ", ".join(f"{counts[state]} {state}" for state in JobState if counts.get(state))
 
 
 def _text(value: Any) -> str:
@@ -297,7 +321,9 @@ def _format_landed(data: dict[str, Any]) -> str:
 
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
-    EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
+    EventType.SANDBOX_READY: lambda data: (
+        f"{data.get('sandbox')}{', with the files of before' if data.get('resumed') else ''}"
+    ),
     EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
     EventType.MODEL_REPLY: _format_reply,
     EventType.SESSION_EVENT: _format_reply,
@@ -315,6 +341,9 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         if "children" in data
         else f"exit code {data.get('exit_code')}: {data.get('command')}"
     ),
+    EventType.CHECKPOINT: lambda data: "the changes so far" if data.get("changes") else "",
+    EventType.CHILD_SUBMITTED: lambda data: f"{data.get('id')} {data.get('agent')}",
+    EventType.CHILD_FINISHED: lambda data: f"{data.get('id')} {data.get('state')}",
     EventType.LANDING: _format_landing,
     EventType.CHILD_LANDED: _format_landed,
     EventType.NETWORK_CONNECTION: _format_connection,

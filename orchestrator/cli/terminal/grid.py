@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,9 @@ STYLES = {
     "fail": "red",
 }
 
+SPILL = "  ↳ "
+"""Before what is printed below the row that it belongs to."""
+
 LEAST_WIDTH = 12
 """Of an elastic column: less of it would be unreadable."""
 
@@ -34,8 +38,9 @@ def print_grid(
     gap: int,
     state_column: int | None,
     elastic: Collection[int],
-    title_column: int | None = None,
     *,
+    title_column: int | None = None,
+    spill: Mapping[int, int] | None = None,
     wrapped: bool = False,
 ) -> None:
     """Print a table.
@@ -46,6 +51,7 @@ def print_grid(
         state_column: The column whose cells are coloured by state.
         elastic: The columns that are shortened when the terminal is too narrow.
         title_column: The elastic column whose cells are cut so that they still differ.
+        spill: Row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: Whether they are wrapped instead of cut.
     """
     room = Console().width - gap * (len(lines[0]) - 1)
@@ -54,8 +60,20 @@ def print_grid(
         lines = _with_fitted_titles(lines, title_column, fitted[title_column])
         fitted = fitted_widths(_widths(lines), elastic, room)  # shorter titles leave more room
     grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped)
+    below = {
+        row: lines[row + 1][column]
+        for row, column in (spill or {}).items()
+        if cell_len(lines[row + 1][column]) > fitted[column]
+    }
     # A table that is still too wide is wrapped by the terminal: rich would omit columns.
-    Console(width=sum(fitted) + gap * len(fitted)).print(grid)
+    console = Console(width=sum(fitted) + gap * len(fitted), highlight=False)
+    if not below:
+        console.print(grid)
+        return
+    for row, drawn in enumerate(console.render_lines(grid, pad=False), start=-1):
+        console.print(Segments(drawn), no_wrap=True)
+        if row in below:
+            console.print(Text(f"{SPILL}{below[row]}", style=STYLES["failed"]), soft_wrap=True)
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fanout.orchestrator import shortening
@@ -124,6 +124,7 @@ def table(
     state_column: int | None = None,
     elastic: Collection[int] = (-1,),
     title_column: int | None = None,
+    spill: Mapping[int, int] | None = None,
     wrapped: bool = False,
 ) -> None:
     """Print aligned columns, on a terminal cut or wrapped to its width.
@@ -134,13 +135,19 @@ def table(
         state_column: the column whose cells are coloured by state.
         elastic: the columns that are shortened when a terminal is too narrow.
         title_column: an elastic column of titles, cut so that they still differ.
+        spill: row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
     if stdout_is_terminal():
         from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
-        print_grid(lines, GAP, state_column, elastic, title_column, wrapped=wrapped)
+        print_grid(
+            *(lines, GAP, state_column, elastic),
+            title_column=title_column,
+            spill=spill,
+            wrapped=wrapped,
+        )
         return
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:

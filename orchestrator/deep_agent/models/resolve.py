@@ -22,7 +22,7 @@ from fanout.orchestrator.deep_agent.models.retries import (
 )
 from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 
-__all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
+__all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resolve_model"]
 
 KNOWN_NAMES = (
     "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), "
@@ -31,6 +31,24 @@ KNOWN_NAMES = (
 
 _RESPONSES = "responses/"
 """The prefix of models of OpenAI that are used through its responses interface."""
+
+_KEYS = {"google": "GOOGLE_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+"""The variable with the key, by the provider's id in `PROVIDERS`."""
+
+
+def key_variable(name: str) -> str | None:
+    """Return the environment variable that holds a model's key; None for a model without one.
+
+    Args:
+        name: One name. Of LiteLLM's, `provider/model`, it is the variable that LiteLLM itself reads
+            for most providers.
+    """
+    name = name.removeprefix(_RESPONSES)
+    if name.startswith(("scripted:", "projects/")):
+        return None
+    found = next((_KEYS[known] for begin, known in PROVIDERS.items() if name.startswith(begin)), "")
+    provider, slash, _ = name.partition("/")
+    return found or (f"{provider.upper()}_API_KEY" if slash and provider.isidentifier() else None)
 
 
 def resolve_model(

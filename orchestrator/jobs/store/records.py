@@ -7,6 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from fanout.orchestrator.jobs.accounting.accounts import JobAccount, account_of
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
@@ -14,7 +15,13 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.stored import read, record_of, stored_approval
+from fanout.orchestrator.jobs.store.stored import (
+    labels_of,
+    read,
+    record_of,
+    seconds,
+    stored_approval,
+)
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 
@@ -100,7 +107,55 @@ class Records:
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
         """Return the usage of each job with its descendants; under a root id, the whole tree's."""
         found = await self._hashes(map(self._keys.usage, ids))
-        return [Usage.model_validate(fields) for fields in found]
+        return [account_of(fields).usage for fields in found]
+
+    async def accounts(self, ids: Sequence[str]) -> list[JobAccount]:
+        """Return what those jobs that exist have used, each with all jobs below it.
+
+        One round trip for all of them; of a job's record only what is needed is read.
+        """
+        fields = ["root", "parent", "agent", "submitted_at", "spec"]
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(self._keys.job(job_id), fields)
+                    pipe.hgetall(self._keys.usage(job_id))
+                answers = await pipe.execute()
+        found = zip(ids, answers[::2], answers[1::2], strict=True)
+        return [
+            JobAccount(
+                *(job_id, root, parent or None, agent, seconds(submitted)),
+                labels=labels_of(spec),
+                account=account_of(used),
+            )
+            for job_id, (root, parent, agent, submitted, spec), used in found
+            if root
+        ]
+
+    async def trees(self, begin: int, count: int) -> list[str] | None:
+        """Return the root ids of jobs without a parent, newest first; None behind the last job.
+
+        Args:
+            begin: The number of newer jobs, with a parent or not, to pass over.
+            count: The number of jobs to look at.
+        """
+        with redis_failures():
+            ids: Any = await self._redis.zrevrange(self._keys.index, begin, begin + count - 1)
+            if not ids:
+                return None
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(self._keys.job(job_id), ["root", "parent"])
+                found = await pipe.execute()
+        return list(dict.fromkeys(root for root, parent in found if root and not parent))
+
+    async def states(self, ids: Sequence[str]) -> list[str | None]:
+        """Return the state of each job; None for one that does not exist any more."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hget(self._keys.job(job_id), "state")
+                return await pipe.execute()
 
     async def approvals(self) -> list[Approval]:
         """Return the calls that wait for a person, oldest first.

@@ -84,7 +84,7 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     except NotUnderstood:
         spec = _spec_from_hash(job_id, fields)
     state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
-    times = {name: _seconds(fields[name]) for name in _TIMES if name in fields}
+    times = {name: seconds(fields[name]) for name in _TIMES if name in fields}
     known = {
         "approvals": fields.get("approvals", "").split(),
         "reason": _reason(fields["result"]) if fields.get("result") else None,
@@ -99,6 +99,11 @@ def _reason(result: str) -> str | None:
         return f"{error['type']}: {error['message']}" if error else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def labels_of(stored: str) -> dict[str, str]:
+    """Return the labels of a stored specification, without reading the rest of it."""
+    return json.loads(stored).get("labels") or {} if '"labels"' in stored else {}
 
 
 def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:
@@ -131,7 +136,8 @@ def read(
         ) from None
 
 
-def _seconds(milliseconds: str) -> float:
+def seconds(milliseconds: str) -> float:
+    """Return a stored time in seconds."""
     return float(milliseconds) / 1000
 
 
@@ -146,4 +152,4 @@ def stored_approval(request: str, requested_at: str) -> Approval:
         NotUnderstood: Another release wrote it, in a form that this one does not know.
     """
     approval = read(Approval, request, "An open approval")
-    return approval.model_copy(update={"requested_at": _seconds(requested_at)})
+    return approval.model_copy(update={"requested_at": seconds(requested_at)})

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.jobs.accounting.accounts import charged
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import answers, connect
@@ -179,6 +180,11 @@ class StandIn:
 
     async def note(self, claim: Claim, kind: EventType, data: dict[str, Any]) -> None:
         await self._journal.append(claim.spec.id, claim.attempt, kind, data)
+
+    async def charge(self, claim: Claim, used: dict[str, float], model: str) -> None:
+        kind = EventType.MODEL_REPLY
+        used = charged(used, model)
+        await self._journal.append(claim.spec.id, claim.attempt, kind, {}, used=used)
 
     async def finish(
         self,

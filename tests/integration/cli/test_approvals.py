@@ -231,6 +231,7 @@ def careful(install: Installer, tmp_path: Path) -> Fanout:
     write = call("write_file", file_path="/workspace/a.txt", content="one")
     place = install(
         conversation("delegate", calls(call("start_task", description="Do it.")), says("Started.")),
+        conversation("wait for it", calls(call("task", description="Do it.")), says("Waited.")),
         conversation(".*", calls(write), says("Finished: {{last_result}}")),
         FANOUT_AGENTS_DIR=str(agents),
     )
@@ -245,6 +246,13 @@ async def test_yes_approves_the_coordinators_calls(careful: Fanout) -> None:
     ended = await run(careful, *RUN, "--yes")
 
     assert ended.code == ExitCode.DONE, ended.err
+    assert (careful.folder / "a.txt").read_text() == "one"
+
+
+async def test_yes_approves_the_calls_of_its_tasks_too(careful: Fanout) -> None:
+    ended = await run(careful, "run", "wait for it", "--agent", "careful", "--yes", timeout=60)
+
+    assert (ended.code, ended.out) == (ExitCode.DONE, "Waited.\n"), ended.err
     assert (careful.folder / "a.txt").read_text() == "one"
 
 

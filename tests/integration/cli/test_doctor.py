@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,38 @@ async def test_it_says_what_keeps_the_disk_limits(
 
     checks = {check["name"]: check for check in ended.json["checks"]}
     assert checks["disk limits"]["status"] == status
+
+
+def test_fix_closes_what_others_can_read_and_says_what_is_left(fanout: Fanout, tmp_path: Path):
+    folder = tmp_path / "configuration"
+    (folder / "agents").mkdir(parents=True)
+    (folder / "config.toml").write_text('[sandbox]\nprovider = "local"\n')
+    (folder / ".env").write_text("OTHER=1\n")
+    for path, mode in ((folder, 0o777), (folder / ".env", 0o644), (folder / "agents", 0o775)):
+        path.chmod(mode)
+    env = {"FANOUT_CONFIG": str(folder / "config.toml")}
+
+    ended = fanout("doctor", "--fix", "--json", env=env, timeout=60)
+
+    assert ended.code == 0, ended.err
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / ".env")] == [
+        0o755,
+        0o600,
+    ]
+    assert stat.S_IMODE((folder / "agents").stat().st_mode) == 0o755
+    assert f"{folder / '.env'}: mode 600, closed to other users" in ended.json["fixed"]
+    assert {check["name"]: check["status"] for check in ended.json["checks"]}["sandbox"] == "warn"
+    again = fanout("doctor", "--fix", env=env, timeout=60)
+    assert "Fixed: nothing" in again.err
+
+
+def test_what_it_cannot_fix_is_still_a_failure(fanout: Fanout, tmp_path: Path):
+    env = {
+        "FANOUT_SANDBOX__PROVIDER": "docker",
+        "DOCKER_HOST": f"unix://{tmp_path}/nowhere.sock",
+    }
+
+    ended = fanout("doctor", "--fix", env=env, timeout=60)
+
+    assert ended.code == 1
+    assert "No Docker engine answers" in ended.out

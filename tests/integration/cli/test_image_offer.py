@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.adversarial.test_no_engine import engine
 from tests.integration.cli.conftest import Fanout, clean_environment
+from tests.integration.cli.terminal import in_terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
@@ -23,45 +21,16 @@ def fanout(tmp_path: Path) -> Fanout:
     return Fanout(tmp_path / "work", environment)
 
 
-def in_terminal(fanout: Fanout, *arguments: str, answer: str) -> tuple[int, str]:
-    """Run a command in a terminal and type an answer when it asks; return its code and screen."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        Fanout.argv(*arguments), cwd=fanout.folder, env=fanout.env | {"TERM": "xterm"},
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    screen = b""
-    try:
-        while b"Choose [" not in screen:
-            screen += os.read(ours, 4096)
-        os.write(ours, f"{answer}\n".encode())
-        while piece := _read(ours):
-            screen += piece
-        return process.wait(), screen.decode()
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # the other side is closed
-        return b""
-
-
 def test_a_run_asks_builds_or_stops(fanout: Fanout, tmp_path: Path) -> None:
     with engine(tmp_path / "e.sock"):
-        code, screen = in_terminal(fanout, "run", "goal", "--yes", answer="stop")
+        code, screen = in_terminal(fanout, "run", "goal", "--yes", answers={"Choose [": "stop"})
 
         assert code == 3
         assert "build: build them now (about 3 minutes)" in screen
         assert "local:" not in screen
         assert "To build them later: fanout images build" in screen
 
-        code, screen = in_terminal(fanout, "run", "goal", "--yes", answer="1")
+        code, screen = in_terminal(fanout, "run", "goal", "--yes", answers={"Choose [": "1"})
 
         assert code != 0
         assert "Building fanout/base:latest and fanout/python:latest" in screen
@@ -69,7 +38,7 @@ def test_a_run_asks_builds_or_stops(fanout: Fanout, tmp_path: Path) -> None:
 
 def test_the_demo_can_do_without_and_only_it(fanout: Fanout, tmp_path: Path) -> None:
     with engine(tmp_path / "e.sock"):
-        code, screen = in_terminal(fanout, "demo", answer="local")
+        code, screen = in_terminal(fanout, "demo", answers={"Choose [": "local"})
 
     assert code == 0
     assert "local: run the demo's own commands as you, isolated by nothing" in screen

@@ -10,6 +10,7 @@ import os
 import signal
 import tarfile
 import time
+from typing import Any
 
 import pytest
 
@@ -206,12 +207,52 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
     await stand_in.finish(job_id, JobState.FAILED, error=error)
 
     why = "AgentFailed: The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
-    for command in (["ps", "--all"], ["tree", job_id], ["watch", job_id]):
-        said = fanout(*command).out
+    summary = ["tree", job_id, "--summary"]
+    wide = {"COLUMNS": "200"}
+    for command in (["ps", "--all"], ["tree", job_id], summary, ["watch", job_id]):
+        said = fanout(*command, env=wide).out
         assert why in said, command
         assert "See the logs" not in said
     (record,) = fanout("ps", "--all", "--json").json["jobs"]
     assert record["reason"] == f"AgentFailed: {message}"
+
+
+async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand_in: StandIn):
+    old = submitted(fanout, "tidy up", "--label", "team=a")
+    claim = await stand_in.claim(old)
+    spent = {"model_calls": 1, "input_tokens": 90, "output_tokens": 9, "cost_usd": 0.5}
+    await stand_in.charge(claim, spent, "gemini-x")
+    error = JobError(type="AgentFailed", message="No answer. And more.")
+    await stand_in.finish(old, JobState.FAILED, claim=claim, error=error)
+    new = submitted(fanout, "write\x1b[2J a test")
+
+    listed = fanout("history")
+    page = fanout("history", "--limit", "1", "--json").json
+    rest = fanout("history", "--before", new, "--json").json
+    by = {
+        by: fanout("cost", "--by", by, "--json").json for by in ("agent", "model", "day", "label")
+    }
+    shown = fanout("cost", "--by", "label", "--label", "team")
+
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", new, old]
+    assert "failed: AgentFailed: No answer." in listed.out
+    assert "\x1b" not in listed.out
+    assert 'fanout run --continue ID "…"' in listed.err
+    assert [run["root_id"] for run in page["runs"]] == [new]
+    assert page["before"] == new
+    (run,) = rest["runs"]
+    assert run["next"] == f"fanout run --continue {old}"
+    assert (run["goal"], run["state"], run["usage"]["cost_usd"]) == ("tidy up", "failed", 0.5)
+    assert rest["before"] is None
+    names = {key: [group["name"] for group in document["groups"]] for key, document in by.items()}
+    assert names["agent"] == ["general-purpose"]
+    assert names["model"] == ["gemini-x"]
+    assert names["label"] == ["team=a", "(no label)"]
+    assert {document["total"]["usage"]["cost_usd"] for document in by.values()} == {0.5}
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["a", "(no", "total"]
+    assert "whose records still exist" in shown.err
+    assert fanout("cost", "--label", "team").code == 2
+    assert fanout("cost", "--by", "colour").code == 2
 
 
 async def test_an_id_may_be_named_by_its_end(fanout):
@@ -297,6 +338,24 @@ async def test_logs_are_json_lines_of_the_journal(fanout, stand_in: StandIn):
     assert "execute" in plain
     assert "\x1b" not in plain
     assert fanout("logs", job_id, "--after", events[1]["id"], "--json").out.count("\n") == 1
+
+
+async def test_logs_for_people_have_no_ids_of_engines(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    claim = await stand_in.claim(job_id)
+    host, container = "2XVK:5ZPW:DN4N", "72e339e9" * 8
+    ready: dict[str, Any] = {"sandbox": "docker", "host": host, "files": container}
+    await stand_in.note(claim, EventType.SANDBOX_READY, ready | {"resumed": True})
+    await stand_in.note(claim, EventType.CHECKPOINT, {"changes": container})
+    error = {"type": "SandboxFailed", "message": f"no such container: {container}"}
+    await stand_in.note(claim, EventType.JOB_STATE, {"state": "failed", "error": error})
+
+    plain = fanout("logs", job_id).out
+
+    assert not {host, container, "h1"} & set(plain.replace(",", " ").split())
+    assert "docker, with the files of before" in plain
+    assert "failed: SandboxFailed: no such container: (id)" in plain
+    assert container in fanout("logs", job_id, "--json").out
 
 
 async def test_following_logs_ends_with_the_job(fanout, stand_in: StandIn):

@@ -46,6 +46,13 @@ SCRIPT = (
         calls(call("task", description="fails", verify="test -e yes.txt")),
         says("It failed."),
     ),
+    conversation(
+        "^retries",
+        calls(call("task", description="fails", verify="test -e yes.txt")),
+        calls(call("task", description="fails and is done again")),
+        says("It was done again."),
+    ),
+    conversation("^fails and is done again", says("Done.")),
     conversation("^fails", shell("echo no > no.txt"), *[says("I am done.")] * 3),
 )
 
@@ -199,9 +206,21 @@ def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fano
 def test_the_reason_of_a_failed_task_is_said(own: Fanout) -> None:
     done = own("run", "delegates", "--workspace", "a", "--yes", timeout=60)
 
-    assert done.code == 0, done.err
     (line,) = re.findall(r"^✗ general-purpose \w+: (.*)$", done.err, re.MULTILINE)
     assert line.startswith("VerificationFailed: The answer did not pass")
+    assert (done.code, done.out) == (1, "It failed.\n")
+    assert "\nDone, 1 task failed:\n✗ general-purpose " in done.err
+
+
+def test_a_task_that_is_done_again_or_checked_by_the_run_does_not_fail_it(own: Fanout) -> None:
+    options = ("--workspace", "a", "--yes")
+    again = own("run", "retries", *options, "--json", timeout=60)
+    checked = own("run", "delegates", *options, "--verify", "true", timeout=60)
+
+    assert (again.code, again.json["status"]) == (0, "succeeded"), again.err
+    assert [one["mended"] for one in again.json["failed_jobs"]] == [True]
+    assert checked.code == 0, checked.err
+    assert "tasks failed" not in checked.err
 
 
 @pytest.mark.slow

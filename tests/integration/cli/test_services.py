@@ -83,7 +83,7 @@ def program_of_the_readme() -> str:
     """Its lines that connect and run a job, in a function: they await."""
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     imports, _, body = next(one for one in blocks if "from_settings" in one).partition("\n\n")
-    made = textwrap.indent(f"{body}\nprint(result.summary)", "    ")
+    made = textwrap.indent(body, "    ")
     return f"import asyncio\n{imports}\nasync def main():\n{made}\nasyncio.run(main())\n"
 
 
@@ -163,6 +163,27 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
         assert status_of(port, "/tasks", "fanout:wrong") == 401
         assert status_of(port, "/api/worker/shutdown/x", login, method="POST") == 403
         assert re.match(r"fanout:\S{12,}$", login)
+    finally:
+        child.terminate()
+        child.wait(20)
+
+
+@pytest.mark.slow
+def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_like(fanout: Fanout):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    refused = fanout("flower", env={"FLOWER_BASIC_AUTH": "nopassword"})
+    assert (refused.code, refused.out) == (2, "")
+    assert "user:password" in refused.err
+    assert "nopassword" not in refused.err
+    own = {"FANOUT_FLOWER__PORT": str(port), "FLOWER_BASIC_AUTH": "me:my-own-word"}
+    child = subprocess.Popen(
+        Fanout.argv("flower"), cwd=fanout.folder, env=fanout.env | own, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert within(50, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
+        assert status_of(port, "/tasks", "fanout:wrong") == 401
     finally:
         child.terminate()
         child.wait(20)

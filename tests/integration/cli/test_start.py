@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fanout.orchestrator.cli.app import COMMANDS
 from tests.integration.cli.conftest import Fanout
 
 HEAVY = {
@@ -28,7 +29,6 @@ FOR_DATA = {
 
 PROGRAM = """
 import sys
-from fanout.orchestrator.cli.app import COMMANDS
 from fanout.orchestrator.cli import main
 try:
     main()

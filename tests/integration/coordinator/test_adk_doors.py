@@ -131,7 +131,7 @@ def test_adk_run_ends_with_the_coordinators_text(
 
     assert done.returncode == 0, done.stderr
     assert "[coordinator]: two files made" in done.stdout
-    assert "[task]: general-purpose succeeded" in done.stdout
+    assert "[task]: - ✓ **general-purpose** run: echo a > a.txt · succeeded" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert files(workspace) == ["a.txt", "b.txt", "kept.txt"]
     assert not traces_in_repository()
@@ -226,6 +226,10 @@ async def test_a_second_message_continues_and_a_reader_that_leaves_stops_nothing
     progress = [event for event in events if event.get("partial") and event["author"] == "task"]
     jobs = {event["customMetadata"]["job_id"] for event in progress}
     assert len(jobs) == 2
+    (kept,) = [event for event in events if event["author"] == "task" and event not in progress]
+    lines = kept["content"]["parts"][0]["text"].splitlines()
+    assert [line.rpartition(" · ")[2] for line in lines] == ["succeeded", "succeeded"]
+    assert all(line.startswith("- ✓ **general-purpose** run: echo ") for line in lines)
     assert "two files made" in texts_of(events)
     assert files(workspace) == ["a.txt", "b.txt", "kept.txt"]
 
@@ -235,7 +239,7 @@ async def test_a_second_message_continues_and_a_reader_that_leaves_stops_nothing
 
     async with contextlib.aclosing(api_server.run_sse("other", "long")) as stream:
         async for event in stream:
-            if event.get("partial") and "queued" in json.dumps(event["content"]):
+            if event.get("partial") and event["author"] == "task":
                 break
     child = event["customMetadata"]["job_id"]
     async with shared_place.client() as client:

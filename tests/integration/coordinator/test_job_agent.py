@@ -15,6 +15,7 @@ from google.genai import types
 from fanout.orchestrator.adk.job_agent import JobAgent
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
+from tests.integration.coordinator.driving import task
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation
 
@@ -124,6 +125,56 @@ async def test_a_confirmation_answers_the_approval(
 
     assert texts(events)[-1] == "Answered."
     assert content(workspace / "asked.txt") == written
+
+
+async def test_a_childs_approval_is_asked_and_answered_in_the_session(
+    client: JobClient, tmp_path: Path, workspace: Path
+) -> None:
+    asking = task("run: echo one > asked.txt")  # what the worker's own script answers
+    parent = conversation("please", calls(asking), says("The child is done."))
+    script = write_script(tmp_path, {**parent, "agent": "coordinator"})
+    asks = {"interrupt_on": {"execute": True}, "workspace": workspace}
+    made = JobAgent(client, agent="coordinator", model=f"scripted:{script}", **asks)
+    chat = Chat(made)
+
+    events = await chat.say(text("please"))
+    (asked,) = [
+        found
+        for event in events
+        for found in event.get_function_calls()
+        if found.name == "adk_request_confirmation"
+    ]
+    assert asked.args is not None
+    assert asked.args["originalFunctionCall"]["name"] == "execute"
+    assert "waiting: approval of execute" in texts(events)[-1]
+    again = await chat.say(text("how is it going?"))
+    assert [found for event in again for found in event.get_function_calls()] == []
+    response = types.FunctionResponse(id=asked.id, name=asked.name, response={"confirmed": True})
+    events = await chat.say(types.Part(function_response=response))
+
+    assert "The child is done." in texts(events)
+    assert content(workspace / "asked.txt") == "one\n"
+    kept = [said for event in events if not event.partial for said in texts([event])]
+    assert any(" · succeeded" in said and said.startswith("- ✓ ") for said in kept)
+    events = await chat.say(types.Part(function_response=response))
+    assert events[-1].error_code == "ApprovalRefused"
+
+
+async def test_a_failed_job_is_listed_with_its_reason(client: JobClient, tmp_path: Path) -> None:
+    parent = conversation("please", calls(task("fail after: true")), says("It failed."))
+    script = write_script(tmp_path, {**parent, "agent": "coordinator"})
+    made = JobAgent(client, agent="coordinator", model=f"scripted:{script}")
+
+    events = await Chat(made).say(text("please"))
+
+    (listed,) = [
+        said
+        for event in events
+        if event.author == "task" and not event.partial
+        for said in texts([event])
+    ]
+    assert listed.startswith("- ✗ **general-purpose** fail after: true · failed — ")
+    assert "the client broke" in listed
 
 
 async def test_a_failure_is_an_event_with_its_reason(client: JobClient, tmp_path: Path) -> None:

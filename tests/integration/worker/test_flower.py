@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -42,6 +43,12 @@ class Flower:
     def task(self, job_id: str) -> dict[str, Any]:
         tasks: dict[str, dict[str, Any]] = json.loads(self.text("api/tasks"))
         return next((task for uuid, task in tasks.items() if uuid.startswith(f"{job_id}.")), {})
+
+    def rows(self, job_id: str) -> list[dict[str, Any]]:
+        """What the list of tasks shows of a job."""
+        query = "draw=1&start=0&length=50&order[0][column]=0&columns[0][data]=received&order[0][dir]=desc"
+        rows: list[dict[str, Any]] = json.loads(self.text(f"tasks/datatable?{query}"))["data"]
+        return [row for row in rows if row["uuid"].startswith(f"{job_id}.")]
 
     async def until(self, job_id: str, field: str, beginning: str) -> dict[str, Any]:
         deadline = time.monotonic() + 20
@@ -137,7 +144,25 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
         assert all('worker="clients@fanout"' in line for line in sent), "one series for all clients"
         assert sent
 
+        page, (row,) = flower.text("tasks"), flower.rows(job_id)
+        shown = re.findall(r'<th data-column="(\w+)">([^<]+)</th>', page)
+        assert shown[:4] == [
+            ("state", "State"),
+            ("kwargs", "Agent and labels"),
+            ("result", "Step, outcome or reason"),
+            ("uuid", "Job"),
+        ]
+        assert row["kwargs"].endswith(" · team=blue")
+
+        lost = await client.submit(make_spec(CANARY, model="scripted:absent.yaml"))
+        await client.wait(lost, 30)
+        await flower.until(lost, "state", "FAILURE")
+        (failed,) = flower.rows(lost)
+        assert re.match(r"failed: [A-Z]\w+ ", failed["result"]), failed
+        rows = json.dumps([row, failed])
+
         texts = {"flower": "".join(map(flower.text, ("api/tasks", f"task/{job_id}.1", *PAGES)))}
+        texts["rows"] = rows
         texts["log"] = worker.log.read_text()
         texts["celery"] = "\n".join(await asyncio.to_thread(_celerys, commands))
         assert "LPUSH" in texts["celery"]

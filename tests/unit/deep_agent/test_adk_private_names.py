@@ -96,7 +96,8 @@ def test_the_registry_maps_patterns_to_classes_or_to_where_they_are():
     assert not private_names.is_registered_as("claude", Gemini.__name__)
 
 
-def test_litellm_becomes_known_to_adks_module():
+def test_litellm_becomes_known_to_adks_module(monkeypatch):
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
     pytest.importorskip("litellm")
     lite_llm = importlib.import_module("google.adk.models.lite_llm")
 

@@ -7,10 +7,24 @@ from collections.abc import AsyncIterator
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.cli.commands.past.cost import By, grouped
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.accounting.accounts import charged
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.records import Records
+
+
+class Reader(JobReader):
+    """One of a Redis that a test has."""
+
+    def __init__(self, redis: FakeAsyncRedis) -> None:
+        self._redis = redis
+        self._keys = Keys()
+        self._records = Records(redis, self._keys)
+
 
 SPENT = {"model_calls": 1, "input_tokens": 100, "output_tokens": 10, "cost_usd": 0.25}
 
@@ -49,3 +63,52 @@ async def test_an_entry_charges_its_job_all_above_it_and_its_tree_and_all_of_it_
     assert [key async for key in redis.scan_iter("fanout:usage:*")] == [], (
         "nothing is kept for who is gone"
     )
+
+
+async def test_what_each_job_has_used_itself_is_summed_by_model_and_by_label(
+    redis: FakeAsyncRedis,
+) -> None:
+    ledger, journal, reader = Ledger(redis, Keys()), Journal(redis, Keys()), Reader(redis)
+    root = JobSpec(id="root", description="x", agent="lead", labels={"wave": "1"})
+    child = JobSpec(id="child", parent_id="root", root_id="root", depth=1, description="x")
+    below = JobSpec(id="below", parent_id="child", root_id="root", depth=2, description="x")
+    batch = [JobSpec(id=name, root_id="first", description="x") for name in ("first", "second")]
+    await ledger.submit([root, child, below, *batch])
+    for job_id, model in [("root", "a"), ("child", "b"), ("below", "b"), ("second", "a@b")]:
+        used = charged(SPENT, model)
+        await journal.append(job_id, 1, EventType.MODEL_REPLY, {}, used=used)
+
+    jobs = await reader.accounts()
+
+    calls = {job.id: job.account.usage.model_calls for job in jobs}
+    assert calls == {"root": 1, "child": 1, "below": 1, "first": 0, "second": 1}
+    assert {job.account.usage.cost_usd for job in jobs if job.id != "first"} == {0.25}
+    models = {
+        name: group.usage.model_calls for name, group in grouped(jobs, By.MODEL, None).items()
+    }
+    assert models == {"a": 1, "b": 2, "a@b": 1}
+    labels = {name: group.jobs for name, group in grouped(jobs, By.LABEL, "wave").items()}
+    assert labels == {"1": 3, "(no wave)": 2}
+    assert list(grouped(jobs, By.AGENT, None)) == ["general-purpose", "lead"]
+
+
+async def test_past_runs_are_listed_page_by_page_newest_first(redis: FakeAsyncRedis) -> None:
+    ledger, reader = Ledger(redis, Keys()), Reader(redis)
+    for number in range(5):
+        root = JobSpec(id=f"r{number}", description=f"goal {number}")
+        child = JobSpec(
+            id=f"c{number}", parent_id=root.id, root_id=root.id, depth=1, description="part"
+        )
+        await ledger.submit([root, child])
+    batch = [JobSpec(id=name, root_id="b1", description=name) for name in ("b1", "b2", "b3")]
+    await ledger.submit(batch)
+    await ledger.cancel("b2")
+
+    newest = await reader.past_runs(3)
+    older = await reader.past_runs(9, before=newest[-1].root_id)
+
+    assert [run.root_id for run in (*newest, *older)] == ["b1", "r4", "r3", "r2", "r1", "r0"]
+    assert newest[0].states == {"queued": 2, "cancelled": 1}
+    assert newest[0].first is not None
+    assert newest[0].first.description == "b1"
+    assert newest[1].states == {"queued": 2}

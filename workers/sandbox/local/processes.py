@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from fanout.workers.sandbox.protocol import WORKSPACE, Command
 _READ_BYTES = 32 << 10
 """Read from a process at once."""
 JOB_MARKER = "FANOUT_SANDBOX"
+PROGRAMS = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sys.base_prefix}/bin"
+"""Where commands find programs. Last the worker's own Python, without its packages: a machine may
+have no other, as where uv installed it."""
 _LIMITED = """
 for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
 cd "$4" && shift 4 && exec "$@" || exit 127
@@ -88,7 +92,7 @@ class JobFolder:
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a command; nothing of the worker's is in it."""
         return {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": PROGRAMS,
             "HOME": self.home,
             "TMPDIR": self.seen_tmp,
             "LANG": "C.UTF-8",

@@ -10,6 +10,7 @@ import typer
 
 from fanout.orchestrator.cli.checks.doctor_checks import Check, all_checks
 from fanout.orchestrator.cli.checks.doctor_security import security_checks
+from fanout.orchestrator.cli.commands.setup.fixes import fix_what_can_be
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.options import AsJson
@@ -19,17 +20,35 @@ def doctor(
     security: Annotated[
         bool, typer.Option("--security", help="Check for security problems instead.")
     ] = False,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix", help="Do what can be done safely about what is found, then check again."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation and print how to fix problems.
 
     It checks settings, agents, models, Docker, images, blobs, Redis and workers. Exit code 1 if
     something that jobs need is missing.
+
+    With --fix it builds images that are missing or out of date, and closes files and folders of
+    yours that other users can read or change; it says what it did, and the report and the exit code
+    are of what is left. It removes nothing.
     """
-    checks = asyncio.run(security_checks() if security else all_checks())
+    examine = security_checks if security else all_checks
+    checks = asyncio.run(examine())
+    done: list[str] = []
+    if fix:
+        done = fix_what_can_be(checks)
+        for line in done or ("nothing: what is left needs you.",):
+            output.notice(f"Fixed: {line}")
+        checks = asyncio.run(examine())
     failed = any(check.status == "fail" for check in checks)
     if as_json:
-        output.document({"ok": not failed, "checks": [check._asdict() for check in checks]})
+        report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
+        output.document(report | ({"fixed": done} if fix else {}))
     else:
         _print(checks)
     raise typer.Exit(ExitCode.WORK_FAILED if failed else ExitCode.DONE)

@@ -91,13 +91,19 @@ def check(
     raise typer.Exit(run_program(["check", image, *(["--json"] if as_json else [])]))
 
 
-def run_program(argv: Sequence[str]) -> int:
-    """Run the program that knows the engine, with this terminal; return its exit code."""
+def run_program(argv: Sequence[str], *, quiet: bool = False) -> int:
+    """Run the program that knows the engine, with this terminal; return its exit code.
+
+    Args:
+        argv: Its arguments.
+        quiet: Whether its result is no result of this command; its progress is shown all the same.
+    """
     env = helper_environment() | {
         name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
     }
     command = python_argv(PROGRAM, *argv)
-    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
+    out = subprocess.DEVNULL if quiet else None
+    ended = subprocess.run(command, env=env, stdout=out, check=False)  # noqa: S603 - our own program
     return ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED
 
 
@@ -147,7 +153,7 @@ def offer_images(others: Sequence[Choice]) -> str:
     """
     question = "The Docker engine answers, but the images of sandboxes are not built yet."
     answer = choose(question, [BUILD, *others])
-    if answer == BUILD.name and (code := run_program(["build"])):
+    if answer == BUILD.name and (code := run_program(["build"], quiet=True)):
         raise typer.Exit(code)
     if answer == STOP.name:
         output.notice("Nothing was started. To build them later: fanout images build")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from getpass import getpass
 from typing import NamedTuple
 
 import typer
@@ -39,6 +41,18 @@ def choose(question: str, choices: Sequence[Choice]) -> str:
         if chosen is not None:
             return chosen
         output.notice(f"Type one of {names}, the beginning of one, or its number.")
+
+
+def ask_secret(question: str) -> str:
+    """Return what a person types, which is not shown; the terminal is silent before it is asked.
+
+    Raises:
+        typer.Abort: the input has ended.
+    """
+    try:
+        return getpass(f"{question}: ", stream=sys.stderr)
+    except (EOFError, KeyboardInterrupt):
+        raise typer.Abort from None
 
 
 def _chosen(typed: str, choices: Sequence[Choice]) -> str | None:

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths
+from fanout.orchestrator.cli.terminal.grid import SPILL, STYLES, fitted_widths
 from fanout.orchestrator.cli.terminal.titles import fitted_titles
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 
@@ -25,6 +25,8 @@ RESERVED_LINES = 5
 groups."""
 AGENT_CHARACTERS = 11
 """Of an agent's name on a narrow terminal: what its job does is more telling."""
+ROOMY = 160
+"""Columns of a terminal on which a reason stands in the row of its job."""
 WIDE = 200
 """Of a terminal on which every column has room."""
 
@@ -51,6 +53,7 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
+    _short: dict[str, str] = field(default_factory=dict)
 
     def render(self, height: int, width: int = WIDE) -> Group:
         """Return a picture of at most `height` lines, each at most `width` cells wide.
@@ -64,7 +67,7 @@ class Board:
         if more_asking > 0:
             asking.append(f"{more_asking} more wait for an approval: fanout approvals")
         most = max(1, height - RESERVED_LINES - min(len(asking), MOST_ASKING))
-        chosen = self._fitting(most)
+        chosen = self._fitting(most, width)
         shown_ids = {record.id for record in chosen}
         hidden = [record for record in self.records if record.id not in shown_ids]
         lines = [
@@ -78,31 +81,33 @@ class Board:
             line.no_wrap = True
         return Group(*lines)
 
-    def _fitting(self, most: int) -> list[JobRecord]:
+    def _fitting(self, most: int, width: int) -> list[JobRecord]:
         """Return the most urgent records with their parents, each below its parent."""
         ordered = formatting.in_tree_order(self.records)
-        if len(ordered) <= most:
+        if sum(_lines(record, width) for record in ordered) <= most:
             return ordered
-        most -= min(MOST_GROUPS, len({_group(record) for record in ordered})) - 1
-        by_urgency = _by_urgency(ordered, max(1, most // 2))
+        most -= min(MOST_GROUPS, len({(record.state, record.agent) for record in ordered})) - 1
+        by_urgency = _by_urgency(ordered, max(1, most // 2), width)
         by_id = {record.id: record for record in self.records}
         chosen: set[str] = set()
+        used = 0
         for record in by_urgency:
             line: JobRecord | None = record
-            needed = set()
+            needed = {}
             while line is not None and line.id not in chosen:
-                needed.add(line.id)
+                needed[line.id] = _lines(line, width)
                 line = by_id.get(line.parent_id or "")
-            if len(chosen) + len(needed) <= most:
-                chosen |= needed
+            if used + sum(needed.values()) <= most:
+                chosen |= needed.keys()
+                used += sum(needed.values())
         return formatting.in_tree_order([record for record in by_urgency if record.id in chosen])
 
     def _rows(self, records: Sequence[JobRecord], width: int) -> list[Text]:
         if not records:
             return []
-        short = formatting.short_ids(record.id for record in self.records)
+        short = self._short_ids()
         agents = max(AGENT_CHARACTERS, width // 8)
-        cells = [self._cells(record, short[record.id], agents) for record in records]
+        cells = [self._cells(record, short[record.id], agents, width) for record in records]
         titles = [formatting.title(record) for record in records]
         room = width - (len(HEADER) - 1)
 
@@ -118,20 +123,34 @@ class Board:
         widths = columns()  # shorter titles leave more room to what the jobs do
         for line, text in zip(cells, titles, strict=True):
             line[_TITLE] = Text(text)
-        header = [Text(name, style="bold") for name in HEADER]
-        return [_joined(line, widths) for line in (header, *cells)]
+        rows = [_joined([Text(name, style="bold") for name in HEADER], widths)]
+        for record, line in zip(records, cells, strict=True):
+            rows.append(_joined(line, widths))
+            if _lines(record, width) > 1:
+                indent = "  " * record.depth
+                why = f"{indent}{SPILL}{formatting.reason(record)}"
+                rows.append(Text(why, style=STYLES.get(record.state, "")))
+        return rows
 
-    def _cells(self, record: JobRecord, short_id: str, agents: int) -> list[Text]:
+    def _short_ids(self) -> dict[str, str]:
+        """Return short forms of all ids, which are made again when there are other jobs."""
+        ids = {record.id for record in self.records}
+        if self._short.keys() != ids:
+            self._short = formatting.short_ids(ids)
+        return self._short
+
+    def _cells(self, record: JobRecord, short_id: str, agents: int, width: int) -> list[Text]:
         style = STYLES.get(record.state, "")
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
+        now = record.state if _lines(record, width) > 1 else formatting.doing(record)
         return [
             Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
             Text(short_id, style="dim"),
             Text(output.one_line(record.agent, agents)),
             Text(),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
-            Text(formatting.doing(record) or record.state, style=style),
+            Text(now or record.state, style=style),
             Text(formatting.elapsed(record)),
             Text(f"{tokens:,}" if tokens else "", style="dim"),
         ]
@@ -148,8 +167,19 @@ def _joined(cells: Sequence[Text], widths: Sequence[int]) -> Text:
     return line
 
 
-def _by_urgency(records: Sequence[JobRecord], most_failures: int) -> list[JobRecord]:
-    """Return the records, those that a person should see first at the beginning."""
+def _lines(record: JobRecord, width: int) -> int:
+    """Return how many lines a job has: why it failed has one of its own on a narrow terminal."""
+    return 2 if record.reason and width < ROOMY else 1
+
+
+def _by_urgency(records: Sequence[JobRecord], most_failures: int, width: int) -> list[JobRecord]:
+    """Return the records, those that a person should see first at the beginning.
+
+    Args:
+        records: The records.
+        most_failures: The number of lines for failures, if others have none.
+        width: That of the terminal.
+    """
     failures = 0
 
     def rank(record: JobRecord) -> int:
@@ -157,31 +187,26 @@ def _by_urgency(records: Sequence[JobRecord], most_failures: int) -> list[JobRec
         if record.approvals:
             return 0
         if _RANKS[record.state] == _RANKS[JobState.FAILED]:
-            failures += 1
+            failures += _lines(record, width)
             return _LATE_FAILURE if failures > most_failures else _RANKS[record.state]
         return _RANKS[record.state]
 
     return sorted(records, key=rank)
 
 
-def _group(record: JobRecord) -> tuple[JobState, str]:
-    return record.state, record.agent
-
-
 def _groups(hidden: Sequence[JobRecord]) -> list[Text]:
     """Return lines about jobs that have none of their own, failures first."""
-    counts = Counter(map(_group, hidden))
-    ordered = sorted(counts, key=lambda group: (_RANKS[group[0]], -counts[group]))
+    groups: dict[tuple[JobState, str], list[JobRecord]] = {}
+    for record in hidden:
+        groups.setdefault((record.state, record.agent), []).append(record)
+    ordered = sorted(groups, key=lambda group: (_RANKS[group[0]], -len(groups[group])))
     lines = []
-    for group in ordered[:MOST_GROUPS]:
-        state, agent = group
-        reasons = Counter(
-            filter(None, (formatting.reason(one) for one in hidden if _group(one) == group))
-        )
+    for state, agent in ordered[:MOST_GROUPS]:
+        records = groups[state, agent]
+        reasons = Counter(filter(None, map(formatting.reason, records)))
         why = f", most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-        text = f"{formatting.SYMBOLS[state]} … and {counts[group]} more {state}: {agent}{why}"
+        text = f"{formatting.SYMBOLS[state]} … and {len(records)} more {state}: {agent}{why}"
         lines.append(Text(output.one_line(text), style=STYLES.get(state, "")))
-    shown_groups = set(ordered[:MOST_GROUPS])
-    if rest := [record for record in hidden if _group(record) not in shown_groups]:
+    if rest := [record for group in ordered[MOST_GROUPS:] for record in groups[group]]:
         lines.append(Text(f"… and {formatting.count_states(rest)}", style="dim"))
     return lines

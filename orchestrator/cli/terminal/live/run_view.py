@@ -42,7 +42,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
     Args:
         client: The connected client.
         root_id: The run's root job.
-        yes: Approve the root job's own calls without asking.
+        yes: Approve the calls of the run's jobs without asking.
 
     Raises:
         UnknownJob: The job does not exist.

@@ -1,0 +1,1 @@
+"""`history` and `cost`: what was done, and what it has cost."""

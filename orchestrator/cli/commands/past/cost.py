@@ -1,0 +1,137 @@
+"""`cost`: what was spent, by agent, model, day or label."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import reduce
+from typing import Annotated, Any
+
+import typer
+
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.terminal.session import open_reader
+from fanout.orchestrator.jobs.accounting.accounts import JobAccount
+from fanout.orchestrator.jobs.result import Usage
+
+
+class By(StrEnum):
+    """What costs are summed by."""
+
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"
+    LABEL = "label"
+
+
+@dataclass
+class Group:
+    """What was spent on one agent, model, day or label."""
+
+    jobs: int = 0
+    usages: list[Usage] = field(default_factory=list)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum."""
+        return reduce(Usage.plus, self.usages, Usage())
+
+
+def cost(
+    by: Annotated[By, typer.Option(help="What the costs are summed by.")] = By.AGENT,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="With --by label: by the values of this label."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what was spent by agent, model, day or label, at the models' list prices.
+
+    The jobs whose records still exist are summed, running ones included. A job's own calls count
+    for it, and those of the jobs below it for these. A day is that of the submission, here. A job
+    has the labels of the jobs above it, too; one with several labels counts for each of them.
+    """
+    if label is not None and by is not By.LABEL:
+        raise UsageProblem("--label KEY says by which label: use it with --by label.")
+    asyncio.run(_cost(by, label, as_json=as_json))
+
+
+async def _cost(by: By, label: str | None, *, as_json: bool) -> None:
+    async with open_reader() as reader:
+        jobs = await reader.accounts()
+    groups = grouped(jobs, by, label)
+    total = reduce(Usage.plus, (job.account.usage for job in jobs), Usage())
+    since = min((job.submitted_at for job in jobs), default=None)
+    if as_json:
+        found = [_document(group) | {"name": name} for name, group in groups.items()]
+        whole = {"jobs": len(jobs), "usage": total.model_dump(mode="json"), "since": since}
+        output.document({"by": by, "groups": found, "total": whole})
+        return
+    if not jobs:
+        output.notice("No job's record exists, so nothing is known to have been spent.")
+        return
+    rows = [_row(name, group) for name, group in groups.items()]
+    rows.append(_row("total", Group(len(jobs), [total])))
+    header = (by.upper(), "JOBS", "CALLS", "TOKENS IN", "CACHED", "TOKENS OUT", "COST")
+    output.table(header, rows, elastic=(0,))
+    output.notice(
+        f"Of the jobs whose records still exist, since {formatting.moment(since)}; records of "
+        "ended jobs are kept for FANOUT_RETENTION_SECONDS. Prices are list prices; - is unknown."
+    )
+
+
+def grouped(jobs: Sequence[JobAccount], by: By, label: str | None) -> dict[str, Group]:
+    """Return what jobs have used in groups, those that cost most first, and days in their order.
+
+    Args:
+        jobs: The jobs with what each has used itself.
+        by: What they are grouped by.
+        label: The key of the label whose values are the groups; None: each label is one.
+    """
+    groups: dict[str, Group] = {}
+    for job in jobs:
+        for name, usage in _parts(job, by, label):
+            group = groups.setdefault(name, Group())
+            group.jobs += 1
+            group.usages.append(usage)
+    if by is By.DAY:
+        return dict(sorted(groups.items(), reverse=True))
+    return dict(sorted(groups.items(), key=lambda named: _weight(named[1].usage), reverse=True))
+
+
+def _parts(job: JobAccount, by: By, label: str | None) -> Iterator[tuple[str, Usage]]:
+    """Yield the groups that a job belongs to, with what it has used there."""
+    usage = job.account.usage
+    if by is By.AGENT:
+        yield job.agent, usage
+    elif by is By.DAY:
+        yield formatting.moment(job.submitted_at).partition(" ")[0], usage
+    elif by is By.MODEL:
+        for model, used in job.account.by_model.items():
+            yield model or "(not known)", used
+    elif label is not None:
+        yield job.labels.get(label, f"(no {label})"), usage
+    elif job.labels:
+        for key, value in job.labels.items():
+            yield f"{key}={value}", usage
+    else:
+        yield "(no label)", usage
+
+
+def _weight(usage: Usage) -> tuple[float, int]:
+    return usage.cost_usd or 0, usage.input_tokens + usage.output_tokens
+
+
+def _document(group: Group) -> dict[str, Any]:
+    return {"jobs": group.jobs, "usage": group.usage.model_dump(mode="json")}
+
+
+def _row(name: str, group: Group) -> tuple[str, ...]:
+    usage = group.usage
+    counts = (usage.model_calls, usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+    numbers = [f"{count:,}" for count in counts]
+    return output.one_line(name), f"{group.jobs:,}", *numbers, formatting.cost(usage)

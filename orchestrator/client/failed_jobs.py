@@ -1,0 +1,78 @@
+"""The jobs below a run's root that failed, and whether a later one made up for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+
+FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
+"""Of a run's jobs; cancelled ones were given up on purpose."""
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job of a run, other than its root, that did not succeed."""
+
+    job_id: str
+    agent: str
+    state: str
+    reason: str
+    mended: bool = False
+    """Whether a later job succeeded at the same task, or at that of a job above it."""
+
+
+async def failed_jobs(reader: JobReader, root_id: str) -> tuple[FailedJob, ...]:
+    """Return the jobs below a root job that did not succeed, with what their results say."""
+    records = [record for record in await reader.tree(root_id) if record.id != root_id]
+    mended = mended_ids(records)
+    failed = [record for record in records if record.state in FAILURES]
+    results = [await reader.result(record.id) for record in failed]
+    return tuple(
+        FailedJob(
+            record.id,
+            record.agent,
+            record.state,
+            f"{result.error.type}: {result.error.message}" if result and result.error else "",
+            record.id in mended,
+        )
+        for record, result in zip(failed, results, strict=True)
+    )
+
+
+def mended_ids(records: Sequence[JobRecord]) -> set[str]:
+    """Return the failed jobs for which a later one made up, and those below them.
+
+    That is one of the same parent that continues the failed one, or whose description is or
+    contains its description; each makes up for one.
+
+    Args:
+        records: The jobs of a tree, parents before children.
+    """
+    mended: set[str] = set()
+    used: set[str] = set()
+    for failed in records:
+        if failed.state not in FAILURES:
+            continue
+        if failed.parent_id in mended:
+            mended.add(failed.id)
+            continue
+        later = (one for one in records if one.id not in used and _makes_up_for(one, failed))
+        if (success := next(later, None)) is not None:
+            mended.add(failed.id)
+            used.add(success.id)
+    return mended
+
+
+def _makes_up_for(other: JobRecord, failed: JobRecord) -> bool:
+    if other.state is not JobState.SUCCEEDED or other.parent_id != failed.parent_id:
+        return False
+    is_repeated = _words(failed.description) in _words(other.description)
+    is_later = other.submitted_at >= (failed.finished_at or failed.submitted_at)
+    return other.continues == failed.id or (is_repeated and is_later)
+
+
+def _words(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -1,0 +1,1 @@
+"""What jobs have used, and how it is summed."""

@@ -1,0 +1,108 @@
+"""What jobs have used, by job and by model, and how it is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fanout.orchestrator.jobs.result import Usage
+
+OF_MODEL = "@"
+"""Stands between a field of `Usage` and a model's name, in the names of what is charged."""
+MAX_MODEL_CHARACTERS = 100
+"""Of a model's name, which a model's service says."""
+
+
+def charged(used: Mapping[str, float], model: str) -> dict[str, float]:
+    """Return what is charged to a job for a reply: the same again under the name of the model.
+
+    Args:
+        used: What the reply has used, by the names of `Usage`.
+        model: The model that gave it; empty if that is not known.
+    """
+    name = model[:MAX_MODEL_CHARACTERS]
+    return {**used, **{f"{what}{OF_MODEL}{name}": value for what, value in used.items()}}
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a job, or a group of jobs, has used."""
+
+    usage: Usage = field(default_factory=Usage)
+    by_model: Mapping[str, Usage] = field(default_factory=dict)
+
+    def plus(self, other: Account) -> Account:
+        """Return the sum."""
+        names = dict.fromkeys([*self.by_model, *other.by_model])
+        none = Usage()
+        models = {
+            name: self.by_model.get(name, none).plus(other.by_model.get(name, none))
+            for name in names
+        }
+        return Account(self.usage.plus(other.usage), models)
+
+    def minus(self, part: Account) -> Account:
+        """Return what is left of it without a part of it."""
+        none = Usage()
+        models = {
+            name: usage.minus(part.by_model.get(name, none))
+            for name, usage in self.by_model.items()
+        }
+        used = {name: usage for name, usage in models.items() if usage.model_calls}
+        return Account(self.usage.minus(part.usage), used)
+
+
+def account_of(fields: Mapping[str, str]) -> Account:
+    """Return an account as the ledger stores it."""
+    whole: dict[str, str] = {}
+    models: dict[str, dict[str, str]] = {}
+    for name, value in fields.items():
+        what, mark, model = name.partition(OF_MODEL)
+        (models.setdefault(model, {}) if mark else whole)[what] = value
+    by_model = {model: Usage.model_validate(used) for model, used in models.items()}
+    return Account(Usage.model_validate(whole), by_model)
+
+
+@dataclass(frozen=True)
+class JobAccount:
+    """What a job has used, with what is needed to sum it."""
+
+    id: str
+    root_id: str
+    parent_id: str | None
+    agent: str
+    submitted_at: float
+    """Seconds since the epoch."""
+    labels: Mapping[str, str]
+    account: Account
+    """As the ledger has it, that of a job and of all jobs below it; see `own_accounts`."""
+
+
+def own_accounts(jobs: Iterable[JobAccount]) -> list[JobAccount]:
+    """Return the jobs with what each has used itself, and with the labels of the jobs above it.
+
+    What jobs have used whose records do not exist any more stays with the jobs above them.
+    """
+    every = {job.id: job for job in jobs}
+    below: dict[str, Account] = {}
+    for job in every.values():
+        # The account of a tree, under its root id, is that of the job which has this id.
+        above = job.parent_id if job.parent_id in every else job.root_id
+        if above != job.id:
+            below[above] = below.get(above, Account()).plus(job.account)
+    return [
+        replace(
+            job,
+            account=job.account.minus(below.get(job.id, Account())),
+            labels=_all_labels(job, every),
+        )
+        for job in every.values()
+    ]
+
+
+def _all_labels(job: JobAccount, every: Mapping[str, JobAccount]) -> dict[str, str]:
+    labels = dict(job.labels)
+    while job.parent_id and (above := every.get(job.parent_id)):
+        labels = {**above.labels, **labels}
+        job = above
+    return labels

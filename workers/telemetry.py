@@ -1,0 +1,34 @@
+"""ADK's traces and metrics of agents, models and tools, sent to an OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import structlog
+
+ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+)
+"""OpenTelemetry's own variables: where to send what; its other variables work, too."""
+CONTENT = "ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS"
+"""ADK's variable. Prompts and results are in traces only where a person sets it to `true`."""
+
+log = structlog.get_logger(__name__)
+
+
+def export_telemetry() -> None:
+    """Send traces and metrics if one of `ENDPOINTS` is set and the extra `otel` is installed."""
+    if not any(os.environ.get(name) for name in ENDPOINTS):
+        return
+    if find_spec("opentelemetry.exporter") is None:
+        log.warning("no telemetry", install="pip install 'fanout-orchestrator[otel]'")
+        return
+    os.environ.setdefault(CONTENT, "false")
+    os.environ.setdefault("OTEL_SERVICE_NAME", "fanout-worker")
+    from google.adk.telemetry.setup import maybe_set_otel_providers  # noqa: PLC0415 - takes tenths of a second
+
+    maybe_set_otel_providers()
