@@ -263,7 +263,12 @@ def memory_checks(info: dict[str, Any]) -> Iterable[Check]:
     """Check from INFO's output that a full Redis refuses jobs: that none is lost."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     most, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
-    if policy != "noeviction":
+    if policy.startswith("volatile-"):  # deletes what expires only; jobs do not
+        advice = (
+            "Set maxmemory-policy noeviction: a full Redis forgets idempotency keys and limits."
+        )
+        yield Check("warn", "redis eviction", policy, advice)
+    elif policy != "noeviction":
         advice = "Set maxmemory-policy noeviction: otherwise a full Redis deletes jobs."
         yield Check("fail" if most else "warn", "redis eviction", policy, advice)
     if not most:
