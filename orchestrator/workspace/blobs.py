@@ -86,12 +86,29 @@ class BlobStore:
         self.url = url
         self._timeout_seconds = timeout_seconds
         with self._translated("opened"):
-            files, self._base = in_time(timeout_seconds, fsspec.core.url_to_fs, url)
-        self._is_local = "file" in _protocols(files)
-        self._files: Any = files if self._is_local else AnsweringFiles(files, timeout_seconds)
+            protocol = fsspec.utils.get_protocol(url)
+            self._is_local = "file" in _protocols(fsspec.get_filesystem_class(protocol))
         self._cache = cache
         self._max_cache_bytes = max_cache_bytes
         self._checked = CheckedFiles()
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system and the path of the store in it; a driver may ask for its login first."""
+        with self._translated("opened"):
+            if self._is_local:
+                files, base = fsspec.core.url_to_fs(self.url)
+                return files, base
+            files, base = in_time(self._timeout_seconds, fsspec.core.url_to_fs, self.url)
+            return AnsweringFiles(files, self._timeout_seconds), base
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _base(self) -> str:
+        return self._opened[1]
 
     async def put(self, content: bytes) -> str:
         """Store `content`, and return its id."""
