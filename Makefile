@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos docs images lock pins clean
+.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos compose docs images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,6 +59,9 @@ bench: $(TOOLS) ## measure latencies and throughput on this machine
 
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10
+
+compose: $(TOOLS) ## build the images with Compose, on stand-ins for a registry's, and run a job on them: minutes
+	@COMPOSE_BUILD=1 $(BIN)/pytest -n 1 tests/end_to_end/test_compose.py tests/end_to_end/test_compose_build.py
 
 docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html

@@ -17,10 +17,10 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
-    load_agent_definitions,
 )
+from fanout.orchestrator.configuration.configuration_file import key_names, secret_variables
 from fanout.orchestrator.configuration.log_setup import set_up_logging
-from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.failures import (
     JobCancelled,
@@ -39,6 +39,7 @@ from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.live_configuration import LiveConfiguration
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.job_runner import JobRunner, ShuttingDown
@@ -185,7 +186,7 @@ class WorkerProcess:
     async def _open(self) -> None:
         settings = self._settings
         keys = Keys(settings.redis_prefix)
-        definitions = self._definitions = load_agent_definitions(settings.agents_dir)
+        self._live = LiveConfiguration(settings.agents_dir, lambda: load_settings().secrets)
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
@@ -197,7 +198,6 @@ class WorkerProcess:
         self._cancellations = keys.cancellations
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
-        self._policy = _policy(settings, definitions)
         self._heartbeats = Heartbeats(self._ledger, settings.worker.lease_seconds)
         self._reaper = Reaper(
             self._ledger,
@@ -216,7 +216,7 @@ class WorkerProcess:
             lease_seconds=settings.worker.lease_seconds,
         )
         await warm_up(
-            {settings.model, *(agent.model for agent in definitions.values() if agent.model)}
+            {settings.model, *filter(None, (one.model for one in self._live.definitions.values()))}
         )
 
     def _job_runner(self, keys: Keys, admission: Admission) -> JobRunner:
@@ -225,11 +225,12 @@ class WorkerProcess:
             ledger=self._ledger,
             journal=self._journal,
             blobs=self._blobs,
-            definitions=self._definitions,
+            definitions=self._live.definitions,
+            refresh=self._live.refresh,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
             approvers=settings.approvers,
-            secrets=settings.secrets,
+            secrets=self._live.secrets,
             ceilings=settings.ceilings,
         )
         return JobRunner(
@@ -295,7 +296,9 @@ class WorkerProcess:
             why_local=self._why_local,
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,
-            agents=tuple(self._definitions),
+            agents=tuple(self._live.definitions),
+            definitions=self._live.definitions.digests(),
+            keys=(*key_names(), *secret_variables(self._live.secrets)),
             protection=self._protection,
         )
 
@@ -315,9 +318,9 @@ class WorkerProcess:
         try:
             await self._own_ledger.verify()
             self._started_at = self._started_at or await self._ledger.now_ms()
-            await self._ledger.register(
-                self.info(), REGISTRATION_SECONDS, self._policy, self._started_at
-            )
+            await self._live.refresh()
+            policy = _policy(self._settings, self._live.definitions)
+            await self._ledger.register(self.info(), REGISTRATION_SECONDS, policy, self._started_at)
         except LedgerReplaced as error:
             self._stop_without_ledger(error)
         except JobFailure as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,6 +40,9 @@ SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
 
+DIGEST_CHARACTERS = 12
+"""Of a fingerprint: it is compared with that of another version, not with an attacker's."""
+
 BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
 ModelName = Annotated[str, AfterValidator(possible_model)]
 
@@ -51,9 +55,11 @@ class AgentDefinition(WireModel):
     """One agent: its prompt, model, tools and limits."""
 
     name: AgentName
+    """By which jobs and other agents name it."""
     description: str = Field(min_length=1)
     """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
+    """The system prompt."""
     model: ModelName | None = None
     """None: the installation's model. The path of a scripted one is relative to the definition."""
     tools: tuple[BuiltInTool, ...] | None = None
@@ -78,12 +84,15 @@ class AgentDefinition(WireModel):
     image: str | None = None
     """None: the installation's image."""
     limits: Limits = Limits()
+    """Of its jobs, unless a job sets its own."""
     max_running: int | None = Field(default=None, ge=1)
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
+    """`none`, or the hosts that its commands may reach."""
     credentials: tuple[CredentialDefinition, ...] = ()
     """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    """A JSON Schema that its answers have to fit."""
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before one of its jobs succeeds."""
     max_reworks: MaxReworks | None = None
@@ -145,6 +154,13 @@ class AgentDefinition(WireModel):
         """Return the definition's limits, with its network."""
         return Limits(network=self.network).over(self.limits)
 
+    def digest(self) -> str:
+        """Return a short fingerprint of the definition and its files."""
+        hashed = hashlib.sha256(self.model_dump_json().encode())
+        for file in self._files or ():
+            hashed.update(f"\0{file.path}\0{file.executable}\0".encode() + file.data)
+        return hashed.hexdigest()[:DIGEST_CHARACTERS]
+
     @property
     def files(self) -> tuple[DefinitionFile, ...]:
         """The definition files, as they were when the definition was loaded.
@@ -184,6 +200,10 @@ class AgentDefinitions(dict[str, AgentDefinition]):
         raise UnknownAgent(
             f"There is no agent {name!r}.{did_you_mean(name, self)} There are: {', '.join(self)}."
         )
+
+    def digests(self) -> dict[str, str]:
+        """Return the fingerprints of the definitions by name."""
+        return {name: definition.digest() for name, definition in self.items()}
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
         """Return the descriptions of the agents that an agent may call, by name.

@@ -8,6 +8,7 @@ that is where the workspaces are, and whoever writes a workspace must not config
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ VARIABLE = "FANOUT_CONFIG"
 """Names the file for this process and for all that it starts."""
 
 SETTINGS_PREFIX = "FANOUT_"
+
+_KEY_ENDS = ("_API_KEY", "_APPLICATION_CREDENTIALS")
+"""Of the names of variables by which models' services know who calls."""
 
 
 class UnusableConfiguration(ValueError):
@@ -72,27 +76,47 @@ def configuration_path() -> Path | None:
     return absolute(Path(named)) if named else _default_path()
 
 
-def export_keys() -> None:
+def export_keys(earlier: Mapping[str, str] | None = None) -> dict[str, str]:
     """Put what the `.env` holds for others, such as keys of models, into `os.environ`.
 
     Models' clients look for their keys there; children inherit none of them (`process_secrets`). A
     variable that is set already keeps its value.
 
+    Args:
+        earlier: What an earlier call returned; these are replaced, or removed.
+
+    Returns:
+        The variables that have their value from the file.
+
     Raises:
         UnusableConfiguration: See `configuration_file`.
     """
-    found = configuration_file()
-    if found is None:
-        return
+    found, before = configuration_file(), earlier or {}
     try:
-        values = dotenv_values(found.env, interpolate=False)
+        values = dotenv_values(found.env, interpolate=False) if found else {}
     except ValueError as error:  # not UTF-8
-        raise UnusableConfiguration(f"{found.env} cannot be read: {error}") from error
+        raise UnusableConfiguration(f"{found and found.env} cannot be read: {error}") from error
+    given: dict[str, str] = {}
     for name, value in values.items():
-        if value and not name.upper().startswith(SETTINGS_PREFIX):
-            os.environ.setdefault(name, value)
+        is_ours = os.environ.get(name) in {None, value, before.get(name)}
+        if value and is_ours and not name.upper().startswith(SETTINGS_PREFIX):
+            os.environ[name] = given[name] = value
             if name not in inherited_environment():
                 os.unsetenv(name)  # `os.environ` keeps it
+    for name in before.keys() - given.keys():
+        if os.environ.get(name) == before[name]:
+            del os.environ[name]
+    return given
+
+
+def key_names() -> tuple[str, ...]:
+    """Return the names of the variables of this process that are keys of models."""
+    return tuple(sorted(name for name in os.environ if name.endswith(_KEY_ENDS)))
+
+
+def secret_variables(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the variables that set secrets of these names."""
+    return tuple(sorted(f"{SETTINGS_PREFIX}SECRETS__{name}" for name in names))
 
 
 def absolute(path: Path) -> Path:

@@ -113,6 +113,7 @@ class WorkerSettings(_Section):
     """On SIGTERM finish the running jobs instead of releasing them; a second SIGTERM releases
     them."""
     queue: str = "fanout"
+    """The Celery queue, of clients and workers."""
     remote_control: bool = True
     """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
     whoever may ask workers how they are could give them too, since one channel carries both."""
@@ -179,6 +180,7 @@ class FlowerSettings(_Section):
     """The queue's dashboard."""
 
     port: int = Field(default=5555, ge=1, le=65535)
+    """On the loopback interface."""
     basic_auth: SecretStr | None = None
     """`user:password`; unset: `fanout flower` generates a password and prints it once."""
 
@@ -227,6 +229,7 @@ class Settings(BaseSettings):
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
     """How long a job, its journal and its blobs are kept after its end."""
     state_dir: Path = Field(default_factory=default_state_dir)
+    """The folder of the private Redis, its blobs and what could not be merged."""
     agents_dir: Path | None = None
     """A folder of agent definitions that adds to, and overrides, those that fanout ships."""
     workspace: Path = Path()
@@ -237,6 +240,7 @@ class Settings(BaseSettings):
     """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
     workers and coordinators, which need the same setting; other models have no limit."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Of workers, on stderr."""
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import fanout
-from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute
+from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute, export_keys
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.process_secrets import inherited_environment
 
@@ -107,6 +107,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
     It has a safe path, the same configuration file, the addresses of Redis and the blobs, and what
     an example sets besides. The worker takes it out of reach when it starts; see `process_secrets`.
+    Keys of the `.env` are left out: the worker reads that file itself, again when it changes.
     """
     ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
@@ -118,7 +119,9 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
     if settings.agents_dir is not None:
         ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())
-    return {**os.environ, **ours, **_configuration_file()}
+    of_file = export_keys()
+    kept = {name: value for name, value in os.environ.items() if name not in of_file}
+    return {**kept, **ours, **_configuration_file()}
 
 
 def _configuration_file() -> dict[str, str]:

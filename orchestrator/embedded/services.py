@@ -170,6 +170,7 @@ class Embedded:
                     "jobs; it keeps them. For these: fanout down, when they have ended."
                 )
                 return
+        self._notice("Settings or keys have changed since: starting the worker again with them …")
         await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
 
     async def _check_sandbox(self, record: EmbeddedRecord | None) -> None:
@@ -271,6 +272,28 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
         async with Embedded(settings, keep=True, revive=True, notice=notice):
             pass
     return await asyncio.to_thread(attached, settings)
+
+
+async def renewed(settings: Settings, notice: Callable[[str], None]) -> None:
+    """Start the worker of the state folder again if it has other settings or keys, and no job.
+
+    Nothing is done where none runs, or where it ends with the command that started it.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text when it is started again, and when it has jobs.
+
+    Raises:
+        NotStarted: It did not start.
+        NoSandbox: Commands could not be isolated any more.
+    """
+    record = None if settings.redis_url else state_folder(settings).read_record()
+    if record is None or not record.kept or not await asyncio.to_thread(answers, record.redis_url):
+        return
+    sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
+    same = settings.model_copy(update={"sandbox": sandbox})
+    async with Embedded(same, keep=True, idle_seconds=record.idle_seconds, notice=notice):
+        pass
 
 
 def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:

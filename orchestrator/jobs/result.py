@@ -102,8 +102,11 @@ class JobResult(WireModel):
 
     job_id: JobId
     state: JobState
+    """How it ended."""
     success: bool
+    """Whether that is `succeeded`."""
     summary: str = Field(default="", max_length=MAX_SUMMARY_CHARACTERS)
+    """The text below the last heading `## Summary`, else the last message."""
     verified: Verification | None = None
     """The last run of the job's `verify` command; None when it has none, or ended before it."""
     output: JsonValue = None
@@ -115,13 +118,18 @@ class JobResult(WireModel):
     changes: BlobId | None = None
     """The blob of the change bundle; None when nothing changed."""
     usage: Usage = Usage()
+    """Without that of its children."""
     context: ContextStats = ContextStats()
+    """What summaries did to its conversation."""
     attempts: int = 0
+    """How often it was begun."""
     queued_seconds: float = 0
+    """Until its first attempt."""
     execution_seconds: float = 0
     """The time that counts against `timeout_seconds`: that of its attempts, and that in which it
     waited for nothing but children. The times of a parent and of its children overlap."""
     error: JobError | None = None
+    """Why it did not succeed."""
     unread_messages: tuple[str, ...] = ()
     """The beginnings of the messages that were accepted for the job, but that its agent did not
     read before its end."""

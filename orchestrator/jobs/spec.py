@@ -72,6 +72,7 @@ class Limits(WireModel):
     timeout_seconds: float | None = Field(default=None, gt=0)
     """Wall-clock time, summed over all attempts."""
     max_model_calls: int | None = Field(default=None, gt=0)
+    """Requests to models that were answered."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -79,8 +80,11 @@ class Limits(WireModel):
     max_tool_calls: int | None = Field(default=None, gt=0)
     """Tool calls, successful or not."""
     cpus: float | None = Field(default=None, gt=0)
+    """Cores for the commands."""
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)
+    """For the commands and what they write to `/tmp`."""
     pids: int | None = Field(default=None, ge=16)
+    """Processes and threads."""
     disk_bytes: int | None = Field(default=None, ge=1024**2)
     """Bytes that the job may add to its workspace."""
     network: Literal["none"] | tuple[str, ...] | None = None
@@ -132,13 +136,19 @@ class JobSpec(WireModel):
     """
 
     id: JobId = Field(default_factory=new_job_id)
+    """Made by the client, unless it is given."""
     root_id: JobId = ""
     """The tree that the job belongs to; the job's own id when it has no parent."""
     parent_id: JobId | None = None
+    """The job that has delegated this one."""
     depth: int = Field(default=0, ge=0)
+    """The number of jobs above it in its tree."""
     tenant: str = Field(default="default", min_length=1, max_length=64)
+    """Whose share of the workers it uses."""
     agent: AgentName = "general-purpose"
+    """The definition of the agent that works on it."""
     description: str = Field(min_length=1, max_length=200_000)
+    """The task, in plain language: all that the agent knows, with `context` and the files."""
     context: str | None = Field(default=None, max_length=1_000_000)
     """Text from the parent that the sub-agent receives with the description."""
     continues: JobId | None = None
@@ -157,6 +167,7 @@ class JobSpec(WireModel):
     """A change bundle that is merged into the files before the agent begins, as changes of this
     job; conflicts are marked. A task whose changes did not land goes on with them."""
     output_schema: dict[str, JsonValue] | None = None
+    """A JSON Schema that the answer has to fit."""
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before the job succeeds; it overrides the
     agent definition's."""
@@ -169,15 +180,20 @@ class JobSpec(WireModel):
     model: str | None = None
     """Overrides the agent definition's model."""
     limits: Limits = Limits()
+    """Override the agent definition's."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """The parent's approval policy. It applies with the definition's own: for each tool the
     stricter one."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Within a tree, jobs of higher priority run first."""
     max_attempts: int = Field(default=3, ge=1, le=100)
+    """How often it is begun, before the loss of workers or sandboxes is its failure."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """For `--label`, by the one who submits."""
     idempotency_key: str | None = None
+    """A second submission with the same key adds no job."""
     traceparent: str | None = None
+    """The W3C trace context of the one who submits."""
 
     @property
     def start(self) -> StartFiles:

@@ -30,6 +30,10 @@ class WorkerInfo:
     """The versions of jobs that it reads (`versions.py`)."""
     agents: tuple[str, ...] = ()
     """The names of its agent definitions; empty: any agent."""
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    """The fingerprints of its agent definitions by name; empty in a release without them."""
+    keys: tuple[str, ...] = ()
+    """The names of the variables with keys and secrets that it has, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)
     """What it says of its protection: a name and a short value each, for people."""
 
@@ -49,6 +53,8 @@ class WorkerInfo:
             **fields,
             "draining": int(self.draining),
             "agents": " ".join(self.agents),
+            "definitions": json.dumps(fields["definitions"]),
+            "keys": " ".join(self.keys),
             "protection": json.dumps(fields["protection"]),
         }
 
@@ -64,6 +70,7 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
         fields: What `WorkerInfo.fields` returned, as text; the first release had no versions.
     """
     agents = fields.get("agents", "").split()
+    definitions = json.loads(fields.get("definitions", "{}"))
     protection = json.loads(fields.get("protection", "{}"))
     return _READER.validate_python(
         {
@@ -72,6 +79,8 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
             **fields,
             "name": name,
             "agents": agents,
+            "definitions": definitions,
+            "keys": fields.get("keys", "").split(),
             "protection": protection,
         }
     )

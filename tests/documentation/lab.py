@@ -59,6 +59,7 @@ class Lab:
             "XDG_CONFIG_HOME": str(self.folder / "configuration"),
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
             "FANOUT_MODEL": f"scripted:{self.folder / 'script.yaml'}",
+            "MODEL": f"scripted:{self.folder / 'script.yaml'}",  # programs of a person read it
             "FANOUT_SANDBOX__PROVIDER": "local",
             "FANOUT_EMBEDDED_IDLE_SECONDS": "120",
         }

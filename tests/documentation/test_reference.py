@@ -6,14 +6,15 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import BaseModel
 
 from docs.generate import command_line, pages
-from docs.generate.models import attribute_docs
+from docs.generate.models import attribute_docs, rows
 from fanout.orchestrator.cli.app import COMMANDS, IMAGE_COMMANDS
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.architecture.sources import REPOSITORY
@@ -66,3 +67,28 @@ def test_the_documentation_is_built_without_a_warning(tmp_path):
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "fanout demo" in (tmp_path / "html/reference/command-line.html").read_text()
+
+
+@pytest.mark.parametrize("model", [AgentDefinition, JobSpec, JobResult, Limits], ids=str)
+def test_every_key_of_an_agent_and_field_of_a_job_says_what_it_means(model):
+    obvious = {"model_calls", "job_id"}
+
+    assert [row.name for row in rows(model) if not row.meaning and row.name not in obvious] == []
+
+
+def test_every_setting_says_what_it_means():
+    sections = [
+        type(field.default)
+        for field in Settings.model_fields.values()
+        if isinstance(field.default, BaseModel)
+    ]
+    names = {section: set(section.model_fields) for section in sections}
+    names[Settings] = {
+        name
+        for name, field in Settings.model_fields.items()
+        if not isinstance(field.default, BaseModel)
+    }
+
+    for model, wanted in names.items():
+        without = [row.name for row in rows(model) if not row.meaning and row.name in wanted]
+        assert without == [], model.__name__

@@ -45,6 +45,7 @@ def main() -> int:
         "--newest", action="store_true", help="the newest dependencies instead of constraints.txt"
     )
     options = parser.parse_args()
+    os.environ["PIP_NO_COMPILE"] = "1"  # pip would compile what no step imports, for half a minute
     if not options.newest:
         os.environ |= dict.fromkeys(("UV_CONSTRAINT", "PIP_CONSTRAINT"), str(CONSTRAINTS))
     pythons = options.python or found_pythons()

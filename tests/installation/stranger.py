@@ -17,7 +17,8 @@ NAMES_LIKE_OURS = ("orchestrator", "workers", "config", "tests", "sandbox_images
 SERVICES = {"docker", "dockerd", "podman", "redis-server", "valkey-server"}
 """Programs that a new machine does not have."""
 UNREACHABLE = 3
-STEP_SECONDS = 120.0
+STEP_SECONDS = 600.0
+"""For any step on a busy machine; the longest, pip, takes half a minute on a quiet one."""
 TRACEBACK = "Traceback (most recent call last)"
 
 PROGRAM = """

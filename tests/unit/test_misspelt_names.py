@@ -33,7 +33,7 @@ AGENT = "name: mine\ndescription: d\ninstruction: i\n"
         ("FANOUT_TENANTS", "{bad", "FANOUT_TENANTS is not JSON: write it like FANOUT_TENANTS='{"),
         ("FANOUT_APPROVERS", "alice", """write it like FANOUT_APPROVERS='["alice", "bob"]'."""),
         ("FANOUT_LIMITS__NETWORK", "pypi.org", """it is written like ["pypi.org"]."""),
-        ("FANOUT_REDIS_URL", "localhost:6379", "for example redis://localhost:6379/0."),
+        ("FANOUT_REDIS_URL", "localhost:6379", "for example redis://localhost:6379/0"),
         ("FANOUT_MODEL", "gemni-2.5-pro", "Did you mean gemini-2.5-pro?"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -16,6 +16,10 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
 
 
+async def _nothing_changes() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class JobServices:
     """The stores, the agents and the limits of an installation, for the jobs of one worker."""
@@ -25,6 +29,7 @@ class JobServices:
     """The journals of all jobs."""
     blobs: BlobStore
     definitions: AgentDefinitions
+    """Updated in place by `refresh`."""
     defaults: Limits
     """The installation's limits, for fields that neither the job nor its agent sets."""
     bounds: TreeBounds
@@ -33,6 +38,8 @@ class JobServices:
     """What the proxy of a sandbox may put into requests, by name."""
     approvers: tuple[str, ...] = ()
     """Who may answer approvals; empty: everybody."""
+    refresh: Callable[[], Awaitable[None]] = _nothing_changes
+    """Reads again what a person has changed since; awaited before a job begins."""
     ceilings: Ceilings = field(default_factory=Ceilings)
     """What no job may exceed."""
 

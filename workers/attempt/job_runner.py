@@ -146,6 +146,7 @@ class JobRunner:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""
         if self._me().draining:  # the message was on its way when the worker began to stop
             return Outcome(failure=ShuttingDown("Its worker stops."))
+        await self._services.refresh()
         try:
             definition = self._services.definitions[claim.spec.agent]
             limits = self._services.limits_of(claim.spec)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cli.checks.leftovers import left_by_others
+from fanout.orchestrator.cli.checks.worker_differences import worker_differences
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import (
@@ -18,7 +19,11 @@ from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from fanout.orchestrator.configuration.configuration_file import configuration_file
+from fanout.orchestrator.configuration.configuration_file import (
+    configuration_file,
+    key_names,
+    secret_variables,
+)
 from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -206,11 +211,22 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
     try:
         info = await redis_info(reachable)
         async with JobClient.from_settings(reachable) as client:
-            workers, agents = await client.workers(), list(client.definitions)
+            workers, definitions = await client.workers(), client.definitions
     except JobFailure as error:
         advice = "Start Redis or correct FANOUT_REDIS_URL."
         return [Check("fail", "redis", str(error), advice)]
-    return [*redis_checks(reachable, info), _workers(workers, agents), *_disk_limits(workers)]
+    differences = worker_differences(
+        workers,
+        definitions.digests(),
+        (*key_names(), *secret_variables(settings.secrets)),
+        is_own=settings.redis_url is None,
+    )
+    return [
+        *redis_checks(reachable, info),
+        _workers(workers, list(definitions)),
+        *(Check("warn", "worker", found, advice) for found, advice in differences),
+        *_disk_limits(workers),
+    ]
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.services import renewed
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
 
@@ -157,6 +158,7 @@ def submit(
 async def _submit(
     settings: Settings, jobs: Sequence[PlannedJob], *, wait: bool, as_json: bool
 ) -> ExitCode:
+    await renewed(settings, output.notice)
     async with open_client(settings) as client:
         specs, at_home = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
@@ -257,7 +259,9 @@ def retry(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 async def _retry(job: str, *, as_json: bool) -> None:
-    async with open_client() as client:
+    settings = load_settings()
+    await renewed(settings, output.notice)
+    async with open_client(settings) as client:
         new_id = await client.retry(await resolve_job(client, job))
     if as_json:
         output.document({"job_ids": [new_id]})

@@ -24,6 +24,8 @@ class ModelServer:
     answers: list[Answer]
     requests: list[dict[str, Any]] = field(default_factory=list)
     """The bodies of what models were asked."""
+    keys: list[str] = field(default_factory=list)
+    """The keys that requests to Gemini came with."""
     paths: list[str] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
     """When, in seconds since the epoch."""
@@ -77,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
         self.state.arrived.append(time.time())
         self.state.requests.append(request)
         self.state.paths.append(self.path)
+        if key := self.headers.get("x-goog-api-key"):
+            self.state.keys.append(key)
         answers = self.state.answers
         answer = answers.pop(0) if answers else Answer(status=400, body="no answer is left")
         wire = wire_of(self.path)

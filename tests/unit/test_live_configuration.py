@@ -1,0 +1,88 @@
+"""A running worker reads again what a person changes, and keeps what it has if that is invalid."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from fanout.orchestrator.configuration.configuration_file import key_names
+from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.workers.agent.live_configuration import LiveConfiguration
+
+AGENT = "name: mine\ndescription: {}\ninstruction: i\nmemory: [HOUSE.md]\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's configuration folder, with an agent."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setenv("FANOUT_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "HOUSE.md").write_text("Old rules.")
+    (tmp_path / "agents" / "mine.yaml").write_text(AGENT.format("old"))
+    return tmp_path
+
+
+def no_secrets() -> dict[str, SecretStr]:
+    return {}
+
+
+async def test_definitions_and_their_files_are_read_again_and_invalid_ones_are_not_used(
+    folder: Path,
+) -> None:
+    live = await asyncio.to_thread(LiveConfiguration, folder / "agents", no_secrets)
+    definitions, before = live.definitions, live.definitions.digests()
+    await live.refresh()
+    assert definitions.digests() == before
+
+    (folder / "agents" / "HOUSE.md").write_text("New rules, longer.")
+    await live.refresh()
+    rules = definitions.digests()
+    (folder / "agents" / "mine.yaml").write_text("name: mine\ncolour: red\n")
+    await live.refresh()
+    assert definitions.digests() == rules
+    (folder / "agents" / "mine.yaml").write_text(AGENT.format("newer"))
+    await live.refresh()
+
+    assert {name for name in before if before[name] != rules[name]} == {"mine"}
+    assert definitions["mine"].description == "newer"
+    assert definitions is live.definitions
+    (folder / "agents" / "mine.yaml").unlink()
+    await live.refresh()
+    assert "mine" not in definitions
+
+
+async def test_keys_of_the_dotenv_are_replaced_and_removed_and_exported_ones_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "exported")
+    secrets = {"GIT_TOKEN": SecretStr("old-token")}
+    env = folder / ".env"
+    env.write_text("GOOGLE_API_KEY=old\nANTHROPIC_API_KEY=a\nOPENAI_API_KEY=of-the-file\n")
+    live = await asyncio.to_thread(LiveConfiguration, None, lambda: secrets)
+
+    secrets = {"OTHER_TOKEN": SecretStr("new-token")}
+    env.write_text("GOOGLE_API_KEY=newer\nOPENAI_API_KEY=of-the-file\n")
+    await live.refresh()
+
+    assert key_names() == ("GOOGLE_API_KEY", "OPENAI_API_KEY")
+    assert (os.environ["GOOGLE_API_KEY"], os.environ["OPENAI_API_KEY"]) == ("newer", "exported")
+    assert [*live.secrets] == ["OTHER_TOKEN"]
+    (folder / "config.toml").unlink()
+    env.unlink()
+    await live.refresh()  # without its configuration it goes on with what it has
+    assert os.environ["GOOGLE_API_KEY"] == "newer"
+
+
+def test_a_registration_has_names_and_fingerprints_and_no_values() -> None:
+    made = WorkerInfo("w", "h", 1, 0, "local", definitions={"a": "1f"}, keys=("A_API_KEY",))
+    fields = {name: str(value) for name, value in made.fields().items()}
+
+    assert worker_of("w", fields) == made
+    del fields["definitions"], fields["keys"]
+    assert (worker_of("w", fields).definitions, worker_of("w", fields).keys) == ({}, ())
