@@ -417,7 +417,10 @@ def test_only_one_module_starts_git() -> None:
         for node in ast.walk(ast.parse(text))
         if any(map(_is_git_program, _first_words(node)))
     }
-    assert found == {"orchestrator/cli/checks/doctor_checks.py"}  # looks whether it is installed
+    assert found == {
+        "orchestrator/cli/checks/doctor_checks.py",  # looks whether it is installed
+        "workers/sandbox/docker/images/fitness.py",  # says whether an image has it
+    }
     assert 'which("git")' in inspect.getsource(doctor_checks)
 
 

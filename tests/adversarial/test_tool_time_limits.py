@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.function_tool import FunctionTool
@@ -19,10 +20,12 @@ from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 
-BLOCKS_SECONDS = 1.5
+BLOCKS_SECONDS = 30.0
 LIMIT_SECONDS = 0.2
-IN_TIME_SECONDS = 1.3
+IN_TIME_SECONDS = 15.0
 """Below what the tools take, with room for a busy machine."""
+RELEASED = threading.Event()
+"""Ends the tools that were left to themselves, when a test has ended."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +33,23 @@ def unblocked_loop() -> None:
     """The tools here block on purpose; the guard would stop them before the harness does."""
 
 
+@pytest_asyncio.fixture(autouse=True)
+async def released() -> AsyncIterator[None]:
+    """Ends what a test has left behind before its loop is closed."""
+    RELEASED.clear()
+    yield
+    RELEASED.set()
+
+
 def plain() -> str:
     """Block."""
-    time.sleep(BLOCKS_SECONDS)
+    RELEASED.wait(BLOCKS_SECONDS)
     return "late"
 
 
 async def never_awaits() -> str:
     """Block in a coroutine."""
-    time.sleep(BLOCKS_SECONDS)  # noqa: ASYNC251 - the attack
+    RELEASED.wait(BLOCKS_SECONDS)  # the attack
     return "late"
 
 
@@ -46,16 +57,16 @@ async def never_awaits() -> str:
 async def awaits_and_blocks() -> str:
     """Await, then block."""
     await asyncio.sleep(0)
-    time.sleep(BLOCKS_SECONDS)  # noqa: ASYNC251 - the attack
+    RELEASED.wait(BLOCKS_SECONDS)  # the attack
     return "late"
 
 
 async def ignores_cancellation() -> str:
     """Go on for as long as it wants."""
     end = time.monotonic() + BLOCKS_SECONDS
-    while (left := end - time.monotonic()) > 0:
+    while time.monotonic() < end and not RELEASED.is_set():
         try:
-            await asyncio.sleep(left)
+            await asyncio.sleep(0.05)
         except asyncio.CancelledError:
             continue
     return "late"
@@ -63,7 +74,7 @@ async def ignores_cancellation() -> str:
 
 async def blocking_steps() -> AsyncGenerator[str]:
     """Block before a step."""
-    time.sleep(BLOCKS_SECONDS)  # noqa: ASYNC251 - the attack
+    RELEASED.wait(BLOCKS_SECONDS)  # the attack
     yield "late"
 
 
@@ -74,7 +85,7 @@ async def ignoring_steps() -> AsyncGenerator[str]:
 
 def plain_steps() -> Iterator[str]:
     """Block before a plain step."""
-    time.sleep(BLOCKS_SECONDS)
+    RELEASED.wait(BLOCKS_SECONDS)
     yield "late"
 
 

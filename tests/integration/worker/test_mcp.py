@@ -160,7 +160,7 @@ async def test_a_cancelled_job_leaves_no_server(place: Installation, workspace: 
         result = await client.wait(job_id, 30)
 
     assert result.state is JobState.CANCELLED
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
     assert await asyncio.to_thread(servers_of, place) == []
 
 

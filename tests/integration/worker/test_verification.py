@@ -191,5 +191,5 @@ async def test_a_command_that_does_not_end_is_ended_by_the_jobs_time(client: Job
     )
 
     assert result.state is JobState.TIMED_OUT
-    assert result.execution_seconds < 7
+    assert result.execution_seconds < 30
     assert await content(client, result, "answer.txt") == b"right\n"
