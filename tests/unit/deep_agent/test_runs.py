@@ -266,13 +266,14 @@ async def test_a_used_up_budget_makes_no_call_at_all_and_a_run_within_it_reaches
 async def test_tools_of_one_reply_run_at_once() -> None:
     together = asyncio.Barrier(8)
 
-    async def meet() -> dict[str, Any]:
+    async def meet(number: int) -> dict[str, Any]:
         """Wait for the others."""
         async with asyncio.timeout(20):
             await together.wait()
         return {}
 
-    run = await Run(scripted([{"calls": [call("meet")] * 8}, {"text": "x"}]), tools=[meet]).to_end()
+    meetings = [call("meet", number=number) for number in range(8)]
+    run = await Run(scripted([{"calls": meetings}, {"text": "x"}]), tools=[meet]).to_end()
     assert run.text == "x"
 
 
