@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self, TypeVar
 
+import fsspec
+
 Result = TypeVar("Result")
 
 SLOWEST_BYTES_PER_SECOND = 256 * 1024
@@ -76,6 +78,30 @@ class AnsweringStream:
     def read(self, size: int) -> bytes:
         """Read a block."""
         return bytes(in_time(self._seconds, self._stream.read, size))
+
+
+def open_files(url: str, timeout_seconds: float | None) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it.
+
+    Args:
+        url: The URL; a plain path is a local one.
+        timeout_seconds: The limit of each call, this one included; None: no limit, in this thread.
+
+    Raises:
+        NoAnswer: The driver waits for something.
+        Exception: Whatever the driver raises.
+    """
+    if timeout_seconds is None:
+        files, path = fsspec.core.url_to_fs(url)
+        return files, path
+    files, path = in_time(timeout_seconds, fsspec.core.url_to_fs, url)
+    return AnsweringFiles(files, timeout_seconds), path
+
+
+def protocols_of(files: Any) -> tuple[str, ...]:
+    """Return the URL schemes of an fsspec file system, which has one or several."""
+    protocol = files.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def in_time(seconds: float, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:

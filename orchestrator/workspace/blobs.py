@@ -26,7 +26,7 @@ import fsspec
 
 from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
 from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
-from fanout.orchestrator.workspace.answering_files import AnsweringFiles, NoAnswer, in_time
+from fanout.orchestrator.workspace.answering_files import NoAnswer, open_files, protocols_of
 from fanout.orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
 
 Result = TypeVar("Result")
@@ -87,7 +87,7 @@ class BlobStore:
         self._timeout_seconds = timeout_seconds
         with self._translated("opened"):
             protocol = fsspec.utils.get_protocol(url)
-            self._is_local = "file" in _protocols(fsspec.get_filesystem_class(protocol))
+            self._is_local = "file" in protocols_of(fsspec.get_filesystem_class(protocol))
         self._cache = cache
         self._max_cache_bytes = max_cache_bytes
         self._checked = CheckedFiles()
@@ -96,11 +96,7 @@ class BlobStore:
     def _opened(self) -> tuple[Any, str]:
         """The file system and the path of the store in it; a driver may ask for its login first."""
         with self._translated("opened"):
-            if self._is_local:
-                files, base = fsspec.core.url_to_fs(self.url)
-                return files, base
-            files, base = in_time(self._timeout_seconds, fsspec.core.url_to_fs, self.url)
-            return AnsweringFiles(files, self._timeout_seconds), base
+            return open_files(self.url, None if self._is_local else self._timeout_seconds)
 
     @property
     def _files(self) -> Any:
@@ -197,7 +193,7 @@ class BlobStore:
         _rename(partial, self._local_path(blob_id))
 
     def _upload(self, source: Path, target: str) -> None:
-        if _PUTS_ARE_ATOMIC.intersection(_protocols(self._files)):
+        if _PUTS_ARE_ATOMIC.intersection(protocols_of(self._files)):
             self._files.put_file(str(source), target)
             return
         partial = f"{self._base}/incoming/{uuid4().hex}"
@@ -363,12 +359,6 @@ class BlobStore:
                 f"The blob store {_without_secrets(self.url)} cannot be {done} ({_reason(error)}): "
                 "check FANOUT_BLOBS_URL, its permissions and its free space."
             ) from error
-
-
-def _protocols(files: Any) -> tuple[str, ...]:
-    """Return the URL schemes of an fsspec file system, which has one or several."""
-    protocol = files.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def _checked(blob_id: str) -> str:
