@@ -81,6 +81,15 @@ class RedisProcess:
 
 
 @dataclass
+def _is_stopped(pid: int) -> bool:
+    """Return whether every thread of a process is stopped by a signal."""
+    states = [
+        path.read_text().rpartition(")")[2].split()[0]
+        for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 class WorkerProcess:
     """A worker as `fanout worker` runs it."""
 
@@ -116,6 +125,8 @@ class WorkerProcess:
         self.process.send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(timeout=30)
+        while number is signal.SIGSTOP and not _is_stopped(self.process.pid):
+            time.sleep(0.001)  # a thread on another processor runs on for a moment
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

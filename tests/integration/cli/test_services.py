@@ -73,9 +73,13 @@ def test_the_python_of_the_readme_finds_what_up_started_and_env_names_it_to_othe
     assert (attached.returncode, attached.stdout.strip()) == (0, "It was researched.")
     assert (exported.returncode, exported.stdout.strip()) == (0, "It was researched.")
     assert re.fullmatch(
-        r"export FANOUT_REDIS_URL=\S+\nexport FANOUT_BLOBS_URL=file://\S+\n", told.out
+        r"export FANOUT_REDIS_URL=\S+\nexport FANOUT_REDIS_PREFIX=fanout\n"
+        r"export FANOUT_BLOBS_URL=file://\S+\n",
+        told.out,
     )
-    assert document["environment"].keys() == {"FANOUT_REDIS_URL", "FANOUT_BLOBS_URL"}
+    assert document["environment"].keys() == {
+        *("FANOUT_REDIS_URL", "FANOUT_REDIS_PREFIX", "FANOUT_BLOBS_URL"),
+    }
     assert "environment" not in plain
 
 
