@@ -80,7 +80,6 @@ class RedisProcess:
             self._process.wait(timeout=10)
 
 
-@dataclass
 def _is_stopped(pid: int) -> bool:
     """Return whether every thread of a process is stopped by a signal."""
     states = [
@@ -90,6 +89,7 @@ def _is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
+@dataclass
 class WorkerProcess:
     """A worker as `fanout worker` runs it."""
 
