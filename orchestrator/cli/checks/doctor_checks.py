@@ -48,8 +48,6 @@ OLDEST_REDIS = (6, 2)
 NEARLY_FULL = 0.8
 """The share of Redis's memory above which a person should act."""
 MIB = 1024**2
-MOST_LEFTOVERS = 3
-"""Installations that are named one by one: on a machine for tests there may be dozens."""
 PROBE = b"fanout doctor was here\n"
 
 
@@ -150,7 +148,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
         unknown = f"`fanout images ls` ended with exit code {ended.exit_code}"
         return [_no_engine(ended.reason or unknown)]
     engine = Check("ok", "docker engine", "answers")
-    return [engine, _image(settings, ended.output), *_leftovers(await left_by_others(settings))]
+    return [engine, _image(settings, ended.output), *map(_leftover, await left_by_others(settings))]
 
 
 def _no_engine(found: str) -> Check:
@@ -158,16 +156,8 @@ def _no_engine(found: str) -> Check:
     return Check("fail", "docker engine", found, advice)
 
 
-def _leftovers(installations: Sequence[dict[str, Any]]) -> list[Check]:
-    """Return the checks of what installations have on the engine without a running worker."""
-    if len(installations) <= MOST_LEFTOVERS:
-        return [_leftover(installation) for installation in installations]
-    volumes = sum(len(installation["volumes"]) for installation in installations)
-    found = f"{volumes} volumes of {len(installations)} installations of which no worker runs"
-    return [Check("warn", "leftovers", found, "`fanout clean` lists them.")]
-
-
 def _leftover(installation: dict[str, Any]) -> Check:
+    """Return the check of what an installation has on the engine without a running worker."""
     name = installation["id"] or "none"
     containers, volumes = len(installation["containers"]), len(installation["volumes"])
     found = f"{containers} containers and {volumes} volumes of installation {name}"
