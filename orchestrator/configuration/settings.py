@@ -81,7 +81,7 @@ class SandboxSettings(_Section):
     ca_file: Path | None = None
     """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
-    """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
+    """The engine's runtime, for example `runc` or `crun`; unset: the engine's default."""
     disk_quota: Literal["auto", "image", "watch"] = "auto"
     """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
     keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
