@@ -26,7 +26,7 @@ SCRIPT = (
         "^mend",
         shell("echo wrong > answer.txt"),
         says("Done too early."),
-        {**shell("sleep 3; echo right >> answer.txt"), "text": "mending"},
+        {**shell("echo right >> answer.txt"), "text": "mending", "delay_seconds": 3},
         DONE,
     ),
 )
@@ -67,7 +67,7 @@ async def test_a_rejected_answer_is_mended_by_the_next_worker_and_not_verified_a
         await two_workers(place, client)
         spec = make_spec("mend", verify="grep -q right answer.txt")
         job_id = await client.submit(spec, workspace=workspace)
-        await until_event(client, job_id, EventType.VERIFY)
+        await until_event(client, job_id, EventType.VERIFY)  # its mending begins in three seconds
         holder(place, await client.get(job_id)).kill()
 
         result = await client.wait(job_id, 60)
