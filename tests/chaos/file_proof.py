@@ -124,7 +124,7 @@ def _made_file(job: JobEvidence, files: Mapping[str, str]) -> list[str]:
         if answer.get("name") in {"write_file", "edit_file"}
     ]
     content = files.get("made.txt", "")
-    if any((answer.get("response") or {}).get("message") == CALL_INTERRUPTED for answer in answers):
+    if any((answer.get("response") or {}).get("error") == CALL_INTERRUPTED for answer in answers):
         return (
             []
             if content in {"", "start end\n", "start more end\n"}

@@ -40,11 +40,11 @@ class Journal:
         self.add(EventType.MODEL_REPLY, attempt, event={"content": {"parts": [part]}})
         return self.add(EventType.TOOL_CALL, attempt, id="c1", tool="execute")
 
-    def answers(self, attempt: int = 1, **response: Any) -> Journal:
+    def answers(self, attempt: int = 1, *, tool: str = "execute", **response: Any) -> Journal:
         part = {
             "function_response": {
                 "id": "c1",
-                "name": "execute",
+                "name": tool,
                 "response": response or {"exit_code": 0},
             }
         }

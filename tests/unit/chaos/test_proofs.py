@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_result
@@ -66,6 +67,17 @@ def test_a_doubled_commit_is_found(journal: Journal, words: str) -> None:
 def test_a_result_that_changed_is_found() -> None:
     job = evidence(whole().state("succeeded"), first_result=make_result(JOB, summary="another"))
     assert committed_once(jobs(job)) == [f"{JOB} has another result now than its parent was given"]
+
+
+@pytest.mark.parametrize(
+    ("told", "violations"),
+    [({"error": CALL_INTERRUPTED}, []), ({"status": "success"}, [f"{JOB}: made.txt is ''"])],
+)
+def test_a_missing_file_is_a_loss_unless_its_call_was_interrupted(
+    told: dict[str, str], violations: list[str]
+) -> None:
+    journal = whole().answers(tool="write_file", **told).state("succeeded")
+    assert files_as_told(jobs(evidence(journal, kind="files"))) == violations
 
 
 @pytest.mark.parametrize(
