@@ -127,7 +127,7 @@ class JobAgent(BaseAgent):
                     yield event
                 if following.is_person_asked:
                     break
-        if listed := await progress.ended(all_of_them=True):
+        if listed := progress.ended(all_of_them=True):
             yield self._progress(ctx, listed)
 
     async def _looked(self, ctx: InvocationContext, following: _Following) -> AsyncGenerator[Event]:
@@ -150,7 +150,7 @@ class JobAgent(BaseAgent):
         if entry.type in _ABOUT_CHILDREN:
             for job_id, line in await following.progress.changed():
                 yield self._progress(ctx, f"{line}\n", job_id=job_id)
-            if listed := await following.progress.ended():
+            if listed := following.progress.ended():
                 yield self._progress(ctx, listed)
         following.is_person_asked = await self._waits_for_a_person(entry)
 

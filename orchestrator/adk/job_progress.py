@@ -101,7 +101,7 @@ class JobProgress:
             self._records[record.id] = record
         return below
 
-    async def ended(self, *, all_of_them: bool = False) -> str:
+    def ended(self, *, all_of_them: bool = False) -> str:
         """Return the jobs that have ended and are not listed yet, when none below runs any more.
 
         Args:
@@ -112,7 +112,7 @@ class JobProgress:
             return ""
         new = [record for record in self._records.values() if record.id not in self._listed]
         self._listed.update(record.id for record in new if record.state.is_terminal)
-        return "\n".join([_line(record) + await self._reason(record) for record in new])
+        return "\n".join(_line(record) + _reason(record) for record in new)
 
     async def approvals(self) -> list[Approval]:
         """Return the calls of the jobs below that wait for a person, oldest first."""
@@ -123,14 +123,6 @@ class JobProgress:
         if any(one.job_id not in self._records for one in waiting):
             await self._look()
         return [one for one in waiting if one.job_id in self._records]
-
-    async def _reason(self, record: JobRecord) -> str:
-        if record.state is JobState.SUCCEEDED or not record.state.is_terminal:
-            return ""
-        result = await self._client.result(record.id)
-        if result is None or result.error is None:
-            return ""
-        return f" — {one_line(f'{result.error.type}: {result.error.message}', REASON_CHARACTERS)}"
 
 
 async def _next(events: AsyncIterator[JournalEvent]) -> JournalEvent:
@@ -144,6 +136,10 @@ def _line(record: JobRecord) -> str:
     awaited = _awaited(record)
     state = f"{record.state}: {awaited}" if awaited else str(record.state)
     return f"- {_MARKS.get(record.state, _FAILED)} **{record.agent}** {what} · {state}"
+
+
+def _reason(record: JobRecord) -> str:
+    return f" — {one_line(record.reason, REASON_CHARACTERS)}" if record.reason else ""
 
 
 def _awaited(record: JobRecord) -> str | None:

@@ -25,20 +25,13 @@ class FailedJob:
 
 
 async def failed_jobs(reader: JobReader, root_id: str) -> tuple[FailedJob, ...]:
-    """Return the jobs below a root job that did not succeed, with what their results say."""
+    """Return the jobs below a root job that did not succeed, and why."""
     records = [record for record in await reader.tree(root_id) if record.id != root_id]
     mended = mended_ids(records)
-    failed = [record for record in records if record.state in FAILURES]
-    results = [await reader.result(record.id) for record in failed]
     return tuple(
-        FailedJob(
-            record.id,
-            record.agent,
-            record.state,
-            f"{result.error.type}: {result.error.message}" if result and result.error else "",
-            record.id in mended,
-        )
-        for record, result in zip(failed, results, strict=True)
+        FailedJob(record.id, record.agent, record.state, record.reason or "", record.id in mended)
+        for record in records
+        if record.state in FAILURES
     )
 
 

@@ -51,6 +51,9 @@ class SandboxNotSecluded(SandboxFailure):
 class ImageMissing(SandboxFailure):
     """The image is not on the engine; the message says what to do about it."""
 
+    is_buildable = False
+    """Whether it is one that `fanout images build` builds."""
+
 
 class ImageUnfit(SandboxFailure):
     """The image lacks what sandboxes need; the message says what."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
+from fanout.orchestrator import spelling
 from fanout.workers.sandbox.errors import ImageMissing, ImageUnfit
 
 BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
 """Each image of ours and the one that it is built on, in the order of building."""
 
 REPOSITORY = "fanout/"
+
+LEAST_SIMILARITY = 0.75
+"""Of an image's name to another: names of images are alike by their repositories already."""
 
 _NO_PYTHON = re.compile(r"python3[\"`']*:? .*(not found|no such file)", re.IGNORECASE)
 """What engines say when an image has no python3 on the PATH: runc, crun, runsc."""
@@ -30,8 +33,8 @@ def nearest(image: str, known: Iterable[str]) -> str | None:
         known: the names that there are.
     """
     spellings = {spelled: name for name in reversed([*known]) for spelled in _spellings(name)}
-    close = get_close_matches(image, spellings, n=1, cutoff=0.75)
-    return spellings[close[0]] if close else None
+    close = spelling.nearest(image, spellings, LEAST_SIMILARITY)
+    return spellings[close] if close else None
 
 
 def _spellings(name: str) -> tuple[str, str, str]:
@@ -49,7 +52,9 @@ def image_missing(image: str, others: Iterable[str] = ()) -> ImageMissing:
     """
     missing = f"The image {image} is not on this engine"
     if image.removesuffix(":latest") in {REPOSITORY + name for name in BUILT_ON}:
-        return ImageMissing(f"{missing}: run `fanout images build`.")
+        failure = ImageMissing(f"{missing}: run `fanout images build`.")
+        failure.is_buildable = True
+        return failure
     if image.startswith(REPOSITORY):  # whoever owns that name in a public registry is a stranger
         meant = nearest(image.removeprefix(REPOSITORY), BUILT_ON)
         ours = ", ".join(REPOSITORY + name for name in BUILT_ON)

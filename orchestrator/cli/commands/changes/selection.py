@@ -99,18 +99,16 @@ async def selected(client: JobClient, asked: Wanted, *, ended: bool = True) -> S
 
 async def _found(client: JobClient, asked: Wanted) -> list[JobRecord]:
     """Return the jobs of the trees, or of all trees, with the labels; nobody's children of them."""
-    if not asked.prefixes:
+    matching: Iterable[JobRecord] = ()
+    if asked.prefixes:
+        roots = {await resolve_tree(client, prefix): None for prefix in asked.prefixes}
+    else:
         matching = await client.list(labels=asked.labels, limit=MOST_LABELLED)
         roots = {record.root_id: None for record in matching if record.parent_id}
-        trees = [await client.tree(root) for root in roots]
-        known = {record.id: record for tree in trees for record in tree}
-    else:
-        roots = {await resolve_tree(client, prefix): None for prefix in asked.prefixes}
-        trees = [await client.tree(root) for root in roots]
-        known = {record.id: record for tree in trees for record in tree}
-        matching = [
-            record for record in known.values() if asked.labels.items() <= record.labels.items()
-        ]
+    trees = [await client.tree(root) for root in roots]
+    known = {record.id: record for tree in trees for record in tree}
+    if asked.prefixes:
+        matching = [one for one in known.values() if asked.labels.items() <= one.labels.items()]
     chosen = {record.id for record in matching}
     return [record for record in matching if chosen.isdisjoint(_above(record, known))]
 

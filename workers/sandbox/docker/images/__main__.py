@@ -82,7 +82,7 @@ async def _ready(image: str) -> int:
         await require_images(image)
     except ImageMissing as failure:
         _notice(str(failure))
-        return EXIT_NOT_BUILT if "fanout images build" in str(failure) else EXIT_UNREACHABLE
+        return EXIT_NOT_BUILT if failure.is_buildable else EXIT_UNREACHABLE
     return 0
 
 
