@@ -187,12 +187,12 @@ end
 
 -- The number of values of a submission: id, root, parent ('' for none), priority, max attempts,
 -- idempotency key ('' for none, made unique by tenant and owner), tenant, agent, wire version,
--- specification, index of the owner ('' for none).
+-- index of the owner ('' for none), specification.
 local SUBMISSION = 11
 
 -- Stores and queues a new job; `first` is the index of its values in ARGV.
 local function enqueue(first, root, parent)
-  local id, priority, max_attempts, idempotency, tenant, agent, wire, spec, owner =
+  local id, priority, max_attempts, idempotency, tenant, agent, wire, owner, spec =
     ARGV[first], unpack(ARGV, first + 3, first + SUBMISSION - 1)
   local sequence, now = redis.call('INCR', key('sequence')), now_ms()
   redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root,
