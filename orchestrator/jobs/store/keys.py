@@ -54,6 +54,10 @@ class Keys:
         """Sorted set: all job ids by time of submission."""
         return f"{self.prefix}:jobs"
 
+    def owned(self, owner_key: str) -> str:
+        """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""
+        return f"{self.prefix}:owned:{owner_key}"
+
     @property
     def live(self) -> str:
         """Set: the ids of jobs that have not ended."""
