@@ -87,6 +87,16 @@ def _host_name(host: str) -> str:
     return host.strip().lower()
 
 
+def _usable_key(key: SecretStr) -> SecretStr:
+    value = key.get_secret_value()
+    if len(value) < MIN_KEY_CHARACTERS or not value.isascii() or " " in value:
+        raise ValueError(
+            f"a key has at least {MIN_KEY_CHARACTERS} random characters, all of them ASCII and "
+            "none a space: openssl rand -hex 32"
+        )
+    return key
+
+
 Origin = Annotated[str, AfterValidator(_origin)]
 
 
@@ -97,7 +107,7 @@ class _Section(BaseModel):
 class StaticKey(_Section):
     """A key that the configuration gives, for containers; others are made by `fanout keys`."""
 
-    key: SecretStr = Field(min_length=MIN_KEY_CHARACTERS)
+    key: Annotated[SecretStr, AfterValidator(_usable_key)]
     """The key itself, 32 random characters or more: openssl rand -hex 32."""
     scopes: tuple[Scope, ...] = Field(min_length=1)
     """What it may do."""

@@ -30,11 +30,9 @@ class AuditEntry(BaseModel):
     action: str
     """As `job.submit`, `job.cancel`, `approval.answer`, `login`."""
     outcome: str
-    """`done`, `refused` (not allowed or not valid) or `failed`."""
+    """`done`, or why not: `not allowed`, `not found`, …."""
     target: str = ""
     """The id of the job or the approval."""
-    reason: str = ""
-    """Of a refusal: the name of the failure."""
     name: str = ""
     """Who: the name of the key, or the subject of the token."""
     credential: str = ""
