@@ -18,6 +18,7 @@ from fanout.orchestrator.embedded.python_process import helper_environment, pyth
 START_SECONDS = 60.0
 """Importing the libraries of the web takes several seconds on a busy machine."""
 POLL_SECONDS = 0.1
+"""Between two looks while it starts: a person does not notice it."""
 ANSWER_SECONDS = 5.0
 """For one look: a server of this machine answers within milliseconds, a busy one within seconds."""
 LOOPBACK = "127.0.0.1"
