@@ -56,7 +56,11 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (DeadlineExceeded, ExitCode.TIMED_OUT),
     (TimeoutError, ExitCode.TIMED_OUT),
 )
-_CODES_BY_NAME = {"EngineUnavailable": ExitCode.UNREACHABLE, "ModelNotConfigured": ExitCode.USAGE}
+_CODES_BY_NAME = {
+    "EngineUnavailable": ExitCode.UNREACHABLE,
+    "ModelNotConfigured": ExitCode.USAGE,
+    "PublicWithoutKeys": ExitCode.NOT_ALLOWED,
+}
 """Failures of packages that are not imported here: `workers` must not be, agents take seconds."""
 _READABLE = (
     JobFailure,
