@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 EVERYBODY = "*"
-"""As an owner: of all of the tenant; as a tenant: of all tenants. An operator's word only."""
+"""As an owner: all owners of the tenant; as a tenant: all tenants. Only by an operator's word."""
 
 
 class Scope(StrEnum):
