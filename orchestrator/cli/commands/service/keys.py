@@ -59,13 +59,13 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key for the service, and print it once."""
-    scopes = _scopes(scope or [])
+    scopes, name = _scopes(scope or []), _name("NAME", name)
     given = {
         "owner": _name("--owner", owner or name, everybody=owner is not None),
         "tenant": _name("--tenant", tenant, everybody=owner == EVERYBODY),
         "expires_at": None if expires is None else time.time() + _duration(expires),
     }
-    asyncio.run(_create(_name("NAME", name), scopes, as_json=as_json, **given))
+    asyncio.run(_create(name, scopes, as_json=as_json, **given))
 
 
 async def _create(name: str, scopes: Sequence[Scope], *, as_json: bool, **given: Any) -> None:
@@ -216,8 +216,8 @@ def _name(what: str, name: str, *, everybody: bool = False) -> str:
         return str(TypeAdapter(kind).validate_python(name))
     except ValidationError:
         pass
-    if name == EVERYBODY:
-        raise UsageProblem(f"{what} '*' needs --owner '*'.")
+    if name == EVERYBODY and what == "--tenant":
+        raise UsageProblem("--tenant '*' needs --owner '*'.")
     raise UsageProblem(
         f"{what} {name!r} is no name: it has letters, digits and _ . @ + : / | -, begins with a "
         f"letter or a digit, and has at most {MAX_NAME_CHARACTERS} characters."
