@@ -70,8 +70,21 @@ IMAGE_COMMANDS = {
 """Those of `fanout images`."""
 
 
+KEY_COMMANDS = {
+    "create": "service.keys.create",
+    "ls": "service.keys.ls",
+    "revoke": "service.keys.revoke",
+    "audit": "service.keys.audit",
+}
+"""Those of `fanout keys`."""
+
+
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _KeyCommands(LazyGroup):
+    functions = KEY_COMMANDS
 
 
 class _Commands(LazyGroup):
@@ -133,6 +146,12 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+keys = typer.Typer(
+    help="Make, list and revoke the keys of the service; read its audit log.",
+    cls=_KeyCommands,
+    no_args_is_help=True,
+)
+app.add_typer(keys, name="keys")
 
 
 def _print_version(requested: bool) -> None:

@@ -44,7 +44,7 @@ OF_OTHERS = frozenset(
     for name in (
         *("BLOBS_FOLDER", "DASHBOARD_PASSWORD", "FLOWER_PORT", "IMAGE_BASE", "REDIS_IMAGE"),
         *("REDIS_MAXMEMORY", "REDIS_MEMORY", "REDIS_PASSWORD", "REDIS_PORT", "SANDBOX_BASE"),
-        *("USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
+        *("SERVER_PASSWORD", "USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
     )
 )
 """Variables that docker-compose.yml and the Makefile use, some spelt like settings."""

@@ -1,0 +1,1 @@
+"""Commands of the service: who may ask it."""
