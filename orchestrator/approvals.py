@@ -65,6 +65,8 @@ class ApprovalAnswer(BaseModel):
     """A remark for the agent."""
     by: str = ""
     """Who answered: the ledger sets it to what Redis knows of the caller."""
+    person: str | None = None
+    """Whose decision the service passed on; None for an answer that did not come through it."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> ApprovalAnswer:

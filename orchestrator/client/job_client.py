@@ -218,6 +218,7 @@ class JobClient(JobReader):
         arguments: Mapping[str, JsonValue] | None = None,
         response: JsonValue = None,
         message: str = "",
+        person: str | None = None,
     ) -> str:
         """Answer an approval and return its job's id; the job resumes when it waits for no other.
 
@@ -227,6 +228,7 @@ class JobClient(JobReader):
             arguments: For `edit`: the complete arguments that the call runs with.
             response: For `respond`: what the agent gets as the tool's result.
             message: A remark for the agent.
+            person: Whose decision this is, if this program passes it on for somebody.
 
         Raises:
             InvalidAnswer: Arguments or a response are missing, not allowed or too long.
@@ -238,6 +240,7 @@ class JobClient(JobReader):
                 arguments=None if arguments is None else dict(arguments),
                 response=response,
                 message=message,
+                person=person,
             )
         except ValidationError as error:
             raise InvalidAnswer(f"The answer is incomplete: {error.errors()[0]['msg']}.") from None

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Self
 
 from redis.asyncio import Redis
 
 from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.client.job_pages import JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.journal import BEGINNING, Announcements, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.jobs.store.records import Ownership
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -47,6 +49,8 @@ Workers = list[WorkerInfo]
 Approvals = list[Approval]
 Accounts = list[JobAccount]
 PastRuns = list[PastRun]
+Usages = list[Usage]
+Events = list[JournalEvent]
 """Defined here because a method of the reader is called `list`."""
 
 
@@ -71,6 +75,12 @@ class JobReader:
         self._redis: Redis = connect(redis_url)
         self._records = JobRecords(self._redis, keys)
         self._journal = Journal(self._redis, keys)
+        self.changed_jobs = Announcements(self._redis, keys)
+
+    @property
+    def pages(self) -> JobPages:
+        """Pages of jobs, newest first."""
+        return JobPages(self._records)
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -110,6 +120,18 @@ class JobReader:
         """
         return (await self._explained([await self._records.get(job_id)]))[0]
 
+    async def owner_of(self, job_id: str) -> Ownership | None:
+        """Return to whom a job belongs; None when it does not exist."""
+        return await self._records.owner_of(job_id)
+
+    async def records(self, job_ids: Iterable[str]) -> Records:
+        """Return the records of those jobs that exist, without the reasons why queued ones wait."""
+        return await self._records.get_many(job_ids)
+
+    async def usages(self, job_ids: Sequence[str]) -> Usages:
+        """Return what each job and the jobs below it have used together."""
+        return await self._records.usage(job_ids)
+
     async def result(self, job_id: str) -> JobResult | None:
         """Return a job's result, None until it has ended.
 
@@ -144,6 +166,10 @@ class JobReader:
     async def approvals(self) -> Approvals:
         """Return the calls that wait for a person's decision, oldest first."""
         return await self._records.approvals()
+
+    async def job_of_approval(self, approval_id: str) -> str | None:
+        """Return the id of the job that waits, or waited, for an approval; None: unknown."""
+        return await self._records.job_of_approval(approval_id)
 
     async def knows_approval(self, approval_id: str) -> bool:
         """Return whether an approval has this id, waiting or answered."""
@@ -264,6 +290,10 @@ class JobReader:
         else:
             for event in await self._journal.read(job_id, after):
                 yield event
+
+    async def read_events(self, job_id: str, after: str, count: int) -> Events:
+        """Return the events of a journal after the id `after`, at most `count`; none of no job."""
+        return await self._journal.read(job_id, after, count)
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

@@ -34,7 +34,10 @@ MAX_CONVERSATION_BYTES = 32 * 1024**2
 """Of an earlier conversation: ten times the text that a large model's window holds. Each attempt of
 the new job keeps all of it in memory."""
 MIB = 1024**2
-TAKEN_OVER = ("agent", "tenant", "model", "output_schema", "verify", "max_reworks", "verify_merges")
+TAKEN_OVER = (
+    *("agent", "tenant", "owner", "model", "output_schema"),
+    *("verify", "max_reworks", "verify_merges"),
+)
 """What a continuation has from the earlier job unless its own specification sets it."""
 
 

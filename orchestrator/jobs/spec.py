@@ -35,6 +35,10 @@ EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")
 """The id of an entry of a journal."""
 
 
+MAX_OWNER_CHARACTERS = 256
+"""Of the name of an owner: an identity provider's subjects have up to 255."""
+
+
 class WireModel(BaseModel):
     """The base of all models that cross a boundary: frozen, and strict about unknown fields.
 
@@ -145,6 +149,9 @@ class JobSpec(WireModel):
     """The number of jobs above it in its tree."""
     tenant: str = Field(default="default", min_length=1, max_length=64)
     """Whose share of the workers it uses."""
+    owner: str = Field(default="", max_length=MAX_OWNER_CHARACTERS)
+    """Who may see and change it over the service, with all jobs below it; empty: nobody but those
+    who may see the jobs of all owners."""
     agent: AgentName = "general-purpose"
     """The definition of the agent that works on it."""
     description: str = Field(min_length=1, max_length=200_000)

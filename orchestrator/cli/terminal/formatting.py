@@ -193,7 +193,8 @@ def _format_todos(data: dict[str, Any]) -> str:
 
 def _format_answer(data: dict[str, Any]) -> str:
     rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
-    by = f" by {data['by']}" if data.get("by") else ""
+    who = data.get("person") or data.get("by")
+    by = f" by {who}" if who else ""
     return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
 
 

@@ -87,7 +87,7 @@ def answers_message(
 
 def _as_response(pending: PendingApproval, answer: ApprovalAnswer) -> dict[str, Any]:
     """Return the response to ADK's confirmation call, with the fingerprint of the shown call."""
-    given = answer.model_dump(mode="json", exclude={"by"}) | {"sha256": pending.sha256}
+    given = answer.model_dump(mode="json", exclude={"by", "person"}) | {"sha256": pending.sha256}
     payload = {name: value for name, value in given.items() if value not in (None, "")}
     return {"confirmed": answer.decision in ("approve", "edit"), "payload": payload}
 

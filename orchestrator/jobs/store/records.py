@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -23,6 +24,27 @@ from fanout.orchestrator.jobs.store.stored import (
     stored_approval,
 )
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+
+
+class Ownership(NamedTuple):
+    """To whom a job belongs."""
+
+    tenant: str
+    owner: str
+
+
+class JobSketch(NamedTuple):
+    """What lists of jobs are filtered by, without reading the whole record."""
+
+    id: str
+    state: str
+    tenant: str
+    owner: str
+    agent: str
+    root_id: str
+    parent_id: str
+    spec: str
+    """The specification, as it is stored."""
 
 
 class Records:
@@ -97,6 +119,56 @@ class Records:
                 return [job_id for _, job_id in sorted(zip(scores, ids, strict=True))]
             every: Any = await self._redis.zrange(self._keys.index, 0, -1)
         return list(every)
+
+    async def newest(
+        self, owner: str | None, before: int | None, count: int, *, live_only: bool = False
+    ) -> list[tuple[str, int]]:
+        """Return the ids of jobs with their positions in the order of submission, newest first.
+
+        Args:
+            owner: Only those of an owner, as `owner_key` returns it; None: all jobs.
+            before: Only those before this position; None: from the newest on.
+            count: At most so many.
+            live_only: Only those that have not ended.
+        """
+        index = self._keys.index if owner is None else self._keys.owned(owner)
+        below = "+inf" if before is None else f"({before}"
+        with redis_failures():
+            if live_only:
+                ids: Any = list(await self._redis.smembers(self._keys.live))
+                scores = await self._redis.zmscore(index, ids) if ids else []
+                found: Any = sorted(
+                    ((job_id, score) for job_id, score in zip(ids, scores, strict=True) if score),
+                    key=lambda pair: -pair[1],
+                )
+                found = [pair for pair in found if before is None or pair[1] < before][:count]
+            else:
+                found = await self._redis.zrevrangebyscore(
+                    index, below, "-inf", start=0, num=count, withscores=True
+                )
+        return [(job_id, int(score)) for job_id, score in found]
+
+    async def sketches(self, ids: Sequence[str]) -> list[JobSketch]:
+        """Return those jobs that exist, in the order of their ids; faster than records."""
+        fields = ["state", "tenant", "owned", "agent", "root", "parent", "spec"]
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(self._keys.job(job_id), fields)
+                answers = await pipe.execute()
+        found = zip(ids, answers, strict=True)
+        return [
+            JobSketch(job_id, state, tenant, _owner(owned), *others)
+            for job_id, (state, tenant, owned, *others) in found
+            if state
+        ]
+
+    async def owner_of(self, job_id: str) -> Ownership | None:
+        """Return to whom a job belongs; None when it does not exist."""
+        with redis_failures():
+            found: Any = await self._redis.hmget(self._keys.job(job_id), ["tenant", "owned"])
+        tenant, owned = found
+        return None if tenant is None else Ownership(tenant, _owner(owned))
 
     async def tree_ids(self, root_id: str) -> list[str]:
         """Return the ids of a tree's jobs, oldest first."""
@@ -177,6 +249,14 @@ class Records:
         with redis_failures():
             return bool(await self._redis.exists(self._keys.approval(approval_id)))
 
+    async def job_of_approval(self, approval_id: str) -> str | None:
+        """Return the id of the job that waits, or waited, for an approval; None: unknown."""
+        with redis_failures():
+            job_id: str | bytes | None = await self._redis.hget(
+                self._keys.approval(approval_id), "job"
+            )
+        return None if job_id is None else str(job_id)
+
     async def workers(self) -> list[WorkerInfo]:
         """Return the living workers, sorted by name."""
         now = await self.now_ms()
@@ -215,3 +295,8 @@ class Records:
                 for key in keys:
                     pipe.hgetall(key)
                 return await pipe.execute()
+
+
+def _owner(owned: str | None) -> str:
+    """Return the owner in the name of an owner's index; empty for a job without one."""
+    return json.loads(owned)[1] if owned else ""

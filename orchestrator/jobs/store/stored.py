@@ -31,7 +31,7 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     """
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
-    key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
+    key = _unique_key(spec)
     try:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
         wire = version_of(json.loads(stored))
@@ -45,8 +45,22 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
             "files of its workspace."
         )
     lane = (spec.tenant, spec.agent, wire)
-    parent_id = spec.parent_id or ""
-    return (spec.id, spec.root_id, parent_id, spec.priority, spec.max_attempts, key, *lane, stored)
+    order = (spec.priority, spec.max_attempts)
+    owned = owner_key(spec.tenant, spec.owner)
+    return (spec.id, spec.root_id, spec.parent_id or "", *order, key, owned, *lane, stored)
+
+
+def owner_key(tenant: str, owner: str) -> str:
+    """Return the text by which the jobs of an owner are indexed; empty for jobs without one."""
+    return json.dumps([tenant, owner]) if owner else ""
+
+
+def _unique_key(spec: JobSpec) -> str:
+    """Return the job's idempotency key, which is its owner's alone; empty without one."""
+    if not spec.idempotency_key:
+        return ""
+    owner = (spec.owner,) if spec.owner else ()
+    return json.dumps([spec.tenant, *owner, spec.idempotency_key])
 
 
 def spec_of(stored: str) -> JobSpec:

@@ -106,6 +106,7 @@ class ChildSpecs:
                 parent_id=parent.id,
                 depth=parent.depth + 1,
                 tenant=parent.tenant,
+                owner=parent.owner,
                 limits=self._limits_of(task.subagent_type, task.timeout_seconds),
                 interrupt_on=policies,
                 priority=parent.priority,

@@ -6,6 +6,7 @@
 --   held:<worker>    set: the jobs running on a worker
 --   host:<host>      set: the jobs running on a host
 --   tree:<root>      sorted set: all jobs of a tree by submission
+--   owned:<owner>    sorted set: the jobs of an owner of a tenant, by submission
 --   ended            sorted set: the ended jobs, by time of end
 --   children:<job>   set: the jobs that a job submitted
 --   awaited:<job>    set: the children for which a parked job waits
@@ -185,12 +186,13 @@ local function occupy(id, worker, host)
 end
 
 -- The number of values of a submission: id, root, parent ('' for none), priority, max attempts,
--- idempotency key ('' for none, made unique by tenant), tenant, agent, wire version, specification.
-local SUBMISSION = 10
+-- idempotency key ('' for none, made unique by tenant and owner), index of the owner ('' for none),
+-- tenant, agent, wire version, specification.
+local SUBMISSION = 11
 
 -- Stores and queues a new job; `first` is the index of its values in ARGV.
 local function enqueue(first, root, parent)
-  local id, priority, max_attempts, idempotency, tenant, agent, wire, spec =
+  local id, priority, max_attempts, idempotency, owner, tenant, agent, wire, spec =
     ARGV[first], unpack(ARGV, first + 3, first + SUBMISSION - 1)
   local sequence, now = redis.call('INCR', key('sequence')), now_ms()
   redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root,
@@ -203,6 +205,10 @@ local function enqueue(first, root, parent)
   end
   redis.call('ZADD', key('jobs'), sequence, id)
   redis.call('ZADD', key('tree', root), sequence, id)
+  if owner ~= '' then
+    redis.call('ZADD', key('owned', owner), sequence, id)
+    redis.call('HSET', key('job', id), 'owned', owner)
+  end
   redis.call('SADD', key('live'), id)
   if parent ~= '' then redis.call('SADD', key('children', parent), id) end
   enter_lane(id, root)

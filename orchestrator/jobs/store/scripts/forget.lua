@@ -6,7 +6,7 @@ even_if_full()
 local before, deleted = tonumber(ARGV[2]), {}
 local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(old) do
-  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency')
+  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned')
   if job[2] and redis.call('SISMEMBER', key('live'), job[2]) == 1 then
     redis.call('ZADD', key('ended'), now_ms(), id)
   else
@@ -20,6 +20,7 @@ for _, id in ipairs(old) do
     end
     if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
     if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
+    if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
     redis.call('DEL', key('job', id), key('journal', id), key('children', id))
     if id ~= job[1] then redis.call('DEL', key('usage', id)) end
     deleted[#deleted + 1] = id

@@ -1,0 +1,1 @@
+"""Who asks the service, and what they may do."""

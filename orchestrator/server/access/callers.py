@@ -1,0 +1,85 @@
+"""Who asks the service, and what that caller may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+EVERYBODY = "*"
+"""As an owner: all owners of the tenant; as a tenant: all tenants. Only by an operator's word."""
+
+
+class Scope(StrEnum):
+    """What a key may be used for."""
+
+    SUBMIT = "submit"
+    """Submit, cancel, retry and message jobs."""
+    READ = "read"
+    """Read jobs, journals, results and changes."""
+    APPROVE = "approve"
+    """Answer approvals."""
+    ADMIN = "admin"
+    """Read the metrics and the audit log."""
+
+
+class NotAuthenticated(Exception):
+    """The request has no credentials, or invalid ones; the text says what to send."""
+
+
+class NotAllowed(Exception):
+    """The caller lacks a scope; the text names it."""
+
+
+class AuthenticationUnavailable(Exception):
+    """The credentials cannot be checked at the moment."""
+
+
+class Owned(Protocol):
+    """What belongs to an owner of a tenant: a job's specification, record or index entry."""
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+
+    @property
+    def owner(self) -> str:
+        """The owner in that tenant."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks.
+
+    Args:
+        name: The name of the key, or the subject of the token.
+        owner: Whose jobs the caller sees and submits; `*`: sees those of everybody.
+        tenant: Whose share of the workers is used; `*`, with the owner `*`: sees all tenants.
+        scopes: What the caller may do.
+        key_id: The id of the key or of the session, for the audit log.
+    """
+
+    name: str
+    owner: str
+    tenant: str
+    scopes: frozenset[Scope]
+    key_id: str = ""
+
+    def require(self, scope: Scope) -> None:
+        """Check a scope.
+
+        Raises:
+            NotAllowed: The caller does not have it.
+        """
+        if scope not in self.scopes:
+            raise NotAllowed(f"This needs the scope {scope!r}, which {self.name} does not have.")
+
+    def owns(self, thing: Owned) -> bool:
+        """Return whether the caller may know of something."""
+        return self.tenant in (thing.tenant, EVERYBODY) and self.owner in (thing.owner, EVERYBODY)
+
+    @property
+    def submits_as(self) -> tuple[str, str]:
+        """The owner and the tenant of the jobs that the caller submits."""
+        owner = self.name if self.owner == EVERYBODY else self.owner
+        return owner, "default" if self.tenant == EVERYBODY else self.tenant

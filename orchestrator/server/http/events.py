@@ -1,0 +1,109 @@
+"""The routes of journals: server-sent events of one job, of many, and pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from sse_starlette import EventSourceResponse
+
+from fanout.orchestrator.jobs.store.journal import BEGINNING
+from fanout.orchestrator.server.access.callers import Scope
+from fanout.orchestrator.server.http.models import EventList, JobLine
+from fanout.orchestrator.server.http.requests import Jobs, Shared
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.problems import Problem
+
+PING_SECONDS = 15
+"""Between two comments on a silent stream: proxies close one on which nothing is sent."""
+RETRY_MS = 1_000
+"""After how long a browser connects again."""
+MAX_EVENTS = 1_000
+"""Of one page of a journal."""
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+After = Annotated[str | None, Query(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=50)]
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "The events."}
+}
+
+
+def stream(events: AsyncIterator[bytes]) -> EventSourceResponse:
+    """Return a response of events that a browser and a proxy leave open."""
+    return EventSourceResponse(
+        events, ping=PING_SECONDS, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    )
+
+
+@router.get("/jobs/{job_id}/events", response_class=Response, responses=EVENTS)
+async def events(
+    jobs: Jobs,
+    shared: Shared,
+    job_id: str,
+    after: After = None,
+    last_event_id: LastEventId = None,
+) -> EventSourceResponse:
+    """Stream a job's journal from its beginning, and new entries until the job's end.
+
+    `id` is the entry's id: with `Last-Event-ID` or `after`, the stream goes on behind it, on any
+    server. `event` is the entry's type and `data` the entry as JSON.
+    """
+    await jobs.get(job_id)
+    return stream(_begun(shared.feed.frames(job_id, _position(last_event_id or after))))
+
+
+async def _begun(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    async for one in frames:
+        yield one
+
+
+def _position(given: str | None) -> str:
+    if given is None:
+        return BEGINNING
+    milliseconds, _, number = given.partition("-")
+    if (
+        not milliseconds.isascii()
+        or not milliseconds.isdecimal()
+        or not (number or "0").isdecimal()
+    ):
+        raise Problem(400, "Last-Event-ID is the id of an event of this journal.")
+    return f"{milliseconds[:20]}-{number[:20] or 0}"
+
+
+@router.get("/jobs/{job_id}/logs")
+async def logs(
+    jobs: Jobs,
+    job_id: str,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = 200,
+) -> EventList:
+    """Return a page of a job's journal, oldest entry first."""
+    found = await jobs.read_events(job_id, _position(after), limit)
+    following = found[-1].id if len(found) == limit else None
+    return EventList(items=found, next_after=following)
+
+
+@router.get("/changes", response_class=Response, responses=EVENTS)
+async def changes(jobs: Jobs, shared: Shared) -> EventSourceResponse:
+    """Stream the caller's jobs whenever they change, as `job` events like the items of a list.
+
+    An event `missed` says that changes may have been missed: read the list again.
+    """
+    jobs.caller.require(Scope.READ)
+    return stream(_changed(jobs, shared.changed.batches()))
+
+
+async def _changed(jobs: OwnedJobs, batches: AsyncIterator[frozenset[str]]) -> AsyncIterator[bytes]:
+    async for ids in batches:
+        if not ids:
+            yield b"event: missed\ndata: {}\n\n"
+            continue
+        records = await jobs.owned_records(ids)
+        usages = await jobs.usages(records)
+        for record, usage in zip(records, usages, strict=True):
+            line = JobLine.of(record, usage).model_dump_json()
+            yield f"event: job\ndata: {line}\n\n".encode()

@@ -1,0 +1,200 @@
+"""The routes of jobs: submit, list, look, wait, cancel, retry, message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Query, Response
+from pydantic import Discriminator, Field, Tag
+
+from fanout.orchestrator.client.job_pages import JobFilter
+from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.server.http.models import (
+    MANY,
+    MAX_BATCH,
+    ONE,
+    JobLine,
+    JobList,
+    JobRequest,
+    JobView,
+    Message,
+    SubmittedJob,
+    SubmittedJobs,
+)
+from fanout.orchestrator.server.http.requests import Jobs
+from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
+from fanout.orchestrator.server.problems import Problem
+
+MAX_WAIT_SECONDS = 60
+"""Of one request: proxies close connections on which nothing is sent for a minute."""
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY_CHARACTERS)
+]
+
+
+OneOrMany = Annotated[
+    Annotated[JobRequest, Tag(ONE)]
+    | Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH), Tag(MANY)],
+    Discriminator(lambda body: MANY if isinstance(body, list) else ONE),
+]
+
+
+def links(job_id: str) -> dict[str, str]:
+    """Return the paths of what belongs to a job."""
+    path = f"/v1/jobs/{job_id}"
+    return {"self": path} | {name: f"{path}/{name}" for name in ("events", "patch", "tree")}
+
+
+@router.post("/jobs", status_code=201)
+async def submit(
+    jobs: Jobs,
+    response: Response,
+    body: Annotated[OneOrMany, Body()],
+    idempotency_key: IdempotencyKey = None,
+) -> SubmittedJob | SubmittedJobs:
+    """Submit a job, or a list of jobs: all of them or none.
+
+    With an `Idempotency-Key`, a repeated request returns the same ids; the items of a list have the
+    key with their number, unless they have an `idempotency_key` of their own. A list whose items
+    belong together is a tree if they have the same label.
+    """
+    if isinstance(body, JobRequest):
+        job_id = (await jobs.submit_many([_spec(body, idempotency_key)]))[0]
+        response.headers["Location"] = f"/v1/jobs/{job_id}"
+        return SubmittedJob(id=job_id, links=links(job_id))
+    keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
+    specs = [_spec(one, key) for one, key in zip(body, keys, strict=True)]
+    return SubmittedJobs(job_ids=await jobs.submit_many(specs))
+
+
+def _spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
+    key = request.idempotency_key or idempotency_key
+    return request.spec(**({"idempotency_key": key} if key else {}))
+
+
+@router.get("/jobs")
+async def list_jobs(
+    jobs: Jobs,
+    *,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    label: Annotated[list[str] | None, Query(max_length=20)] = None,
+    agent: Annotated[str | None, Query(max_length=64)] = None,
+    root: Annotated[str | None, Query(max_length=64)] = None,
+    roots_only: bool = False,
+    q: Annotated[str, Query(max_length=200)] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+) -> JobList:
+    """List the caller's jobs, newest first.
+
+    `state` and `label` (`name=value`) may be given several times; `q` is a part of the id, the
+    agent, the description or a label. A page may have fewer jobs than `limit` although more follow:
+    go on while there is a `next_cursor`.
+    """
+    wanted = JobFilter(
+        states=set(state) if state else None,
+        labels=_labels(label or []),
+        agent=agent,
+        root_id=root,
+        roots_only=roots_only,
+        text=q,
+    )
+    page = await jobs.page(wanted, position_of(cursor), limit)
+    usages = await jobs.usages(page.records)
+    lines = [JobLine.of(one, used) for one, used in zip(page.records, usages, strict=True)]
+    return JobList(items=lines, next_cursor=cursor_of(page.next))
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    pairs = [label.partition("=") for label in given]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise Problem(422, "A label is given as name=value.")
+    return {name: value for name, _, value in pairs}
+
+
+@router.get("/jobs/{job_id}")
+async def get(
+    jobs: Jobs,
+    job_id: str,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0,
+) -> JobView:
+    """Return a job, and its result when it has ended.
+
+    `wait` is the number of seconds for which the answer may be delayed until the job ends.
+    """
+    if wait:
+        await jobs.wait(job_id, wait)
+    return await _view(jobs, job_id)
+
+
+async def _view(jobs: Jobs, job_id: str) -> JobView:
+    record = await jobs.get(job_id)
+    result = await jobs.result(job_id)
+    usage = await jobs.usage(job_id)
+    return JobView(**record.model_dump(), result=result, usage=usage, links=links(job_id))
+
+
+@router.get("/jobs/{job_id}/result")
+async def result(jobs: Jobs, job_id: str) -> JobResult:
+    """Return the result of a job that has ended."""
+    found = await jobs.result(job_id)
+    if found is None:
+        raise Problem(409, f"Job {job_id} has not ended: wait for it (GET /v1/jobs/ID?wait=30).")
+    return found
+
+
+@router.post("/jobs/{job_id}:cancel", status_code=202)
+async def cancel(jobs: Jobs, job_id: str) -> JobView:
+    """Cancel a job and those below it; one that has ended does not change."""
+    await jobs.cancel(job_id)
+    return await _view(jobs, job_id)
+
+
+@router.post("/jobs/{job_id}:retry", status_code=201)
+async def retry(jobs: Jobs, response: Response, job_id: str) -> SubmittedJob:
+    """Submit the same job again, and return the new one."""
+    new_id = await jobs.retry(job_id)
+    response.headers["Location"] = f"/v1/jobs/{new_id}"
+    return SubmittedJob(id=new_id, links=links(new_id))
+
+
+@router.post("/jobs/{job_id}:tell", status_code=204)
+async def tell(jobs: Jobs, job_id: str, message: Message) -> None:
+    """Send a message to the agent of a job that has not ended."""
+    await jobs.send(job_id, message.text)
+
+
+@router.get("/jobs/{job_id}/children")
+async def children(jobs: Jobs, job_id: str) -> JobList:
+    """Return the jobs that a job has submitted, oldest first."""
+    found = [one for one in await jobs.tree(job_id) if one.parent_id == job_id]
+    return JobList(items=[JobLine.of(one) for one in found])
+
+
+@router.get("/jobs/{job_id}/tree")
+async def tree(jobs: Jobs, job_id: str) -> JobList:
+    """Return all jobs of a job's tree, parents before children."""
+    return JobList(items=[JobLine.of(one) for one in await jobs.tree(job_id)])
+
+
+@router.get(
+    "/jobs/{job_id}/patch",
+    response_class=Response,
+    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}},
+)
+async def patch(jobs: Jobs, job_id: str) -> Response:
+    """Return what a job has changed, as a patch for `git apply`; empty when it changed nothing."""
+    found = await result(jobs, job_id)
+    content = b""
+    if found.changes is not None:
+        async with jobs.changes(job_id) as bundle:
+            content = await asyncio.to_thread(bundle.patch)
+    name = f'attachment; filename="{job_id}.patch"'
+    return Response(content, media_type="text/x-diff", headers={"Content-Disposition": name})

@@ -1,0 +1,226 @@
+"""The bodies of requests and responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from fanout.orchestrator.approvals import Decision, InterruptOn
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.spec import (
+    AgentName,
+    BlobId,
+    EventId,
+    JobId,
+    JobSpec,
+    Limits,
+    MaxReworks,
+    ShellCommand,
+)
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+
+MAX_BATCH = 1_000
+"""Jobs of one request: they are stored within half a second."""
+SHOWN_CHARACTERS = 500
+"""Of a description in a list; the job itself has all of it."""
+
+ONE, MANY = "one job", "many jobs"
+"""The two kinds of a submission's body; `problems` leaves them out of the place of an error."""
+
+Labels = dict[
+    Annotated[str, Field(min_length=1, max_length=100)], Annotated[str, Field(max_length=1_000)]
+]
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobRequest(_Body):
+    """A job to be submitted."""
+
+    description: Text = Field(min_length=1, max_length=200_000, pattern=r"\S")
+    """The task, in plain language."""
+    agent: AgentName = "general-purpose"
+    """The agent definition that works on it."""
+    context: Text | None = Field(default=None, max_length=1_000_000)
+    """Further text for the agent."""
+    model: str | None = Field(default=None, max_length=200)
+    """Overrides the agent definition's."""
+    snapshot: BlobId | None = None
+    """The workspace that it starts from, as `POST /v1/snapshots` returns it; null: an empty one."""
+    continues: JobId | None = None
+    """A job that has ended, whose conversation and files this one goes on with."""
+    at: EventId | None = None
+    """A checkpoint of that job from which this one goes on; null: its end."""
+    output_schema: dict[str, JsonValue] | None = None
+    """A JSON Schema that the answer has to fit."""
+    verify: ShellCommand | None = None
+    """A command that has to exit with 0 in the sandbox before the job succeeds."""
+    verify_merges: ShellCommand | None = None
+    """A command that has to exit with 0 before changes of tasks are kept."""
+    max_reworks: MaxReworks | None = None
+    """How often the agent may mend what does not pass."""
+    limits: Limits = Limits()
+    """Override the agent definition's."""
+    interrupt_on: InterruptOn = Field(default_factory=dict)
+    """Tools that a person has to approve, beside those of the definition."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Within a tree, jobs of higher priority run first."""
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    """How often it is begun, before the loss of workers is its failure."""
+    labels: Labels = Field(default_factory=dict, max_length=50)
+    """For filters and reports."""
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY_CHARACTERS)
+    """A second submission with this key is the same job."""
+    traceparent: str | None = Field(default=None, max_length=200)
+    """The W3C trace context that the job's spans belong to."""
+
+    @model_validator(mode="after")
+    def _point_is_of_a_job(self) -> JobRequest:
+        if self.at is not None and self.continues is None:
+            raise ValueError("at is a point of the job that continues names")
+        return self
+
+    def spec(self, **fields: Any) -> JobSpec:
+        """Return the job's specification.
+
+        What was not given is not set: a continuation takes it from the earlier job.
+
+        Args:
+            fields: Values that override or add to those of the request.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return JobSpec.model_validate({**given, **fields})
+
+
+class SubmittedJob(_Body):
+    """The answer to a submission."""
+
+    id: JobId
+    links: dict[str, str]
+
+
+class SubmittedJobs(_Body):
+    """The answer to the submission of a list: the ids in its order."""
+
+    job_ids: list[JobId]
+
+
+class JobView(JobRecord):
+    """A job, and its result when it has ended."""
+
+    result: JobResult | None = None
+    usage: Usage | None = None
+    """What it and the jobs below it have used together."""
+    links: dict[str, str] = Field(default_factory=dict)
+
+
+class JobLine(_Body):
+    """A job in a list."""
+
+    id: JobId
+    root_id: JobId
+    parent_id: JobId | None
+    depth: int
+    tenant: str
+    owner: str
+    agent: str
+    description: str
+    """Its beginning."""
+    model: str | None
+    continues: JobId | None
+    labels: dict[str, str]
+    state: str
+    attempt: int
+    worker: str | None
+    submitted_at: float
+    started_at: float | None
+    finished_at: float | None
+    waiting_for: str | None
+    approvals: tuple[str, ...]
+    last_event: str | None
+    reason: str | None
+    usage: Usage | None = None
+    """What it and the jobs below it have used together."""
+
+    @classmethod
+    def of(cls, record: JobRecord, usage: Usage | None = None) -> JobLine:
+        """Return the line of a job."""
+        fields = record.model_dump(include=set(cls.model_fields))
+        fields["description"] = record.description[:SHOWN_CHARACTERS]
+        return cls.model_construct(**fields, usage=usage)
+
+
+class JobList(_Body):
+    """A page of jobs, newest first."""
+
+    items: list[JobLine]
+    next_cursor: str | None = None
+    """For the next page; null at the end."""
+
+
+class EventList(_Body):
+    """A page of a journal."""
+
+    items: list[JournalEvent]
+    next_after: str | None = None
+    """The value of `after` for the next page; null at the end, as far as it is written."""
+
+
+class ApprovalList(_Body):
+    """The calls that wait for a decision."""
+
+    items: list[Approval]
+
+
+class ApprovalDecision(_Body):
+    """A person's decision about a call."""
+
+    decision: Decision
+    message: Text = Field(default="", max_length=20_000)
+    arguments: dict[str, JsonValue] | None = None
+    """For `edit`: the complete arguments that the call runs with."""
+    response: JsonValue = None
+    """For `respond`: what the agent gets as the tool's result."""
+
+
+class Answered(_Body):
+    """An approval that was answered."""
+
+    id: str
+    job_id: JobId
+
+
+class Message(_Body):
+    """A message for a job's agent."""
+
+    text: Text = Field(min_length=1, max_length=20_000, pattern=r"\S")
+
+
+class AgentLine(_Body):
+    """An agent that jobs may name."""
+
+    name: str
+    description: str
+    model: str | None
+    subagents: list[str]
+
+
+class AgentList(_Body):
+    """The agents that jobs may name."""
+
+    items: list[AgentLine]

@@ -1,0 +1,52 @@
+"""What a request brings: its caller's jobs, and what belongs to the whole application."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
+from fanout.orchestrator.server.changed_jobs import ChangedJobs
+from fanout.orchestrator.server.event_feed import EventFeed
+from fanout.orchestrator.server.owned_jobs import Audit, OwnedJobs
+
+
+@dataclass(frozen=True)
+class Service:
+    """What all requests of one server process share."""
+
+    client: JobClient
+    feed: EventFeed
+    changed: ChangedJobs
+    audit: Audit
+
+
+def service_of(request: Request) -> Service:
+    """Return what all requests share."""
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who asks, as the authentication found.
+
+    Raises:
+        NotAuthenticated: Nobody in particular.
+    """
+    caller = request.scope.get("state", {}).get("caller")
+    if not isinstance(caller, Caller):
+        raise NotAuthenticated("Send a key as `Authorization: Bearer …` (fanout keys create).")
+    return caller
+
+
+def jobs_of(request: Request) -> OwnedJobs:
+    """Return the jobs of the caller."""
+    service = service_of(request)
+    return OwnedJobs(service.client, caller_of(request), service.audit)
+
+
+Jobs = Annotated[OwnedJobs, Depends(jobs_of)]
+Shared = Annotated[Service, Depends(service_of)]

@@ -1,0 +1,108 @@
+"""What happens to every request before and after its route: id, limit of the body, headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fanout.orchestrator.server.problems import problem_response
+
+REQUEST_ID = "x-request-id"
+_USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+
+
+class RequestIds:
+    """Gives every request an id, which its response and its problems carry.
+
+    Args:
+        app: The application.
+        headers: Headers of all responses, unless a response has them itself.
+    """
+
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
+        self._app = app
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        request_id = given if _USABLE_ID.fullmatch(given) else uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = request_id
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, by their announced and by their real length.
+
+    Args:
+        app: The application.
+        max_bytes: Of a body.
+        larger: Path prefix -> another maximum.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._larger = larger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limits = (size for prefix, size in self._larger.items() if scope["path"].startswith(prefix))
+        limit = next(limits, self._max_bytes)
+        announced = Headers(scope=scope).get("content-length", "0")
+        received = 0
+        is_begun = False
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _TooLarge
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        if announced.isdecimal() and int(announced) > limit:
+            await _refuse(limit, scope, receive, send)
+            return
+        try:
+            await self._app(scope, counted, noted)
+        except _TooLarge:
+            if is_begun:
+                raise
+            await _refuse(limit, scope, receive, send)
+
+
+async def _refuse(limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+    detail = f"The body has more than {limit:,} bytes: send less at once."
+    response = problem_response(Request(scope), 413, detail)
+    response.headers["Connection"] = "close"
+    await response(scope, receive, send)

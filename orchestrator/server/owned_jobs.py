@@ -1,0 +1,267 @@
+"""`OwnedJobs`: what one caller may do with jobs.
+
+All doors of the service use it, so none of them can show or change another owner's job: such a job
+does not exist for the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from fanout.orchestrator.approvals import Decision
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.job_pages import JobFilter, JobPage
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllowed, Scope
+
+MAX_ID_CHARACTERS = 64
+"""Of a job's id (`JobId`): a longer one does not exist."""
+
+
+class Audit(Protocol):
+    """Where it is recorded who has changed what."""
+
+    async def record(
+        self, caller: Caller, action: str, target: str = "", outcome: str = "done"
+    ) -> None:
+        """Add one record.
+
+        Args:
+            caller: Who asked.
+            action: What was asked for, such as `job.cancel`.
+            target: The id of the job or approval.
+            outcome: `done`, or why not.
+        """
+
+
+class KeyReused(Exception):
+    """An idempotency key was used before for a different job."""
+
+
+class OwnedJobs:
+    """The jobs of one caller.
+
+    Every method raises `NotAllowed` when the caller lacks the scope, `UnknownJob` for a job that
+    does not exist or belongs to another owner, and `LedgerUnavailable` when Redis does not respond.
+
+    Args:
+        client: The connection of the service.
+        caller: Who asks.
+        audit: Where changes are recorded.
+    """
+
+    def __init__(self, client: JobClient, caller: Caller, audit: Audit) -> None:
+        self._client = client
+        self._audit = audit
+        self.caller = caller
+
+    @property
+    def definitions(self) -> AgentDefinitions:
+        """The agents that jobs may name."""
+        return self._client.definitions
+
+    async def submit_many(self, specs: Sequence[JobSpec]) -> list[str]:
+        """Store jobs of the caller, all or none, and return their ids in order.
+
+        Raises:
+            KeyReused: An idempotency key was used before for a different job.
+            UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
+        """
+        await self._may("job.submit", Scope.SUBMIT)
+        owner, tenant = self.caller.submits_as
+        for spec in specs:
+            if spec.continues:
+                await self._check(spec.continues)
+        owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
+        known = await self._client.records(spec.id for spec in owned)
+        if any(not self.caller.owns(record) for record in known):
+            raise KeyReused("A job has this id already: use another one, or none.")
+        ids = await self._client.submit_many([(spec, None) for spec in owned])
+        await self._check_repeated(owned, ids)
+        for job_id in ids:
+            await self._audit.record(self.caller, "job.submit", job_id)
+        return ids
+
+    async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
+        """Refuse a key or an id that names an earlier job with another task."""
+        repeated = {job_id: spec for spec, job_id in zip(specs, ids, strict=True)}
+        given = ("agent", "description", "context", "snapshot", "model", "continues", "labels")
+        for record in await self._client.records(repeated):
+            spec = repeated[record.id]
+            if any(getattr(record, name) != getattr(spec, name) for name in given):
+                raise KeyReused(
+                    f"This idempotency key or id was used for job {record.id}, with another task: "
+                    "use a new key."
+                )
+
+    async def get(self, job_id: str) -> JobRecord:
+        """Return a job's record."""
+        await self._read(job_id)
+        return await self._client.get(job_id)
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """Return a job's result, None until it has ended."""
+        await self._read(job_id)
+        return await self._client.result(job_id)
+
+    async def wait(self, job_id: str, timeout_seconds: float) -> JobResult | None:
+        """Wait for a job's end and return its result, None when it has not ended in this time."""
+        await self._read(job_id)
+        try:
+            return await self._client.wait(job_id, timeout_seconds)
+        except TimeoutError:
+            return None
+
+    async def tree(self, job_id: str) -> list[JobRecord]:
+        """Return all jobs of a job's tree, parents before children."""
+        await self._read(job_id)
+        return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
+
+    async def usage(self, job_id: str) -> Usage:
+        """Return what a job and the jobs below it have used together."""
+        await self._read(job_id)
+        return await self._client.usage(job_id)
+
+    async def usages(self, records: Sequence[JobRecord]) -> list[Usage]:
+        """Return what each of the caller's jobs, and the jobs below it, have used together."""
+        self.caller.require(Scope.READ)
+        return await self._client.usages([one.id for one in records if self.caller.owns(one)])
+
+    async def events(self, job_id: str, after: str) -> AsyncIterator[JournalEvent]:
+        """Yield the events of a job's journal after an id, and new ones, until the job's end."""
+        await self._read(job_id)
+        async for event in self._client.events(job_id, after):
+            yield event
+
+    async def read_events(self, job_id: str, after: str, count: int) -> list[JournalEvent]:
+        """Return the events of a job's journal after an id, at most `count`."""
+        await self._read(job_id)
+        return await self._client.read_events(job_id, after, count)
+
+    async def session_event(self, entry: JournalEvent) -> bytes | None:
+        """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none."""
+        self.caller.require(Scope.READ)
+        return await self._client.session_event(entry)
+
+    @asynccontextmanager
+    async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:
+        """Open the change bundle of a job that has ended, as `JobClient.changes`."""
+        await self._read(job_id)
+        async with self._client.changes(job_id) as bundle:
+            yield bundle
+
+    async def page(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
+        """Return some of the caller's jobs, newest first."""
+        self.caller.require(Scope.READ)
+        mine = replace(
+            wanted,
+            tenant=None if self.caller.tenant == EVERYBODY else self.caller.tenant,
+            owner=None if self.caller.owner == EVERYBODY else self.caller.owner,
+        )
+        return await self._client.pages.page(mine, before, limit)
+
+    async def owned_records(self, job_ids: Iterable[str]) -> list[JobRecord]:
+        """Return the records of those jobs that are the caller's."""
+        self.caller.require(Scope.READ)
+        return [one for one in await self._client.records(job_ids) if self.caller.owns(one)]
+
+    async def cancel(self, job_id: str) -> JobRecord:
+        """Cancel a job and its descendants, and return its record from before."""
+        await self._change("job.cancel", job_id)
+        record = await self._client.cancel(job_id)
+        await self._audit.record(self.caller, "job.cancel", job_id)
+        return record
+
+    async def retry(self, job_id: str) -> str:
+        """Submit the same job again as a tree of its own, and return the new id."""
+        await self._change("job.retry", job_id)
+        new_id = await self._client.retry(job_id)
+        await self._audit.record(self.caller, "job.retry", job_id)
+        return new_id
+
+    async def send(self, job_id: str, text: str) -> None:
+        """Send a message to a job's agent.
+
+        Raises:
+            InvalidJob: The job has ended, or the message is empty or too long.
+        """
+        await self._change("job.tell", job_id)
+        await self._client.send(job_id, text)
+        await self._audit.record(self.caller, "job.tell", job_id)
+
+    async def approvals(self) -> list[Approval]:
+        """Return the calls of the caller's jobs that wait for a decision, oldest first."""
+        self.caller.require(Scope.READ)
+        found = await self._client.approvals()
+        mine = {one.id for one in await self.owned_records({one.job_id for one in found})}
+        return [one for one in found if one.job_id in mine]
+
+    async def answer(
+        self,
+        approval_id: str,
+        decision: Decision,
+        *,
+        arguments: Mapping[str, JsonValue] | None = None,
+        response: JsonValue = None,
+        message: str = "",
+    ) -> str:
+        """Answer an approval of one of the caller's jobs, and return the job's id.
+
+        Raises:
+            UnknownApproval: It does not exist, or is another owner's.
+            ApprovalRefused: The answer was rejected; the text says why.
+        """
+        await self._may("approval.answer", Scope.APPROVE, approval_id)
+        job_id = await self._client.job_of_approval(approval_id)
+        ownership = None if job_id is None else await self._client.owner_of(job_id)
+        if ownership is None or not self.caller.owns(ownership):
+            raise UnknownApproval(f"There is no approval {approval_id[:MAX_ID_CHARACTERS]}.")
+        await self._client.answer(
+            approval_id,
+            decision,
+            arguments=arguments,
+            response=response,
+            message=message,
+            person=self.caller.name,
+        )
+        await self._audit.record(self.caller, f"approval.{decision}", approval_id)
+        return str(job_id)
+
+    async def _read(self, job_id: str) -> None:
+        self.caller.require(Scope.READ)
+        await self._check(job_id)
+
+    async def _change(self, action: str, job_id: str) -> None:
+        await self._may(action, Scope.SUBMIT, job_id)
+        try:
+            await self._check(job_id)
+        except UnknownJob:
+            await self._audit.record(self.caller, action, job_id[:MAX_ID_CHARACTERS], "not found")
+            raise
+
+    async def _may(self, action: str, scope: Scope, target: str = "") -> None:
+        try:
+            self.caller.require(scope)
+        except NotAllowed:
+            target = target[:MAX_ID_CHARACTERS]
+            await self._audit.record(self.caller, action, target, "not allowed")
+            raise
+
+    async def _check(self, job_id: str) -> None:
+        ownership = None
+        if len(job_id) <= MAX_ID_CHARACTERS:
+            ownership = await self._client.owner_of(job_id)
+        if ownership is None or not self.caller.owns(ownership):
+            raise UnknownJob(f"There is no job {job_id[:MAX_ID_CHARACTERS]}.")

@@ -1,0 +1,165 @@
+"""Errors as RFC 9457 problems: one sentence that says what to do, and the request's id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from fanout.orchestrator.jobs.failures import (
+    AnsweredAlready,
+    ApprovalRefused,
+    BlobMissing,
+    InvalidJob,
+    JobFailure,
+    LedgerUnavailable,
+    LimitExceeded,
+    UnknownApproval,
+    UnknownJob,
+)
+from fanout.orchestrator.server.access.callers import (
+    AuthenticationUnavailable,
+    NotAllowed,
+    NotAuthenticated,
+)
+from fanout.orchestrator.server.owned_jobs import KeyReused
+
+log = structlog.get_logger(__name__)
+
+PROBLEM = "application/problem+json"
+
+STATUS: Mapping[type[Exception], int] = {
+    UnknownJob: 404,
+    UnknownApproval: 404,
+    BlobMissing: 410,
+    AnsweredAlready: 409,
+    ApprovalRefused: 422,
+    LimitExceeded: 422,
+    InvalidJob: 422,
+    KeyReused: 409,
+    LedgerUnavailable: 503,
+    NotAuthenticated: 401,
+    NotAllowed: 403,
+    AuthenticationUnavailable: 503,
+}
+"""What each failure is in HTTP; of a class that is not here, what its base is."""
+
+RETRY_SECONDS = 2
+"""Until the next try after an outage of Redis: it is back within seconds after a restart."""
+
+
+class Problem(Exception):
+    """A request that cannot be served; it becomes the response.
+
+    Args:
+        status: The status of the response.
+        detail: One sentence that says what to do.
+        headers: Further headers.
+        fields: Further members of the problem.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **fields: object,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers or {}
+        self.fields = fields
+
+
+def status_of(failure: Exception) -> int:
+    """Return the status of a failure."""
+    if isinstance(failure, Problem):
+        return failure.status
+    return next((STATUS[kind] for kind in type(failure).__mro__ if kind in STATUS), 500)
+
+
+def problem_response(
+    request: Request, status: int, detail: str, *, name: str = "", **fields: object
+) -> JSONResponse:
+    """Return a problem.
+
+    Args:
+        request: The request.
+        status: The status.
+        detail: What is wrong and what to do, in one sentence.
+        name: The failure's name; by default that of the status.
+        fields: Further members.
+    """
+    title = HTTPStatus(status).phrase
+    body = {
+        "type": f"urn:fanout:problem:{name}" if name else "about:blank",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "request_id": request.scope.get("state", {}).get("request_id", ""),
+        **fields,
+    }
+    response = JSONResponse(body, status, media_type=PROBLEM)
+    if status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
+
+
+def add_problems(app: FastAPI) -> None:
+    """Turn every failure of a route into a problem."""
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+    for kind in (*STATUS, JobFailure, Problem):
+        app.add_exception_handler(kind, _failure)
+
+
+async def _failure(request: Request, failure: Exception) -> JSONResponse:
+    status = status_of(failure)
+    fields = failure.fields if isinstance(failure, Problem) else {}
+    name = "" if isinstance(failure, Problem) else type(failure).__name__
+    response = problem_response(request, status, str(failure), name=name, **fields)
+    if isinstance(failure, Problem):
+        response.headers.update(failure.headers)
+    return response
+
+
+async def _http(request: Request, failure: Exception) -> JSONResponse:
+    if not isinstance(failure, HTTPException):
+        raise TypeError(failure)
+    response = problem_response(request, failure.status_code, failure.detail)
+    response.headers.update(failure.headers or {})
+    return response
+
+
+async def _invalid(request: Request, failure: Exception) -> JSONResponse:
+    """Return what is wrong with a request, without the values: they may be prompts or keys."""
+    if not isinstance(failure, RequestValidationError):
+        raise TypeError(failure)
+    errors = [
+        {"at": ".".join(map(str, filter(_is_shown, one["loc"]))), "problem": one["msg"]}
+        for one in failure.errors()
+    ]
+    detail = f"{errors[0]['at']}: {errors[0]['problem']}." if errors else "The request is invalid."
+    return problem_response(request, 422, detail, name="InvalidRequest", errors=errors)
+
+
+def _is_shown(step: object) -> bool:
+    """Return whether a step of an error's place is part of the body, and no name of a type."""
+    return not isinstance(step, str) or step.replace("-", "_").isidentifier()
+
+
+async def _unexpected(request: Request, failure: Exception) -> JSONResponse:
+    """Report a fault of ours by the request's id only: its text may hold secrets."""
+    log.error("request failed", kind=type(failure).__name__, path=request.scope.get("path"))
+    return problem_response(
+        request, 500, "This is a fault of the service; its log has the request's id."
+    )
