@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -66,6 +67,22 @@ def _usable_method(method: str) -> str:
     if not _TOKEN.fullmatch(method) or method.upper() != method or method == "CONNECT":
         raise ValueError("a method is a word such as GET or POST")
     return method
+
+
+def usable_url(url: str) -> str:
+    """Return the address of a service.
+
+    Raises:
+        ValueError: It is not one of HTTP, or holds a password.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("a url begins with http:// or https:// and names a host")
+    if parts.username or parts.password:
+        raise ValueError(
+            "a url holds no password; name it in headers, as ${NAME}, or in credentials"
+        )
+    return url
 
 
 def usable_value(value: str) -> str:

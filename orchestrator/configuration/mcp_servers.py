@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fanout.orchestrator.configuration.urls import usable_url
+from fanout.orchestrator.configuration.credentials import usable_url
 from fanout.orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from fanout.orchestrator.configuration.credentials import HeaderCredential
-from fanout.orchestrator.configuration.urls import usable_url
+from fanout.orchestrator.configuration.credentials import HeaderCredential, usable_url
 from fanout.orchestrator.jobs.spec import WireModel
 
 DEFAULT_MAX_BYTES = 16 * 1024**2
