@@ -46,6 +46,7 @@ COMMANDS = {
     "fork": "submission.fork",
     "retry": "submission.retry",
     "worker": "processes.worker",
+    "serve": "setup.serve.serve",
     "flower": "processes.flower",
     "up": "processes.up",
     "down": "processes.down",
