@@ -25,6 +25,10 @@ HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
 EXAMPLES = {
+    "FANOUT_API__ALLOWED_ORIGINS": '["https://app.example.com"]',
+    "FANOUT_API__KEYS": '{"ci": {"key": "…", "scopes": ["submit", "read"]}}',
+    "FANOUT_API__TRUSTED_HOSTS": '["fanout.example.com"]',
+    "FANOUT_API__TRUSTED_PROXIES": '["192.0.2.1"]',
     "FANOUT_APPROVERS": '["alice", "bob"]',
     "FANOUT_CEILINGS__NETWORK": '["pypi.org"]',
     "FANOUT_LIMITS__NETWORK": '["pypi.org"]',

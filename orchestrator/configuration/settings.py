@@ -31,6 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
@@ -248,6 +249,7 @@ class Settings(BaseSettings):
     """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
     queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
+    api: ApiSettings = ApiSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""

@@ -16,6 +16,7 @@ DISTRIBUTIONS = {
     "dotenv": "python-dotenv",
     "google.adk": "google-adk",
     "google.genai": "google-genai",
+    "jwt": "pyjwt",
     "ulid": "python-ulid",
     "yaml": "pyyaml",
 }
