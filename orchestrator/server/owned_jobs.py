@@ -90,8 +90,8 @@ class OwnedJobs:
             raise KeyReused("A job has this id already: use another one, or none.")
         ids = await self._client.submit_many([(spec, None) for spec in owned])
         await self._check_repeated(owned, ids)
-        for job_id in ids:
-            await self._audit.record(self.caller, "job.submit", job_id)
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        await self._audit.record(self.caller, "job.submit", f"{ids[0]}{more}")
         return ids
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
