@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import httpx
@@ -189,7 +188,7 @@ def _failures() -> Iterator[None]:
         yield
     except (A2AError, httpx.HTTPError, httpx.StreamError, ParseError) as error:
         raise _failure(error) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:  # parsers of the SDK
         raise AgentFailed("The remote agent sent an answer that is not A2A.") from error
 
 
