@@ -12,6 +12,7 @@ import pytest
 from a2a.types import Message, Part, Role
 from pydantic import SecretStr
 
+from fanout.orchestrator.configuration.credentials import HeaderCredential
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob, RemoteAgentUnavailable
 from fanout.orchestrator.remote_agents.connection import connect
@@ -19,6 +20,7 @@ from fanout.workers.agent.remote.received_files import workspace_path
 
 URL = "https://agent.example"
 KEY = SecretStr("canary-key-0017")
+CREDENTIALS = (HeaderCredential(secret="REMOTE_KEY"),)
 CARD = {
     "name": "remote",
     "description": "It lies.",
@@ -48,15 +50,15 @@ class Service:
         return self.card if request.method == "GET" else self.answer(request)
 
     async def task(self, **options: Any) -> None:
-        definition = RemoteAgentDefinition(url=URL, **options)
-        async with connect(definition, {"Authorization": KEY}) as remote:
+        definition = RemoteAgentDefinition(url=URL, credentials=CREDENTIALS, **options)
+        async with connect(definition, {"REMOTE_KEY": KEY}) as remote:
             await remote.task("t1")
 
     async def send(self) -> int:
         """Send a message and count the updates that come back."""
         message = Message(message_id="m1", role=Role.ROLE_USER, parts=[Part(text="hello")])
-        definition = RemoteAgentDefinition(url=URL, max_bytes=20_000)
-        async with connect(definition, {"Authorization": KEY}) as remote:
+        definition = RemoteAgentDefinition(url=URL, credentials=CREDENTIALS, max_bytes=20_000)
+        async with connect(definition, {"REMOTE_KEY": KEY}) as remote:
             return len([update async for update in remote.send(message, 5)])
 
 
