@@ -60,8 +60,10 @@ _CODES_BY_NAME = {
     "EngineUnavailable": ExitCode.UNREACHABLE,
     "ModelNotConfigured": ExitCode.USAGE,
     "PublicWithoutKeys": ExitCode.NOT_ALLOWED,
+    "AddressUnusable": ExitCode.USAGE,
 }
-"""Failures of packages that are not imported here: `workers` must not be, agents take seconds."""
+"""Failures of packages that are not imported here: `workers` must not be, agents and the service
+take seconds."""
 _READABLE = (
     JobFailure,
     UsageProblem,

@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.store.stored import owner_key
 STEP = 500
 """Records fetched in one round trip."""
 MAX_SCANNED = 5_000
-"""Records that are looked at for one page: at 30 µs each a seventh of a second. When few of many jobs fit
+"""Jobs that are looked at for one page: at 30 µs each a seventh of a second. When few of them fit
 the filter, a page has fewer jobs than asked for, and a cursor for the rest."""
 
 
