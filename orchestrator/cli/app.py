@@ -71,10 +71,10 @@ IMAGE_COMMANDS = {
 
 
 KEY_COMMANDS = {
-    "create": "service.keys.create",
-    "ls": "service.keys.ls",
-    "revoke": "service.keys.revoke",
-    "audit": "service.keys.audit",
+    "create": "services.keys.create",
+    "ls": "services.keys.ls",
+    "revoke": "services.keys.revoke",
+    "audit": "services.keys.audit",
 }
 """Those of `fanout keys`."""
 

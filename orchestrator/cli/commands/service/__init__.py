@@ -1,1 +1,0 @@
-"""Commands of the service: who may ask it."""
