@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -28,6 +28,12 @@ from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllo
 
 MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
+OUTCOMES: Mapping[type[Exception], str] = {
+    NotAllowed: "not allowed",
+    UnknownJob: "not found",
+    UnknownApproval: "not found",
+}
+"""What the audit log says of a call that failed; of other failures, their name."""
 
 
 class Audit(Protocol):
@@ -44,6 +50,13 @@ class Audit(Protocol):
             target: The id of the job or approval.
             outcome: `done`, or why not.
         """
+
+
+@dataclass
+class _Call:
+    """A call that changes something, for the audit log."""
+
+    target: str
 
 
 class KeyReused(Exception):
@@ -79,19 +92,18 @@ class OwnedJobs:
             KeyReused: An idempotency key was used before for a different job.
             UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
         """
-        await self._may("job.submit", Scope.SUBMIT)
-        owner, tenant = self.caller.submits_as
-        for spec in specs:
-            if spec.continues:
-                await self._check(spec.continues)
-        owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
-        known = await self._client.records(spec.id for spec in owned)
-        if any(not self.caller.owns(record) for record in known):
-            raise KeyReused("A job has this id already: use another one, or none.")
-        ids = await self._client.submit_many([(spec, None) for spec in owned])
-        await self._check_repeated(owned, ids)
-        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-        await self._audit.record(self.caller, "job.submit", f"{ids[0]}{more}")
+        async with self._recorded("job.submit", Scope.SUBMIT) as call:
+            owner, tenant = self.caller.submits_as
+            for spec in specs:
+                if spec.continues:
+                    await self._check(spec.continues)
+            owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
+            known = await self._client.records(spec.id for spec in owned)
+            if any(not self.caller.owns(record) for record in known):
+                raise KeyReused("A job has this id already: use another one, or none.")
+            ids = await self._client.submit_many([(spec, None) for spec in owned])
+            call.target = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
+            await self._check_repeated(owned, ids)
         return ids
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
@@ -179,17 +191,15 @@ class OwnedJobs:
 
     async def cancel(self, job_id: str) -> JobRecord:
         """Cancel a job and its descendants, and return its record from before."""
-        await self._change("job.cancel", job_id)
-        record = await self._client.cancel(job_id)
-        await self._audit.record(self.caller, "job.cancel", job_id)
-        return record
+        async with self._recorded("job.cancel", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.cancel(job_id)
 
     async def retry(self, job_id: str) -> str:
         """Submit the same job again as a tree of its own, and return the new id."""
-        await self._change("job.retry", job_id)
-        new_id = await self._client.retry(job_id)
-        await self._audit.record(self.caller, "job.retry", job_id)
-        return new_id
+        async with self._recorded("job.retry", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.retry(job_id)
 
     async def send(self, job_id: str, text: str) -> None:
         """Send a message to a job's agent.
@@ -197,9 +207,9 @@ class OwnedJobs:
         Raises:
             InvalidJob: The job has ended, or the message is empty or too long.
         """
-        await self._change("job.tell", job_id)
-        await self._client.send(job_id, text)
-        await self._audit.record(self.caller, "job.tell", job_id)
+        async with self._recorded("job.tell", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            await self._client.send(job_id, text)
 
     async def approvals(self) -> list[Approval]:
         """Return the calls of the caller's jobs that wait for a decision, oldest first."""
@@ -223,41 +233,38 @@ class OwnedJobs:
             UnknownApproval: It does not exist, or is another owner's.
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        await self._may("approval.answer", Scope.APPROVE, approval_id)
-        job_id = await self._client.job_of_approval(approval_id)
-        ownership = None if job_id is None else await self._client.owner_of(job_id)
-        if ownership is None or not self.caller.owns(ownership):
-            raise UnknownApproval(f"There is no approval {approval_id[:MAX_ID_CHARACTERS]}.")
-        await self._client.answer(
-            approval_id,
-            decision,
-            arguments=arguments,
-            response=response,
-            message=message,
-            person=self.caller.name,
-        )
-        await self._audit.record(self.caller, f"approval.{decision}", approval_id)
+        async with self._recorded(f"approval.{decision}", Scope.APPROVE, approval_id):
+            job_id = await self._client.job_of_approval(approval_id)
+            ownership = None if job_id is None else await self._client.owner_of(job_id)
+            if ownership is None or not self.caller.owns(ownership):
+                raise UnknownApproval(f"There is no approval {approval_id[:MAX_ID_CHARACTERS]}.")
+            await self._client.answer(
+                approval_id,
+                decision,
+                arguments=arguments,
+                response=response,
+                message=message,
+                person=self.caller.name,
+            )
         return str(job_id)
 
     async def _read(self, job_id: str) -> None:
         self.caller.require(Scope.READ)
         await self._check(job_id)
 
-    async def _change(self, action: str, job_id: str) -> None:
-        await self._may(action, Scope.SUBMIT, job_id)
-        try:
-            await self._check(job_id)
-        except UnknownJob:
-            await self._audit.record(self.caller, action, job_id[:MAX_ID_CHARACTERS], "not found")
-            raise
-
-    async def _may(self, action: str, scope: Scope, target: str = "") -> None:
+    @asynccontextmanager
+    async def _recorded(self, action: str, scope: Scope, target: str = "") -> AsyncIterator[_Call]:
+        """Check a scope, and record a call that changes something: once, however it ends."""
+        call, outcome = _Call(target[:MAX_ID_CHARACTERS]), "interrupted"
         try:
             self.caller.require(scope)
-        except NotAllowed:
-            target = target[:MAX_ID_CHARACTERS]
-            await self._audit.record(self.caller, action, target, "not allowed")
+            yield call
+            outcome = "done"
+        except Exception as failure:
+            outcome = OUTCOMES.get(type(failure), type(failure).__name__)
             raise
+        finally:
+            await self._audit.record(self.caller, action, call.target, outcome)
 
     async def _check(self, job_id: str) -> None:
         ownership = None

@@ -8,10 +8,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
-from fanout.orchestrator.server.owned_jobs import Audit, OwnedJobs
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Service:
     client: JobClient
     feed: EventFeed
     changed: ChangedJobs
-    audit: Audit
+    audit: AuditLog
 
 
 def service_of(request: Request) -> Service:
