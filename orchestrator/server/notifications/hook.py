@@ -17,14 +17,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from fanout.orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.process_secrets import SESSION, inherited_environment
 
 DESKTOP = "desktop"
 """The value that stands for a desktop notification."""
 HOOK_SECONDS = 60.0
 """A hook that needs longer starts something that goes on by itself."""
-SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK")
-"""What programs of a person's session need, besides the variables that every child has."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:-]")
 _OSASCRIPT = (
     "on run argv\ndisplay notification (item 2 of argv) with title (item 1 of argv)\nend run"
