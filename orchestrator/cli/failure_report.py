@@ -56,8 +56,14 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (DeadlineExceeded, ExitCode.TIMED_OUT),
     (TimeoutError, ExitCode.TIMED_OUT),
 )
-_CODES_BY_NAME = {"EngineUnavailable": ExitCode.UNREACHABLE, "ModelNotConfigured": ExitCode.USAGE}
-"""Failures of packages that are not imported here: `workers` must not be, agents take seconds."""
+_CODES_BY_NAME = {
+    "EngineUnavailable": ExitCode.UNREACHABLE,
+    "ModelNotConfigured": ExitCode.USAGE,
+    "PublicWithoutKeys": ExitCode.NOT_ALLOWED,
+    "AddressUnusable": ExitCode.USAGE,
+}
+"""Failures of packages that are not imported here: `workers` must not be, agents and the service
+take seconds."""
 _READABLE = (
     JobFailure,
     UsageProblem,

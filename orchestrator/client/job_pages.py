@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.records import Records
+from fanout.orchestrator.jobs.store.records import JobSketch, Records
 from fanout.orchestrator.jobs.store.stored import owner_key
 
 STEP = 500
 """Records fetched in one round trip."""
 MAX_SCANNED = 5_000
-"""Records that are read for one page: at 20 µs each a tenth of a second. When few of many jobs fit
+"""Jobs that are looked at for one page: at 30 µs each a seventh of a second. When few of them fit
 the filter, a page has fewer jobs than asked for, and a cursor for the rest."""
 
 
@@ -32,25 +33,28 @@ class JobFilter:
     text: str = ""
     """A part of the id, the agent, the description or a label; upper and lower case are equal."""
 
-    def fits(self, record: JobRecord) -> bool:
+    def fits(self, job: JobSketch) -> bool:
         """Return whether a page has this job."""
         exact = (
-            (self.tenant, record.tenant),
-            (self.owner, record.owner),
-            (self.agent, record.agent),
-            (self.root_id, record.root_id),
+            (self.tenant, job.tenant),
+            (self.owner, job.owner),
+            (self.agent, job.agent),
+            (self.root_id, job.root_id),
         )
         return (
             all(wanted is None or wanted == found for wanted, found in exact)
-            and (self.states is None or record.state in self.states)
-            and (self.labels or {}).items() <= record.labels.items()
-            and not (self.roots_only and record.parent_id)
-            and self._has_text(record)
+            and (self.states is None or job.state in self.states)
+            and not (self.roots_only and job.parent_id)
+            and (not (self.labels or self.text) or self._describes(job))
         )
 
-    def _has_text(self, record: JobRecord) -> bool:
-        labels = (f"{name}={value}" for name, value in record.labels.items())
-        texts = (record.id, record.agent, record.description, *labels)
+    def _describes(self, job: JobSketch) -> bool:
+        spec = json.loads(job.spec)
+        labels: dict[str, str] = spec.get("labels") or {}
+        if not (self.labels or {}).items() <= labels.items():
+            return False
+        named = (f"{name}={value}" for name, value in labels.items())
+        texts = (job.id, job.agent, str(spec.get("description", "")), *named)
         return not self.text or any(self.text.casefold() in text.casefold() for text in texts)
 
     @property
@@ -90,21 +94,22 @@ class JobPages:
             LedgerUnavailable: Redis does not respond.
         """
         index = self._index(wanted)
-        found: list[JobRecord] = []
-        scanned = 0
-        while scanned < MAX_SCANNED:
+        found: list[str] = []
+        for _ in range(0, MAX_SCANNED, STEP):
             step = await self._records.newest(index, before, STEP, live_only=wanted.live_only)
-            records = {one.id: one for one in await self._records.get_many(dict(step))}
+            sketches = {one.id: one for one in await self._records.sketches(list(dict(step)))}
             for job_id, position in step:
                 before = position
-                scanned += 1
-                if job_id in records and wanted.fits(records[job_id]):
-                    found.append(records[job_id])
+                if job_id in sketches and wanted.fits(sketches[job_id]):
+                    found.append(job_id)
                 if len(found) == limit:
-                    return JobPage(found, before)
+                    return await self._page(found, before)
             if len(step) < STEP:
-                return JobPage(found, None)
-        return JobPage(found, before)
+                return await self._page(found, None)
+        return await self._page(found, before)
+
+    async def _page(self, ids: list[str], following: int | None) -> JobPage:
+        return JobPage(await self._records.get_many(ids), following)
 
     @staticmethod
     def _index(wanted: JobFilter) -> str | None:

@@ -25,6 +25,10 @@ HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
 EXAMPLES = {
+    "FANOUT_API__ALLOWED_ORIGINS": '["https://app.example.com"]',
+    "FANOUT_API__KEYS": '{"ci": {"key": "…", "scopes": ["submit", "read"]}}',
+    "FANOUT_API__TRUSTED_HOSTS": '["fanout.example.com"]',
+    "FANOUT_API__TRUSTED_PROXIES": '["192.0.2.1"]',
     "FANOUT_APPROVERS": '["alice", "bob"]',
     "FANOUT_CEILINGS__NETWORK": '["pypi.org"]',
     "FANOUT_LIMITS__NETWORK": '["pypi.org"]',
@@ -41,7 +45,7 @@ OF_OTHERS = frozenset(
     for name in (
         *("BLOBS_FOLDER", "DASHBOARD_PASSWORD", "FLOWER_PORT", "IMAGE_BASE", "REDIS_IMAGE"),
         *("REDIS_MAXMEMORY", "REDIS_MEMORY", "REDIS_PASSWORD", "REDIS_PORT", "SANDBOX_BASE"),
-        *("USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
+        *("SERVER_PASSWORD", "USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
         *("JOB_AGENT", "JOB_EVENT", "JOB_ID", "JOB_REASON", "JOB_ROOT_ID", "JOB_STATE"),
     )
 )

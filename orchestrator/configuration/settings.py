@@ -31,6 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
@@ -38,7 +39,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.configuration.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,
@@ -249,6 +250,7 @@ class Settings(BaseSettings):
     """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
     queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
+    api: ApiSettings = ApiSettings()
     notifications: NotificationSettings = NotificationSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.http import approvals, events, health, jobs
@@ -37,13 +38,22 @@ class Bounds:
     """Of the archive of a workspace."""
 
 
-def create_app(service: Service, bounds: Bounds, authentication: Middleware) -> FastAPI:
+def create_app(
+    service: Service,
+    bounds: Bounds,
+    authentication: Middleware,
+    *,
+    guards: Sequence[Middleware] = (),
+    routes: Sequence[BaseRoute] = (),
+) -> FastAPI:
     """Return the application.
 
     Args:
         service: What all requests share.
         bounds: What one request may bring.
         authentication: Finds the caller of each request.
+        guards: What a request passes before its body is read.
+        routes: Further routes, such as those of the login.
     """
     app = FastAPI(
         title="fanout",
@@ -54,6 +64,7 @@ def create_app(service: Service, bounds: Bounds, authentication: Middleware) -> 
         lifespan=_lifespan,
         middleware=[
             Middleware(RequestIds, headers=HEADERS),
+            *guards,
             Middleware(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
@@ -64,8 +75,9 @@ def create_app(service: Service, bounds: Bounds, authentication: Middleware) -> 
     )
     app.state.service = service
     add_problems(app)
-    for routes in (jobs, events, approvals, health):
-        app.include_router(routes.router)
+    for module in (jobs, events, approvals, health):
+        app.include_router(module.router)
+    app.router.routes.extend(routes)
     return app
 
 

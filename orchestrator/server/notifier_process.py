@@ -38,7 +38,9 @@ async def notify(settings: Settings) -> None:
 
 
 async def _until_changed(folder: StateFolder, record: EmbeddedRecord) -> None:
-    while (now := folder.read_record()) and now.redis_url == record.redis_url:
+    while (  # noqa: ASYNC110 - another process writes the file
+        now := folder.read_record()
+    ) and now.redis_url == record.redis_url:
         await asyncio.sleep(CHECK_SECONDS)
 
 

@@ -103,6 +103,33 @@ class Keys:
         """Hash: a worker's registration."""
         return f"{self.prefix}:worker:{name}"
 
+    def api_key(self, key_id: str) -> str:
+        """Hash: a key of the HTTP service, as its SHA-256, and what it permits."""
+        return f"{self.prefix}:api_key:{key_id}"
+
+    @property
+    def api_keys(self) -> str:
+        """Sorted set: the ids of all keys by time of creation."""
+        return f"{self.prefix}:api_keys"
+
+    @property
+    def api_key_names(self) -> str:
+        """Hash: name -> id of the newest key of that name."""
+        return f"{self.prefix}:api_key_names"
+
+    def session(self, digest: str) -> str:
+        """String: whom a browser session stands for, under the SHA-256 of its id."""
+        return f"{self.prefix}:session:{digest}"
+
+    def login(self, digest: str) -> str:
+        """String: whom a one-time login link stands for, under the SHA-256 of its token."""
+        return f"{self.prefix}:login:{digest}"
+
+    @property
+    def audit(self) -> str:
+        """Stream: the audit log of the HTTP service."""
+        return f"{self.prefix}:audit"
+
     def subscriptions(self, job_id: str) -> str:
         """Hash: the subscriptions to a job's notifications, as JSON by id."""
         return f"{self.prefix}:notify:of:{job_id}"

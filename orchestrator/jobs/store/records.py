@@ -33,6 +33,20 @@ class Ownership(NamedTuple):
     owner: str
 
 
+class JobSketch(NamedTuple):
+    """What lists of jobs are filtered by, without reading the whole record."""
+
+    id: str
+    state: str
+    tenant: str
+    owner: str
+    agent: str
+    root_id: str
+    parent_id: str
+    spec: str
+    """The specification, as it is stored."""
+
+
 class Records:
     """The job records of one installation, for reading.
 
@@ -134,12 +148,27 @@ class Records:
                 )
         return [(job_id, int(score)) for job_id, score in found]
 
+    async def sketches(self, ids: Sequence[str]) -> list[JobSketch]:
+        """Return those jobs that exist, in the order of their ids; faster than records."""
+        fields = ["state", "tenant", "owned", "agent", "root", "parent", "spec"]
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(self._keys.job(job_id), fields)
+                answers = await pipe.execute()
+        found = zip(ids, answers, strict=True)
+        return [
+            JobSketch(job_id, state, tenant, _owner(owned), *others)
+            for job_id, (state, tenant, owned, *others) in found
+            if state
+        ]
+
     async def owner_of(self, job_id: str) -> Ownership | None:
         """Return to whom a job belongs; None when it does not exist."""
         with redis_failures():
             found: Any = await self._redis.hmget(self._keys.job(job_id), ["tenant", "owned"])
         tenant, owned = found
-        return None if tenant is None else Ownership(tenant, json.loads(owned)[1] if owned else "")
+        return None if tenant is None else Ownership(tenant, _owner(owned))
 
     async def tree_ids(self, root_id: str) -> list[str]:
         """Return the ids of a tree's jobs, oldest first."""
@@ -266,3 +295,8 @@ class Records:
                 for key in keys:
                     pipe.hgetall(key)
                 return await pipe.execute()
+
+
+def _owner(owned: str | None) -> str:
+    """Return the owner in the name of an owner's index; empty for a job without one."""
+    return json.loads(owned)[1] if owned else ""

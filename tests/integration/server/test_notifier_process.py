@@ -9,7 +9,7 @@ import pytest
 
 from fanout.orchestrator.client.notification_reader import NotificationReader
 from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
-from fanout.orchestrator.configuration.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.notifier import notifier_process, start_notifier
 from tests.builders import make_spec

@@ -241,13 +241,13 @@ local function occupy(id, worker, host)
 end
 
 -- The number of values of a submission: id, root, parent ('' for none), priority, max attempts,
--- idempotency key ('' for none, made unique by tenant and owner), tenant, agent, wire version,
--- index of the owner ('' for none), specification.
+-- idempotency key ('' for none, made unique by tenant and owner), index of the owner ('' for none),
+-- tenant, agent, wire version, specification.
 local SUBMISSION = 11
 
 -- Stores and queues a new job; `first` is the index of its values in ARGV.
 local function enqueue(first, root, parent)
-  local id, priority, max_attempts, idempotency, tenant, agent, wire, owner, spec =
+  local id, priority, max_attempts, idempotency, owner, tenant, agent, wire, spec =
     ARGV[first], unpack(ARGV, first + 3, first + SUBMISSION - 1)
   local sequence, now = redis.call('INCR', key('sequence')), now_ms()
   redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root,

@@ -1,0 +1,203 @@
+"""The settings of the HTTP service: where it listens, who may ask it, and how much at once."""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
+
+MIB = 1024**2
+MIN_KEY_CHARACTERS = 32
+"""Of a key that a person chose: as hexadecimal digits these are 128 random bits."""
+MAX_NAME_CHARACTERS = 64
+"""Of a key, an owner or a tenant: names, not texts; a job's tenant has the same limit."""
+EVERYBODY = "*"
+"""As an owner: the jobs of all owners of the tenant; as a tenant beside it: of all tenants."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.@+:/|-]*"
+Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=MAX_NAME_CHARACTERS)]
+"""Letters, digits and what e-mail addresses and subjects of tokens contain; never `*`."""
+NameOrEverybody = Annotated[
+    str, StringConstraints(pattern=rf"^({_NAME}|\*)$", max_length=MAX_NAME_CHARACTERS)
+]
+
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]  # fmt: skip
+"""The signatures of tokens that can be checked with a public key."""
+
+
+class Scope(StrEnum):
+    """What a caller may do."""
+
+    SUBMIT = "submit"
+    """Submit, cancel, retry and message jobs."""
+    READ = "read"
+    """See jobs, their journals, results and approvals."""
+    APPROVE = "approve"
+    """Answer approvals."""
+    ADMIN = "admin"
+    """See the audit log and the metrics of the installation."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or name is that of this machine, reached by nobody else."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(url: str) -> str:
+    """Return an origin: scheme, host and port, in small letters and without a slash."""
+    parts = urlsplit(url)
+    rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(rest):
+        raise ValueError("it is written like https://fanout.example.com, without a path")
+    _ = parts.port  # raises ValueError for one that is none
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _issuer(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or parts.username or not parts.hostname:
+        raise ValueError("it is the address of the issuer, without a query")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
+        raise ValueError("an issuer is reached by https, since its keys decide who is who")
+    return url
+
+
+def _host_name(host: str) -> str:
+    if "/" in host or "*" in host or not host.strip():
+        raise ValueError("it is one name or address, without a scheme, a port or a wildcard")
+    return host.strip().lower()
+
+
+def _usable_key(key: SecretStr) -> SecretStr:
+    value = key.get_secret_value()
+    if len(value) < MIN_KEY_CHARACTERS or not value.isascii() or " " in value:
+        raise ValueError(
+            f"a key has at least {MIN_KEY_CHARACTERS} random characters, all of them ASCII and "
+            "none a space: openssl rand -hex 32"
+        )
+    return key
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StaticKey(_Section):
+    """A key that the configuration gives, for containers; others are made by `fanout keys`."""
+
+    key: Annotated[SecretStr, AfterValidator(_usable_key)]
+    """The key itself, 32 random characters or more: openssl rand -hex 32."""
+    scopes: tuple[Scope, ...] = Field(min_length=1)
+    """What it may do."""
+    owner: NameOrEverybody | None = None
+    """Whose jobs these are; unset: the key's name."""
+    tenant: NameOrEverybody = "default"
+    """Whose share of the workers is used."""
+
+
+class OidcSettings(_Section):
+    """Bearer tokens of an OpenID Connect issuer."""
+
+    issuer: Annotated[str, AfterValidator(_issuer)] | None = None
+    """The issuer, exactly as its tokens name it; its keys are found by its
+    `/.well-known/openid-configuration`. Unset: no tokens are accepted."""
+    audience: str | None = Field(default=None, min_length=1)
+    """What a token's `aud` has to name; needed, since tokens for other services of the issuer
+    are no permission for this one."""
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
+    )
+    """The signatures that count. Symmetric ones (HS…) and `none` are never possible: with them
+    the issuer's public key would be a key to forge tokens with."""
+    name_claim: str = "sub"
+    """Who asks, as approvals and the audit log record it. Choose none that people can change
+    themselves."""
+    owner_claim: str = "sub"
+    """Whose jobs these are."""
+    tenant_claim: str | None = None
+    """Whose share of the workers is used; unset: of the tenant `default`."""
+    scopes_claim: str = "scope"
+    """The claim with the scopes: a list, or a text with spaces between them."""
+    scope_prefix: str = "fanout:"
+    """What precedes a scope of ours in that claim: `fanout:submit`."""
+    default_scopes: tuple[Scope, ...] = ()
+    """The scopes of a token that has none of ours."""
+    leeway_seconds: float = Field(default=30.0, ge=0, le=300)
+    """How far the issuer's clock may differ."""
+    keys_seconds: float = Field(default=3600.0, ge=1, le=86_400)
+    """How long the issuer's keys are used before they are read again; an unknown key id has them
+    read at once, at most every ten seconds."""
+
+    @model_validator(mode="after")
+    def _has_an_audience(self) -> Self:
+        if self.issuer is not None and self.audience is None:
+            raise ValueError("an issuer needs FANOUT_API__OIDC__AUDIENCE too")
+        return self
+
+
+class ApiSettings(_Section):
+    """The HTTP service: `fanout serve`."""
+
+    host: str = "127.0.0.1"
+    """The address that it listens on; one that other machines reach needs a key or an issuer."""
+    port: int = Field(default=8642, ge=0, le=65_535)
+    """0: any free one."""
+    keys: dict[Name, StaticKey] = Field(default_factory=dict)
+    """Keys by name, for containers; JSON: `{"ci": {"key": "…", "scopes": ["submit", "read"]}}`."""
+    oidc: OidcSettings = OidcSettings()
+    """Bearer tokens of an issuer."""
+    public_url: Origin | None = None
+    """What people and other programs reach the service by, where a proxy is before it; with https
+    the cookies of the page are sent by https only."""
+    allowed_origins: tuple[Origin, ...] = ()
+    """Other sites whose scripts may call the service, with a key of their own: CORS is closed
+    unless they are named."""
+    trusted_hosts: tuple[Annotated[str, AfterValidator(_host_name)], ...] = ()
+    """Further names in the header Host that the service answers to; all others are refused, so
+    that no site can make a browser on this machine call it by a name of its own."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For and -Proto count."""
+    max_body_bytes: int = Field(default=10 * MIB, ge=1024)
+    """Of a request: a batch of jobs with long contexts; files go to where archives are sent."""
+    max_upload_bytes: int = Field(default=2048 * MIB, ge=1024)
+    """Of an archive: as much as the largest workspace (FANOUT_LIMITS__SNAPSHOT_BYTES)."""
+    max_batch_jobs: int = Field(default=1000, ge=1, le=10_000)
+    """Of one list: Redis stores as many within a second."""
+    max_streams: int = Field(default=1000, ge=1)
+    """Concurrent event streams of one server process; each takes some 0.3 MiB."""
+    longest_wait_seconds: float = Field(default=60.0, ge=0, le=600)
+    """Of `?wait=`: proxies end connections without an answer after a minute."""
+    requests_per_minute: int = Field(default=6000, ge=1)
+    """Of one caller at one server process: enough for a program that polls a hundred jobs."""
+    failed_logins_per_minute: int = Field(default=20, ge=1)
+    """Wrong keys and tokens from one address before it has to wait: a person's typing errors,
+    too few to guess with."""
+    session_seconds: float = Field(default=12 * 3600, ge=60, le=30 * 86_400)
+    """How long a browser stays logged in: a working day."""
+    login_link_seconds: float = Field(default=600.0, ge=10, le=600)
+    """How long a login link works, once: until a person has opened it."""
+    shutdown_grace_seconds: float = Field(default=10.0, ge=0, le=600)
+    """From SIGTERM until the end: requests are answered, event streams end and are resumed at
+    another server."""

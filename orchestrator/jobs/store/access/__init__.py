@@ -1,0 +1,1 @@
+"""Who may use the service, in Redis: keys, browser sessions, the audit log."""

@@ -1,0 +1,100 @@
+"""Puts the parts of access together, for one server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.jobs.store.access.stores import AccessStores
+from fanout.orchestrator.server.access.attempts import FailedAttempts
+from fanout.orchestrator.server.access.audit import AuditLog
+from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
+from fanout.orchestrator.server.access.authenticator import Authenticator
+from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
+from fanout.orchestrator.server.access.issuer_keys import IssuerKeys
+from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
+from fanout.orchestrator.server.access.tokens import TokenVerifier
+
+ALLOWED_HEADERS = (
+    "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID",
+    "A2A-Version", "A2A-Extensions", "MCP-Protocol-Version", "Mcp-Session-Id",
+)  # fmt: skip
+"""What scripts of the allowed origins may send; cookies are never sent from there."""
+EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-ID", "Mcp-Session-Id")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask one server, and the record of what they changed."""
+
+    settings: ApiSettings
+    stores: AccessStores
+    authenticator: Authenticator
+    sessions: Sessions
+    audit: AuditLog
+    attempts: FailedAttempts
+
+    def authenticated(self, app: ASGIApp) -> ASGIApp:
+        """Return an application behind the authentication."""
+        return AuthenticationMiddleware(app, self.authenticator, self.sessions, self.settings)
+
+    def guarded(self, app: ASGIApp) -> ASGIApp:
+        """Return an application behind the check of the header Host, and behind CORS if it is open.
+
+        It is the outermost one.
+        """
+        if self.settings.allowed_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=self.settings.allowed_origins,
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=ALLOWED_HEADERS,
+                expose_headers=EXPOSED_HEADERS,
+            )
+        return HostCheck(app, self.settings)
+
+    async def check_bind(self, host: str) -> None:
+        """Check that the server may listen on an address.
+
+        Raises:
+            PublicWithoutKeys: Other machines reach it, and nobody could authenticate.
+            LedgerUnavailable: Redis does not respond.
+        """
+        configured = bool(self.settings.keys) or self.settings.oidc.issuer is not None
+        check_bind(host, can_authenticate=configured or await self.stores.keys.exist())
+
+    async def login_link(self, base_url: str) -> str:
+        """Return a link that logs in one browser, once, as the operator of this installation.
+
+        Args:
+            base_url: The address of the service, as the browser reaches it.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        return await create_login_link(
+            self.stores.sessions,
+            base_url,
+            operator=await self.stores.operator(),
+            seconds=self.settings.login_link_seconds,
+        )
+
+
+def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
+    """Return the access of a server.
+
+    Args:
+        settings: Its settings.
+        stores: Keys, sessions and the audit log of the installation.
+    """
+    oidc = settings.oidc
+    tokens = None
+    if oidc.issuer is not None:
+        tokens = TokenVerifier(oidc, IssuerKeys(oidc.issuer, oidc.keys_seconds))
+    attempts = FailedAttempts(settings.failed_logins_per_minute)
+    authenticator = Authenticator(stores.keys, settings.keys, tokens, attempts)
+    sessions = Sessions(stores.sessions, authenticator, settings)
+    return Access(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)

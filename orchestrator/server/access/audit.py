@@ -1,0 +1,102 @@
+"""The audit log: who has changed what, or tried to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import structlog
+
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.access.audit_stream import (
+    AuditEntry,
+    AuditPage,
+    AuditStream,
+)
+from fanout.orchestrator.server.access.callers import Caller
+
+MAX_PAGE_ENTRIES = 500
+"""Of one page: some 150 kB."""
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RequestFacts:
+    """What the audit log records of a request besides its caller."""
+
+    request_id: str = ""
+    address: str = ""
+
+
+_facts: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
+
+
+@contextmanager
+def request_facts(facts: RequestFacts) -> Iterator[None]:
+    """Have the audit log record these facts with what is done in this context."""
+    token = _facts.set(facts)
+    try:
+        yield
+    finally:
+        _facts.reset(token)
+
+
+class AuditLog:
+    """Records each call that changes something, once: in Redis and in the server's log.
+
+    It never contains a text of a prompt, nor a key.
+
+    Args:
+        stream: Where the newest entries are kept.
+    """
+
+    def __init__(self, stream: AuditStream) -> None:
+        self._stream = stream
+
+    async def record(
+        self, caller: Caller | None, action: str, target: str = "", outcome: str = "done"
+    ) -> None:
+        """Add one entry.
+
+        The call is done already: when Redis does not take the entry, it is in the server's log
+        only.
+
+        Args:
+            caller: Who asked; None: nobody that is known.
+            action: As `job.cancel`.
+            target: The id of the job or the approval.
+            outcome: `done`, or why not.
+        """
+        facts = _facts.get() or RequestFacts()
+        entry = AuditEntry(
+            action=action,
+            outcome=outcome,
+            target=target,
+            name=caller.name if caller else "",
+            credential=caller.key_id if caller else "",
+            owner=caller.owner if caller else "",
+            tenant=caller.tenant if caller else "",
+            request_id=facts.request_id,
+            address=facts.address,
+        )
+        logger.info("audit", **entry.model_dump(exclude={"id"}))
+        try:
+            await self._stream.append(entry)
+        except LedgerUnavailable as failure:
+            logger.warning("audit_entry_not_stored", why=type(failure).__name__)
+
+    async def page(self, cursor: str | None = None, limit: int = 100) -> AuditPage:
+        """Return entries, newest first, for a caller with the scope `admin`.
+
+        Args:
+            cursor: `next_cursor` of the page before; None for the newest.
+            limit: The maximum number of entries, at most `MAX_PAGE_ENTRIES`.
+
+        Raises:
+            ValueError: The cursor is none of ours.
+            LedgerUnavailable: Redis does not respond.
+        """
+        return await self._stream.page(cursor, min(max(limit, 1), MAX_PAGE_ENTRIES))

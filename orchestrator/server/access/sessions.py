@@ -1,0 +1,144 @@
+"""Browser sessions: the cookie, its CSRF token, and the one-time link that begins one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from urllib.parse import quote
+
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, ApiSettings
+from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
+from fanout.orchestrator.server.access.authenticator import Authenticator
+from fanout.orchestrator.server.access.callers import Caller, Scope
+
+COOKIE = "fanout_session"
+HOST_PREFIX = "__Host-"
+"""With it browsers accept the cookie only from this host itself, by https and for all paths."""
+CSRF_HEADER = "x-csrf-token"
+LOGIN_PATH = "/login"
+OPERATOR = "operator"
+"""The credential of a login link that an operator's command has made."""
+
+
+class Sessions:
+    """The browser sessions of one server.
+
+    Args:
+        store: Where they are kept.
+        authenticator: Knows whether the key of a session still works.
+        settings: How long they last, and whether cookies are sent by https only.
+    """
+
+    def __init__(
+        self, store: BrowserSessions, authenticator: Authenticator, settings: ApiSettings
+    ) -> None:
+        self._store = store
+        self._authenticator = authenticator
+        self._seconds = settings.session_seconds
+        self._secure = (settings.public_url or "").startswith("https:")
+        self.cookie_name = f"{HOST_PREFIX}{COOKIE}" if self._secure else COOKIE
+
+    async def begin(self, caller: Caller) -> str:
+        """Begin a session for the caller of a key, and return the header that sets its cookie."""
+        return self._cookie(await self._store.open(_grant(caller), self._seconds), self._seconds)
+
+    async def begin_by_link(self, token: str) -> tuple[Caller, str] | None:
+        """Begin a session by a login link.
+
+        Returns:
+            Its caller and the header that sets its cookie; None when the link was used or is too
+            old.
+        """
+        grant = await self._store.take_login(token)
+        if grant is None:
+            return None
+        caller = _caller(grant)
+        return caller, await self.begin(caller)
+
+    async def caller(self, session_id: str) -> Caller | None:
+        """Return whom a session stands for; None when it has ended, or its key was revoked."""
+        grant = await self._store.get(session_id)
+        if grant is None:
+            return None
+        if grant.credential != OPERATOR and not await self._authenticator.is_valid(
+            grant.credential
+        ):
+            await self._store.end(session_id)
+            return None
+        return _caller(grant)
+
+    async def end(self, session_id: str) -> str:
+        """End a session, and return the header that removes its cookie."""
+        await self._store.end(session_id)
+        return self._cookie("", 0)
+
+    def id_of(self, cookies: list[str]) -> str | None:
+        """Return the id of the session that a request's headers `Cookie` name.
+
+        Two cookies of our name are none: another site of the host may have set one of them.
+        """
+        found = []
+        for header in cookies:
+            for part in header.split(";"):
+                name, _, value = part.strip().partition("=")
+                if name == self.cookie_name and value:
+                    found.append(value)
+        return found[0] if len(found) == 1 else None
+
+    def _cookie(self, value: str, seconds: float) -> str:
+        secure = "; Secure" if self._secure else ""
+        return (
+            f"{self.cookie_name}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; "
+            f"SameSite=Strict{secure}"
+        )
+
+
+def csrf_token(session_id: str) -> str:
+    """Return what a session's page sends with each change, in the header X-CSRF-Token.
+
+    It follows from the session's id, which scripts of other sites cannot know, and hides it.
+    """
+    return hmac.new(session_id.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+async def create_login_link(
+    store: BrowserSessions, base_url: str, *, operator: str, seconds: float
+) -> str:
+    """Return a link that logs in one browser, once, as the operator: it shows all jobs.
+
+    Args:
+        store: Where sessions are kept.
+        base_url: The address of the service, as the browser reaches it.
+        operator: Who asked for the link, for the audit log and for answers to approvals.
+        seconds: How long it works.
+    """
+    grant = Grant(
+        name=operator,
+        owner=EVERYBODY,
+        tenant=EVERYBODY,
+        scopes=tuple(Scope),
+        credential=OPERATOR,
+    )
+    token = await store.create_login(grant, seconds)
+    return f"{base_url.rstrip('/')}{LOGIN_PATH}?token={quote(token)}"
+
+
+def _grant(caller: Caller) -> Grant:
+    return Grant(
+        name=caller.name,
+        owner=caller.owner,
+        tenant=caller.tenant,
+        scopes=tuple(sorted(caller.scopes)),
+        credential=caller.key_id,
+    )
+
+
+def _caller(grant: Grant) -> Caller:
+    known = {scope.value for scope in Scope}
+    return Caller(
+        name=grant.name,
+        owner=grant.owner,
+        tenant=grant.tenant,
+        scopes=frozenset(Scope(name) for name in grant.scopes if name in known),
+        key_id=grant.credential,
+    )

@@ -1,0 +1,158 @@
+"""One server process, from its settings to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.configuration.api_settings import is_loopback
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.server.access.assembly import Access, make_access
+from fanout.orchestrator.server.access.login import Login
+from fanout.orchestrator.server.app import Bounds, create_app
+from fanout.orchestrator.server.changed_jobs import ChangedJobs
+from fanout.orchestrator.server.event_feed import EventFeed
+from fanout.orchestrator.server.http.requests import Service
+
+KEEP_ALIVE_SECONDS = 65
+"""Of an idle connection: longer than the minute after which proxies give up theirs, so that none
+sends a request into one that is being closed."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Of a request's line and headers: tokens of identity providers have some 10 KiB."""
+
+
+class AddressUnusable(Exception):
+    """The service cannot listen on its address; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that accepts connections."""
+
+    url: str
+    """Where this machine reaches it."""
+    is_local: bool
+    """Whether only this machine reaches it."""
+    access: Access
+
+    async def login_link(self) -> str:
+        """Return a link that logs in one browser, once, as the operator.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        return await self.access.login_link(self.access.settings.public_url or self.url)
+
+
+async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Requests in progress are answered then; streams of events end, and their readers go on at
+    another server or at this one's successor.
+
+    Args:
+        settings: The settings of this process.
+        ready: Called when the server accepts connections.
+
+    Raises:
+        LedgerUnavailable: Redis is not configured or does not respond.
+        PublicWithoutKeys: Other machines would reach it, and nobody could authenticate.
+        AddressUnusable: Its address is in use or not this machine's.
+    """
+    found = attached(settings)
+    async with (
+        JobClient.from_settings(settings) as client,
+        open_access_stores(str(found.redis_url), found.redis_prefix) as stores,
+    ):
+        access = make_access(settings.api, stores)
+        await access.check_bind(settings.api.host)
+        with _listen(settings.api.host, settings.api.port) as listener:
+            url = _url(settings.api.host, listener)
+            server = uvicorn.Server(
+                _configuration(settings, _application(settings, client, access))
+            )
+            listening = Listening(url, is_loopback(settings.api.host), access)
+            async with _announced(server, ready, listening):
+                await server.serve(sockets=[listener])
+
+
+def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
+    service = Service(client, EventFeed(client), ChangedJobs(client), access.audit)
+    return create_app(
+        service,
+        Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
+        Middleware(access.authenticated),
+        guards=[Middleware(access.guarded)],
+        routes=Login(access).routes(),
+    )
+
+
+def _configuration(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+    proxies = list(settings.api.trusted_proxies)
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,  # it would quote search texts
+        server_header=False,
+        ws="none",
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=round(settings.api.shutdown_grace_seconds),
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        reset_contextvars=True,  # a request knows nothing of others on its connection
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections.
+
+    Raises:
+        AddressUnusable: The address is in use or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
+    except OSError as error:
+        raise AddressUnusable(
+            f"The service cannot listen on {host}:{port} ({error.strerror}): choose another with "
+            "--host and --port (0: any free port)."
+        ) from error
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    port = listener.getsockname()[1]
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - as it may be given
+    name = everywhere.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def _announced(
+    server: uvicorn.Server, ready: Callable[[Listening], Awaitable[None]], listening: Listening
+) -> AsyncIterator[None]:
+    """Call `ready` when the server has started."""
+
+    async def announce() -> None:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.02)
+        await ready(listening)
+
+    task = asyncio.create_task(announce())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
