@@ -140,6 +140,11 @@ class Keys:
         return f"{self.prefix}:notify:receivers"
 
     @property
+    def hook(self) -> str:
+        """String: present while a process runs the installation's hook."""
+        return f"{self.prefix}:notify:hook"
+
+    @property
     def dead_notifications(self) -> str:
         """Stream: the newest notifications that were given up."""
         return f"{self.prefix}:notify:dead"
