@@ -42,15 +42,17 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.a2a import cards, lists, messages
+from fanout.orchestrator.server.a2a import cards
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
-from fanout.orchestrator.server.a2a.chains import place_of
-from fanout.orchestrator.server.a2a.decisions import answers_in, give
 from fanout.orchestrator.server.a2a.errors import protocol_errors
-from fanout.orchestrator.server.a2a.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.records import DIGEST_LABEL, context_of
-from fanout.orchestrator.server.a2a.task_view import Snapshot, TaskView
-from fanout.orchestrator.server.a2a.updates import TaskUpdates, Update
+from fanout.orchestrator.server.a2a.received import messages
+from fanout.orchestrator.server.a2a.received.chains import place_of
+from fanout.orchestrator.server.a2a.received.decisions import answers_in, give
+from fanout.orchestrator.server.a2a.shown import lists
+from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
+from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
+from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
+from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
 from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.owned_jobs import OwnedJobs

@@ -8,8 +8,8 @@ from a2a.utils.errors import InvalidParamsError
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord
-from fanout.orchestrator.server.a2a.messages import Place
-from fanout.orchestrator.server.a2a.records import CONTEXT_LABEL, context_of
+from fanout.orchestrator.server.a2a.received.messages import Place
+from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 

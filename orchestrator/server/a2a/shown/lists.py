@@ -10,10 +10,10 @@ from a2a.utils.task import validate_page_size
 
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
-from fanout.orchestrator.server.a2a.approval_requests import waiting_below
-from fanout.orchestrator.server.a2a.conversation import history
-from fanout.orchestrator.server.a2a.records import CONTEXT_LABEL, changed_at
-from fanout.orchestrator.server.a2a.task_view import TaskView
+from fanout.orchestrator.server.a2a.shown.approval_requests import waiting_below
+from fanout.orchestrator.server.a2a.shown.conversation import history
+from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, changed_at
+from fanout.orchestrator.server.a2a.shown.task_view import TaskView
 from fanout.orchestrator.server.pages import cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
 

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from fanout.orchestrator.server.a2a.approval_requests import CONFIRMATION
-from fanout.orchestrator.server.a2a.records import MESSAGE_LABEL, context_of
+from fanout.orchestrator.server.a2a.shown.approval_requests import CONFIRMATION
+from fanout.orchestrator.server.a2a.shown.records import MESSAGE_LABEL, context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 SHOWN = frozenset({EventType.MODEL_REPLY, EventType.TOOL_RESULT, EventType.SESSION_EVENT})

@@ -13,8 +13,8 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
-from fanout.orchestrator.server.a2a.approval_requests import CONFIRMATION
-from fanout.orchestrator.server.a2a.hitl_extension import MalformedAnswer, response_in
+from fanout.orchestrator.server.a2a.shown.approval_requests import CONFIRMATION
+from fanout.orchestrator.server.a2a.shown.hitl_extension import MalformedAnswer, response_in
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 
@@ -92,7 +92,7 @@ def _confirmations(message: Message) -> Iterator[Answer]:
 
 def _is_response(part: Part) -> bool:
     kind = part.metadata.fields["adk_type"].string_value
-    return part.HasField("data") and kind == "function_response"
+    return bool(part.HasField("data") and kind == "function_response")
 
 
 def _confirmation(data: dict[str, Any]) -> Answer:

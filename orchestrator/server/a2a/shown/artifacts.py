@@ -10,7 +10,7 @@ from a2a.types import Artifact, Part
 from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.server.a2a.parts import data_part, file_part, link_part
+from fanout.orchestrator.server.a2a.shown.parts import data_part, file_part, link_part
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 PATCH_TYPE = "text/x-diff"

@@ -9,14 +9,14 @@ from a2a.types import Message, Part, Role
 
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.server.a2a.hitl_extension import (
+from fanout.orchestrator.server.a2a.shown.hitl_extension import (
     HitlTool,
     NestedRequest,
     ToolApprovalRequest,
     attach,
 )
-from fanout.orchestrator.server.a2a.parts import data_part
-from fanout.orchestrator.server.a2a.records import context_of
+from fanout.orchestrator.server.a2a.shown.parts import data_part
+from fanout.orchestrator.server.a2a.shown.records import context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 CONFIRMATION = "adk_request_confirmation"

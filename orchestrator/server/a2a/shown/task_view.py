@@ -8,11 +8,11 @@ from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.a2a.approval_requests import Waiting, asking, waiting_below
-from fanout.orchestrator.server.a2a.artifacts import artifacts_of
-from fanout.orchestrator.server.a2a.conversation import history
-from fanout.orchestrator.server.a2a.parts import time_of
-from fanout.orchestrator.server.a2a.records import STATES, changed_at, context_of
+from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, asking, waiting_below
+from fanout.orchestrator.server.a2a.shown.artifacts import artifacts_of
+from fanout.orchestrator.server.a2a.shown.conversation import history
+from fanout.orchestrator.server.a2a.shown.parts import time_of
+from fanout.orchestrator.server.a2a.shown.records import STATES, changed_at, context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 INTERRUPTED = frozenset({

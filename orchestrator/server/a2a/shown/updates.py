@@ -16,11 +16,11 @@ from a2a.types import (
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.server.a2a.approval_requests import waiting_below
-from fanout.orchestrator.server.a2a.conversation import LONG_RUNNING, message_of
-from fanout.orchestrator.server.a2a.parts import time_of
-from fanout.orchestrator.server.a2a.records import STATES, context_of
-from fanout.orchestrator.server.a2a.task_view import Snapshot, TaskView
+from fanout.orchestrator.server.a2a.shown.approval_requests import waiting_below
+from fanout.orchestrator.server.a2a.shown.conversation import LONG_RUNNING, message_of
+from fanout.orchestrator.server.a2a.shown.parts import time_of
+from fanout.orchestrator.server.a2a.shown.records import STATES, context_of
+from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 
 Update = TaskStatusUpdateEvent | TaskArtifactUpdateEvent

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT
-from fanout.orchestrator.server.a2a.parts import texts_in
-from fanout.orchestrator.server.a2a.records import CONTEXT_LABEL, DIGEST_LABEL, MESSAGE_LABEL
+from fanout.orchestrator.server.a2a.shown.parts import texts_in
+from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, DIGEST_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
 
