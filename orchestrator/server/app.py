@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.http import approvals, audit, events, health, jobs
+from fanout.orchestrator.server.a2a.routes import a2a_routes
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
@@ -45,6 +46,7 @@ def create_app(
     *,
     guards: Sequence[Middleware] = (),
     routes: Sequence[BaseRoute] = (),
+    public_url: str | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -54,6 +56,7 @@ def create_app(
         authentication: Finds the caller of each request.
         guards: What a request passes before its body is read.
         routes: Further routes, such as those of the login.
+        public_url: The origin under which clients reach the service; None: that of each request.
     """
     app = FastAPI(
         title="fanout",
@@ -77,7 +80,7 @@ def create_app(
     add_problems(app)
     for module in (jobs, events, approvals, audit, health):
         app.include_router(module.router)
-    app.router.routes.extend(routes)
+    app.router.routes.extend([*routes, *a2a_routes(service, public_url)])
     return app
 
 

@@ -95,6 +95,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         Middleware(access.authenticated),
         guards=[Middleware(access.guarded)],
         routes=Login(access).routes(),
+        public_url=settings.api.public_url,
     )
 
 
