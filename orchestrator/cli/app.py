@@ -69,9 +69,16 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
+MCP_COMMANDS = {"serve": "integration.mcp.serve"}
+"""Those of `fanout mcp`."""
+
 
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _McpCommands(LazyGroup):
+    functions = MCP_COMMANDS
 
 
 class _Commands(LazyGroup):
@@ -133,6 +140,10 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+mcp = typer.Typer(
+    help="Let coding agents submit jobs, through MCP.", cls=_McpCommands, no_args_is_help=True
+)
+app.add_typer(mcp, name="mcp")
 
 
 def _print_version(requested: bool) -> None:
