@@ -73,12 +73,25 @@ MCP_COMMANDS = {"serve": "integration.mcp.serve"}
 """Those of `fanout mcp`."""
 
 
+KEY_COMMANDS = {
+    "create": "services.keys.create",
+    "ls": "services.keys.ls",
+    "revoke": "services.keys.revoke",
+    "audit": "services.keys.audit",
+}
+"""Those of `fanout keys`."""
+
+
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
 
 
 class _McpCommands(LazyGroup):
     functions = MCP_COMMANDS
+
+
+class _KeyCommands(LazyGroup):
+    functions = KEY_COMMANDS
 
 
 class _Commands(LazyGroup):
@@ -144,6 +157,12 @@ mcp = typer.Typer(
     help="Let coding agents submit jobs, through MCP.", cls=_McpCommands, no_args_is_help=True
 )
 app.add_typer(mcp, name="mcp")
+keys = typer.Typer(
+    help="Make, list and revoke the keys of the service; read its audit log.",
+    cls=_KeyCommands,
+    no_args_is_help=True,
+)
+app.add_typer(keys, name="keys")
 
 
 def _print_version(requested: bool) -> None:
