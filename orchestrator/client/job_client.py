@@ -29,6 +29,7 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -60,6 +61,8 @@ class JobClient(JobReader):
         self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
+        self.notifications = NotificationStore(self._redis, self._keys)
+        """Who is told of what happens to jobs."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from fanout.orchestrator.cli.commands.job_files import plan
-from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
     exit_code_of,
     print_outcome,
 )
+from fanout.orchestrator.cli.commands.services.up import announce_sandbox
 from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
