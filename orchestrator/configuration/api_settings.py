@@ -98,6 +98,8 @@ def _usable_key(key: SecretStr) -> SecretStr:
 
 
 Origin = Annotated[str, AfterValidator(_origin)]
+Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+[^\s]*$", max_length=2_000)]
+"""A link of the page: a browser opens nothing else than http and https."""
 
 
 class _Section(BaseModel):
@@ -194,6 +196,11 @@ class ApiSettings(_Section):
     failed_logins_per_minute: int = Field(default=20, ge=1)
     """Wrong keys and tokens from one address before it has to wait: a person's typing errors,
     too few to guess with."""
+    flower_url: Address | None = None
+    """Where browsers reach Flower (`fanout flower`); the page links to it."""
+    trace_url: Address | None = None
+    """Where browsers reach the traces; the page links a job to it, with `{trace_id}` replaced by
+    the id of its trace: https://traces.example.com/trace/{trace_id}."""
     session_seconds: float = Field(default=12 * 3600, ge=60, le=30 * 86_400)
     """How long a browser stays logged in: a working day."""
     login_link_seconds: float = Field(default=600.0, ge=10, le=600)

@@ -13,8 +13,8 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.http import approvals, audit, events, health, jobs
 from fanout.orchestrator.server.a2a.routes import a2a_routes
+from fanout.orchestrator.server.http import approvals, audit, changes, events, health, jobs
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -81,7 +81,7 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, events, approvals, audit, health):
+    for module in (jobs, changes, events, approvals, audit, health):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     return app

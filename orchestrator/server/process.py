@@ -24,6 +24,7 @@ from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.page.routes import page_routes
 
 KEEP_ALIVE_SECONDS = 65
 """Of an idle connection: longer than the minute after which proxies give up theirs, so that none
@@ -94,7 +95,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
         Middleware(access.authenticated),
         guards=[Middleware(access.guarded)],
-        routes=Login(access).routes(),
+        routes=[*Login(access).routes(), *page_routes()],
         public_url=settings.api.public_url,
     )
 

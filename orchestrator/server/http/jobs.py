@@ -181,7 +181,9 @@ async def children(jobs: Jobs, job_id: str) -> JobList:
 @router.get("/jobs/{job_id}/tree")
 async def tree(jobs: Jobs, job_id: str) -> JobList:
     """Return all jobs of a job's tree, parents before children."""
-    return JobList(items=[JobLine.of(one) for one in await jobs.tree(job_id)])
+    records = await jobs.tree(job_id)
+    usages = await jobs.usages(records)
+    return JobList(items=[JobLine.of(one, used) for one, used in zip(records, usages, strict=True)])
 
 
 @router.get(
