@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.http import approvals, events, health, jobs
+from fanout.orchestrator.server.http import approvals, events, health, jobs, snapshots
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
@@ -75,7 +75,7 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, events, approvals, health):
+    for module in (jobs, snapshots, events, approvals, health):
         app.include_router(module.router)
     app.router.routes.extend(routes)
     return app

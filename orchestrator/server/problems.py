@@ -28,12 +28,22 @@ from fanout.orchestrator.server.access.callers import (
     NotAuthenticated,
 )
 from fanout.orchestrator.server.owned_jobs import KeyReused
+from fanout.orchestrator.server.uploads import ServiceFull
+from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
+from fanout.orchestrator.workspace.exchange.cloned import CloneRefused
+from fanout.orchestrator.workspace.exchange.received import ArchiveRefused
+from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
 
 log = structlog.get_logger(__name__)
 
 PROBLEM = "application/problem+json"
 
 STATUS: Mapping[type[Exception], int] = {
+    ArchiveRefused: 422,
+    CloneRefused: 422,
+    WorkspaceUnusable: 422,
+    ServiceFull: 507,
+    BlobStoreUnusable: 503,
     UnknownJob: 404,
     UnknownApproval: 404,
     BlobMissing: 410,
