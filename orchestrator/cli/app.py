@@ -46,10 +46,10 @@ COMMANDS = {
     "fork": "submission.fork",
     "retry": "submission.retry",
     "worker": "processes.worker",
-    "serve": "setup.serve.serve",
+    "serve": "services.serve.serve",
     "flower": "processes.flower",
-    "up": "processes.up",
-    "down": "processes.down",
+    "up": "services.up.up",
+    "down": "services.up.down",
     "clean": "cleaning.clean",
     "adk": "integration.adk.adk",
     "completion": "integration.completion.completion",
@@ -70,8 +70,21 @@ IMAGE_COMMANDS = {
 """Those of `fanout images`."""
 
 
+KEY_COMMANDS = {
+    "create": "services.keys.create",
+    "ls": "services.keys.ls",
+    "revoke": "services.keys.revoke",
+    "audit": "services.keys.audit",
+}
+"""Those of `fanout keys`."""
+
+
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _KeyCommands(LazyGroup):
+    functions = KEY_COMMANDS
 
 
 class _Commands(LazyGroup):
@@ -133,6 +146,12 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+keys = typer.Typer(
+    help="Make, list and revoke the keys of the service; read its audit log.",
+    cls=_KeyCommands,
+    no_args_is_help=True,
+)
+app.add_typer(keys, name="keys")
 
 
 def _print_version(requested: bool) -> None:

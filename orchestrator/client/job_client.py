@@ -30,6 +30,7 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.uploads import Uploads
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
@@ -69,6 +70,8 @@ class JobClient(JobReader):
             settings.limits.snapshot_bytes,
         )
         self.definitions = definitions
+        self.notifications = NotificationStore(self._redis, self._keys)
+        """Who is told of what happens to jobs."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:

@@ -18,9 +18,8 @@ from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.announcements import Announcements
 from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.journal import BEGINNING, Announcements, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.records import Ownership

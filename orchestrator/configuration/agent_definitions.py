@@ -30,6 +30,10 @@ from fanout.orchestrator.configuration.definition_files import (
 from fanout.orchestrator.configuration.known_names import existing_tool, possible_model
 from fanout.orchestrator.configuration.loops import LoopDefinition
 from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
+from fanout.orchestrator.configuration.remote_agents import (
+    WITHOUT_MODEL,
+    RemoteAgentDefinition,
+)
 from fanout.orchestrator.configuration.summarization import SummarizationDefinition
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
@@ -58,6 +62,8 @@ class AgentDefinition(WireModel):
     """By which jobs and other agents name it."""
     description: str = Field(min_length=1)
     """Shown to the coordinator, which chooses agents by it."""
+    a2a: RemoteAgentDefinition | None = None
+    """An agent of another service, which does its jobs; it has its own instruction and model."""
     instruction: str = ""
     """The system prompt."""
     model: ModelName | None = None
@@ -107,9 +113,12 @@ class AgentDefinition(WireModel):
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _has_an_instruction(self) -> AgentDefinition:
-        if not self.instruction.strip():
-            raise ValueError("give instruction or instruction_file")
+    def _is_here_or_remote(self) -> AgentDefinition:
+        if self.a2a is None and not self.instruction.strip():
+            raise ValueError("give instruction or instruction_file, or a2a for a remote agent")
+        unused = sorted(self.model_fields_set - WITHOUT_MODEL) if self.a2a else ()
+        if unused:
+            raise ValueError(f"a remote agent (a2a) has its own {unused[0]}: remove the key")
         return self
 
     @field_validator("output_schema")
@@ -178,6 +187,7 @@ class AgentDefinition(WireModel):
 INNER_MODELS: dict[str, type[WireModel]] = {
     "mcp_servers": McpServerDefinition,
     "credentials": CredentialDefinition,
+    "a2a": RemoteAgentDefinition,
     "limits": Limits,
     "loops": LoopDefinition,
     "summarization": SummarizationDefinition,

@@ -6,9 +6,11 @@ a definition cannot name another variable of the worker, such as a model's key.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -19,6 +21,9 @@ MAX_PORT = 65535
 """The largest TCP port."""
 MIN_SECRET_CHARACTERS = 8
 """Of a secret's value: a shorter one would be found, and hidden, in ordinary answers of a host."""
+
+DEFAULT_USERNAME = "x-access-token"
+"""What Git hosts expect beside a token."""
 
 SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
 """The name of a secret, the end of its variable FANOUT_SECRETS__<NAME>."""
@@ -64,6 +69,22 @@ def _usable_method(method: str) -> str:
     return method
 
 
+def usable_url(url: str) -> str:
+    """Return the address of a service.
+
+    Raises:
+        ValueError: It is not one of HTTP, or holds a password.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("a url begins with http:// or https:// and names a host")
+    if parts.username or parts.password:
+        raise ValueError(
+            "a url holds no password; name it in headers, as ${NAME}, or in credentials"
+        )
+    return url
+
+
 def usable_value(value: str) -> str:
     """Return a secret's value.
 
@@ -78,11 +99,9 @@ def usable_value(value: str) -> str:
     return value
 
 
-class CredentialDefinition(WireModel):
-    """One credential: what the worker's proxy puts into the requests of a job to a host."""
+class HeaderCredential(WireModel):
+    """A header whose value is a secret, which is only named."""
 
-    host: Annotated[str, AfterValidator(_usable_host)]
-    """One name of `network`, with `:port` if it is not 443; reached by HTTPS only."""
     secret: SecretName
     header: Annotated[str, AfterValidator(_usable_header)] = "Authorization"
     """Replaces any header of this name that the job sends."""
@@ -90,16 +109,36 @@ class CredentialDefinition(WireModel):
     """What precedes the secret in the header: `Bearer`, `Basic` (with `username`) or nothing."""
     username: str | None = Field(default=None, pattern=r"^[!-9;-~]{1,200}$")
     """Of `basic`; None: `x-access-token`, which Git hosts expect beside a token."""
+
+    @model_validator(mode="after")
+    def _username_is_of_basic(self) -> Self:
+        if self.username is not None and self.scheme != "basic":
+            raise ValueError("username belongs to the scheme basic")
+        return self
+
+    def value(self, secret: str) -> str:
+        """Return the value of the header.
+
+        Args:
+            secret: The value of the secret that it names.
+        """
+        if self.scheme == "bearer":
+            return f"Bearer {secret}"
+        if self.scheme == "basic":
+            pair = f"{self.username or DEFAULT_USERNAME}:{secret}"
+            return f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return secret
+
+
+class CredentialDefinition(HeaderCredential):
+    """One credential: what the worker's proxy puts into the requests of a job to a host."""
+
+    host: Annotated[str, AfterValidator(_usable_host)]
+    """One name of `network`, with `:port` if it is not 443; reached by HTTPS only."""
     methods: tuple[Annotated[str, AfterValidator(_usable_method)], ...] | None = None
     """The methods that are permitted; None: all."""
     paths: tuple[Annotated[str, AfterValidator(_usable_path)], ...] | None = None
     """The paths that are permitted, `*` standing for any characters; None: all."""
-
-    @model_validator(mode="after")
-    def _username_is_of_basic(self) -> CredentialDefinition:
-        if self.username is not None and self.scheme != "basic":
-            raise ValueError("username belongs to the scheme basic")
-        return self
 
     @property
     def address(self) -> tuple[str, int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fanout.orchestrator.configuration.credentials import usable_url
 from fanout.orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -19,23 +19,12 @@ MAX_TIMEOUT_SECONDS = 3600.0
 """A tool that takes longer should offer a call that polls for its result."""
 
 
-def _usable_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("a url begins with http:// or https:// and names a host")
-    if parts.username or parts.password:
-        raise ValueError(
-            "a url holds no password; give it in headers, as ${NAME} of the environment"
-        )
-    return url
-
-
 class McpServerDefinition(WireModel):
     """One server: at a `url`, which the worker connects to, or a `command` inside the sandbox."""
 
     name: str = Field(pattern=r"^[A-Za-z](?:_?[A-Za-z0-9-])*$", max_length=MAX_NAME_CHARACTERS)
     """The beginning of its tools' names, `<name>__<tool>`; so it contains no `__`."""
-    url: Annotated[str, AfterValidator(_usable_url)] | None = None
+    url: Annotated[str, AfterValidator(usable_url)] | None = None
     transport: Literal["http", "sse"] | None = None
     """Of a `url`; None: `http`, MCP's streamable HTTP."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)

@@ -100,6 +100,7 @@ from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema
 
 # Messages to a running agent
+from .inbox import NUMBER_KEY as NUMBER_KEY
 from .inbox import message_number as message_number
 from .inbox import without_message_number as without_message_number
 

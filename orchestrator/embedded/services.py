@@ -29,6 +29,7 @@ from fanout.orchestrator.embedded.python_process import (
 )
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
+from fanout.orchestrator.embedded.server import Server
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.jobs.store.connection import answers
@@ -379,6 +380,7 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     """
     worker, redis = worker_process(folder), _redis_server(folder, settings)
     ran = worker.is_alive or redis.process.is_alive
+    await Server(folder).stop(settings)
     await worker.stop(settings.worker.shutdown_grace_seconds)
     await redis.stop()
     folder.remove_record()

@@ -25,6 +25,7 @@
     ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
+    ├── RemoteAgentUnavailable  the agent of another service was not reached          retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
     │   └── BlobCorrupt       its content is not the one that was stored
@@ -170,6 +171,12 @@ class ModelUnavailable(JobFailure):
 
 class McpServerUnavailable(JobFailure):
     """An MCP server of the agent was not reached, or did not respond in time."""
+
+    retryable = True
+
+
+class RemoteAgentUnavailable(JobFailure):
+    """The remote agent was not reached, or did not respond in time."""
 
     retryable = True
 

@@ -12,10 +12,12 @@ from tests.architecture.sources import REPOSITORY, package_sources
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 DISTRIBUTIONS = {
+    "a2a": "a2a-sdk",
     "bs4": "beautifulsoup4",
     "dotenv": "python-dotenv",
     "google.adk": "google-adk",
     "google.genai": "google-genai",
+    "google.protobuf": "protobuf",
     "jwt": "pyjwt",
     "ulid": "python-ulid",
     "yaml": "pyyaml",
@@ -26,7 +28,6 @@ OF_AN_EXTRA = {
     "bs4": "web",
     "flower": "flower",
     "httpcore": "web",
-    "httpx": "web",
     "litellm": "litellm",
     "markdownify": "web",
     "openai": "openai",

@@ -13,8 +13,6 @@ from fanout.orchestrator.configuration.credentials import CredentialDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.sandbox import Credential
 
-DEFAULT_USERNAME = "x-access-token"
-
 
 def credentials_of(
     definition: AgentDefinition, secrets: Mapping[str, SecretStr]
@@ -28,27 +26,46 @@ def credentials_of(
     Raises:
         InvalidJob: A secret is not set; the message names it.
     """
-    made = []
-    for credential in definition.credentials:
-        if credential.secret not in secrets:
-            raise InvalidJob(
-                f"The agent {definition.name} needs the secret {credential.secret}: set "
-                f"FANOUT_SECRETS__{credential.secret} for the worker."
-            )
-        made.append(_credential(credential, secrets[credential.secret].get_secret_value()))
-    return tuple(made)
+    return tuple(
+        _credential(credential, _secret(definition, credential.secret, secrets))
+        for credential in definition.credentials
+    )
+
+
+def headers_of(
+    definition: AgentDefinition, secrets: Mapping[str, SecretStr]
+) -> Mapping[str, SecretStr]:
+    """Return the headers of requests to a remote agent, by name.
+
+    Args:
+        definition: The agent's definition.
+        secrets: The worker's secrets by name.
+
+    Raises:
+        InvalidJob: A secret is not set; the message names it.
+    """
+    credentials = definition.a2a.credentials if definition.a2a else ()
+    return {
+        one.header: SecretStr(one.value(_secret(definition, one.secret, secrets)))
+        for one in credentials
+    }
+
+
+def _secret(definition: AgentDefinition, name: str, secrets: Mapping[str, SecretStr]) -> str:
+    if name not in secrets:
+        raise InvalidJob(
+            f"The agent {definition.name} needs the secret {name}: set "
+            f"FANOUT_SECRETS__{name} for the worker."
+        )
+    return secrets[name].get_secret_value()
 
 
 def _credential(definition: CredentialDefinition, secret: str) -> Credential:
     host, port = definition.address
-    value, spellings = secret, {secret, quote(secret, safe="")}
-    if definition.scheme == "bearer":
-        value = f"Bearer {secret}"
-    elif definition.scheme == "basic":
-        pair = f"{definition.username or DEFAULT_USERNAME}:{secret}"
-        encoded = base64.b64encode(pair.encode()).decode()
-        value = f"Basic {encoded}"
-        spellings.add(encoded)
+    value = definition.value(secret)
+    spellings = {secret, quote(secret, safe="")}
+    if definition.scheme == "basic":
+        spellings.add(value.removeprefix("Basic "))
     spellings.add(base64.b64encode(secret.encode()).decode().rstrip("="))
     return Credential(
         host=host,

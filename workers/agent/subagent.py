@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import IO, Any
 
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.genai import types
-from pydantic import JsonValue
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
@@ -41,18 +40,16 @@ from fanout.orchestrator.deep_agent import (
     usage_of,
 )
 from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
-from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
-    JobFailure,
     LeaseLost,
     LedgerUnavailable,
-    LimitReached,
     SandboxFailure,
 )
-from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
+from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from fanout.workers.agent.definition_files import copy_definition_files
 from fanout.workers.agent.delegation.children import AwaitedTasks, Children
@@ -60,6 +57,7 @@ from fanout.workers.agent.history import Decisions, History, repair_events, wait
 from fanout.workers.agent.live_log import LiveLog
 from fanout.workers.agent.mcp_servers import mcp_tools
 from fanout.workers.agent.rate_limits import JournaledRateLimiter
+from fanout.workers.agent.remote.remote_agent import RemoteAgent
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import (
     AttemptJournal,
@@ -71,7 +69,6 @@ from fanout.workers.agent.verification import (
     Verifier,
     max_reworks,
     rejection,
-    verification_failure,
 )
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox
@@ -82,27 +79,6 @@ NO_LIMIT_OF_ADK = 1_000_000
 """Our budget counts model calls over all attempts; ADK's counter knows this run only."""
 FATAL_ERRORS = (SandboxFailure, LeaseLost, LedgerUnavailable)
 """Errors that a tool must not report to the model, because the agent cannot handle them."""
-
-
-@dataclass(frozen=True)
-class AgentAnswer:
-    """The answer of an agent's run, or what the run waits for."""
-
-    summary: str = ""
-    output: JsonValue = None
-    limit: str | None = None
-    """The message of the budget that ended the run."""
-    verified: Verification | None = None
-    """The verification of the answer, if the job has one."""
-    approvals: tuple[Approval, ...] = ()
-    """The approvals for which the run waits."""
-    tasks: AwaitedTasks | None = None
-    """The tasks for which the run waits; None when no call is deferred."""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it is the agent's own answer, and not the end of a budget."""
-        return not self.approvals and self.tasks is None and self.limit is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +104,12 @@ class SubagentFactory:
         sandbox: Sandbox,
         journal: AttemptJournal,
         lease: HeldLease,
-    ) -> Subagent:
+    ) -> JobWorker:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
-        return Subagent(
-            self,
-            spec,
-            definition,
-            limits,
-            ends_at=ends_at,
-            sandbox=sandbox,
-            journal=journal,
-            lease=lease,
-        )
+        shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
+        if definition.a2a is not None:
+            return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
+        return Subagent(self, spec, definition, limits, **shared)
 
 
 class Subagent:
@@ -233,6 +203,14 @@ class Subagent:
             verified = await self._verifier.verify(history)
             if not self._verifier.wants_rework(history):
                 return replace(answer, verified=verified)
+
+    async def keep(self, bundle: IO[bytes], tasks: AwaitedTasks | None) -> AwaitedTasks | None:
+        """See `JobWorker.keep`."""
+        await self.checkpoints.store(bundle)
+        return await self.children.with_snapshot(bundle, tasks)
+
+    async def abandon(self) -> None:
+        """See `JobWorker.abandon`: its children are cancelled with it by the ledger."""
 
     async def _answer_after(self, history: History) -> AgentAnswer:
         """Run the agent from there until it answers or waits; see `run`."""
@@ -379,10 +357,3 @@ def _why_no_answer(last: Event | None) -> str:
         return str(last.error_message)
     reason = f" ({last.error_code})" if last and last.error_code else ""
     return f"The agent ended without an answer{reason}."
-
-
-def failure_of(answer: AgentAnswer) -> JobFailure | None:
-    """Return the failure of a run that a budget ended, or whose answer was rejected; else None."""
-    if answer.limit:
-        return LimitReached(answer.limit)
-    return None if answer.verified is None else verification_failure(answer.verified)

@@ -30,10 +30,11 @@ from fanout.orchestrator.jobs.result import JobResult, ResultSoFar
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers.agent.answer import JobWorker, failure_of
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.agent.subagent import Subagent, SubagentFactory, failure_of
+from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.attempt import Attempt
 from fanout.workers.attempt.opening import open_sandbox, sandbox_spec
 from fanout.workers.attempt.outcome import Outcome, commit, result_of
@@ -212,7 +213,7 @@ class JobRunner:
         return outcome
 
     async def _run_agent(
-        self, agent: Subagent, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
+        self, agent: JobWorker, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
     ) -> Outcome:
         """Run the agent until it answers, or waits for a person or for children."""
         failure: JobFailure | None
@@ -224,14 +225,15 @@ class JobRunner:
             tasks = answer.tasks
             if answer.approvals or tasks:
                 with await sandbox.changes() as bundle:
-                    await agent.checkpoints.store(bundle)
-                    tasks = await agent.children.with_snapshot(bundle, tasks)
+                    tasks = await agent.keep(bundle, tasks)
             outcome = replace(outcome, approvals=answer.approvals, tasks=tasks)
             failure = failure_of(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
             failure = attempt.stopped_by or _as_failure(error)
+        if failure is not None and not failure.retryable and not _is_passed_on(failure):
+            await agent.abandon()
         return replace(outcome, failure=failure, usage=agent.usage)
 
     async def _with_changes(
@@ -373,7 +375,7 @@ def retry_pause_seconds(attempt: int) -> float:
 
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
-    return isinstance(stopped_by, (LeaseLost, ShuttingDown))
+    return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood))
 
 
 def _files(bundle: IO[bytes]) -> tuple[FileChange, ...]:

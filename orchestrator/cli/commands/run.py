@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from fanout.orchestrator.cli.commands.job_files import plan
-from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
     exit_code_of,
     print_outcome,
 )
+from fanout.orchestrator.cli.commands.services.up import announce_sandbox
 from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
@@ -26,7 +26,6 @@ from fanout.orchestrator.cli.commands.submission import (
     VerifyOption,
 )
 from fanout.orchestrator.cli.terminal import held_back, output
-from fanout.orchestrator.cli.terminal.conflict_view import left_out_of
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job
 from fanout.orchestrator.cli.terminal.included_files import (
@@ -52,6 +51,7 @@ from fanout.orchestrator.embedded.services import outliving, revived
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.runs import Landing, Runs, land
+from fanout.orchestrator.landing.unmerged import left_out_of
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
 from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 

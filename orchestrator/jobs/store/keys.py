@@ -141,3 +141,16 @@ class Keys:
     def audit(self) -> str:
         """Stream: the audit log of the HTTP service."""
         return f"{self.prefix}:audit"
+    def subscriptions(self, job_id: str) -> str:
+        """Hash: the subscriptions to a job's notifications, as JSON by id."""
+        return f"{self.prefix}:notify:of:{job_id}"
+
+    @property
+    def receivers(self) -> str:
+        """Sorted set: receivers with notifications in the outbox, by when to look at them next."""
+        return f"{self.prefix}:notify:receivers"
+
+    @property
+    def dead_notifications(self) -> str:
+        """Stream: the newest notifications that were given up."""
+        return f"{self.prefix}:notify:dead"

@@ -47,7 +47,7 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     lane = (spec.tenant, spec.agent, wire)
     order = (spec.priority, spec.max_attempts)
     owned = owner_key(spec.tenant, spec.owner)
-    return (spec.id, spec.root_id, spec.parent_id or "", *order, key, *lane, owned, stored)
+    return (spec.id, spec.root_id, spec.parent_id or "", *order, key, owned, *lane, stored)
 
 
 def owner_key(tenant: str, owner: str) -> str:

@@ -31,6 +31,7 @@ from fanout.orchestrator.server.access.sessions import (
     Sessions,
     csrf_token,
 )
+from fanout.orchestrator.server.access.standing import Standing
 
 PUBLIC_PATHS = frozenset({
     "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
@@ -60,6 +61,7 @@ class AuthenticationMiddleware:
         self._app = app
         self._authenticator = authenticator
         self._sessions = sessions
+        self._standing = Standing(authenticator, sessions)
         self._public_url = settings.public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +77,7 @@ class AuthenticationMiddleware:
                 if caller is None:
                     return
                 state["caller"] = caller
+                send = self._standing.ended(send, caller, state.get("session_id"))
             elif scope["type"] != "http":
                 await refuse(scope, receive, send, status=403, detail="There are no WebSockets.")
                 return

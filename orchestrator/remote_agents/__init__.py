@@ -1,0 +1,1 @@
+"""Agents of other services, called by A2A."""

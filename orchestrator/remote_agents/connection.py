@@ -1,0 +1,226 @@
+"""A connection to a remote agent by A2A; all that is known of the SDK's client is here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import httpx
+from a2a.client import (
+    A2ACardResolver,
+    A2AClientTimeoutError,
+    Client,
+    ClientCallContext,
+    ClientConfig,
+    ClientFactory,
+)
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+)
+from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import (
+    A2AError,
+    InternalError,
+    MethodNotFoundError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import ParseError
+from pydantic import SecretStr
+
+from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
+from fanout.orchestrator.jobs.failures import (
+    AgentFailed,
+    InvalidJob,
+    JobFailure,
+    RemoteAgentUnavailable,
+)
+from fanout.orchestrator.remote_agents.bounded_http import OneOrigin, origin_of
+
+BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
+"""What is spoken; gRPC has a port of its own, so it is never at the card's origin."""
+_REFUSED = frozenset({401, 403, 407})
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class RemoteConnection:
+    """A connection to one remote agent.
+
+    Every method raises `RemoteAgentUnavailable` if the agent is not reached, `InvalidJob` if it
+    refuses the credentials, and `AgentFailed` if it breaks the protocol or a bound.
+
+    Args:
+        card: The agent's card.
+        client: The SDK's client.
+    """
+
+    def __init__(self, card: AgentCard, client: Client) -> None:
+        self.card = card
+        self._client = client
+
+    @property
+    def streams(self) -> bool:
+        """Whether it sends updates of a task while it works."""
+        return bool(self.card.capabilities.streaming)
+
+    def accepts(self, media_type: str) -> bool:
+        """Return whether files of a media type may be sent to it, as its card says."""
+        modes = {mode.lower() for mode in self.card.default_input_modes}
+        modes.update(mode.lower() for skill in self.card.skills for mode in skill.input_modes)
+        family = media_type.partition("/")[0]
+        return bool({media_type, family, f"{family}/*", "*/*", "*"} & modes)
+
+    async def send(
+        self, message: Message, timeout_seconds: float | None
+    ) -> AsyncIterator[StreamResponse]:
+        """Send a message and yield what is answered, until the work stops.
+
+        An agent that does not stream answers once.
+
+        Args:
+            message: The message.
+            timeout_seconds: How long one that does not stream may take to answer.
+        """
+        context = None if self.streams else ClientCallContext(timeout=timeout_seconds)
+        with _failures():
+            request = SendMessageRequest(message=message)
+            async for update in self._client.send_message(request, context=context):
+                yield update
+
+    async def task(self, task_id: str) -> Task:
+        """Return a task as it is now."""
+        with _failures():
+            return await self._client.get_task(GetTaskRequest(id=task_id))
+
+    async def updates(self, task_id: str) -> AsyncIterator[StreamResponse]:
+        """Yield the updates of a task until its work stops; none, if it gives none now."""
+        with (
+            _failures(),
+            contextlib.suppress(
+                UnsupportedOperationError,
+                MethodNotFoundError,
+                TaskNotFoundError,
+                NotImplementedError,
+            ),
+        ):
+            async for update in self._client.subscribe(SubscribeToTaskRequest(id=task_id)):
+                yield update
+
+    async def cancel(self, task_id: str) -> None:
+        """Ask the agent to stop working on a task; one that has ended stays as it is."""
+        with _failures(), contextlib.suppress(TaskNotCancelableError, TaskNotFoundError):
+            await self._client.cancel_task(CancelTaskRequest(id=task_id))
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    definition: RemoteAgentDefinition,
+    headers: Mapping[str, SecretStr],
+    card: AgentCard | None = None,
+) -> AsyncIterator[RemoteConnection]:
+    """Open a connection to an agent, for the duration of a context.
+
+    Args:
+        definition: Where the agent is, and its bounds.
+        headers: Are sent with each request.
+        card: The agent's card; None: it is read first.
+
+    Raises:
+        RemoteAgentUnavailable: The agent is not reached.
+        InvalidJob: It refuses the credentials, or its card names no address that can be used.
+        AgentFailed: It breaks the protocol or a bound.
+    """
+    inner = await asyncio.to_thread(httpx.AsyncHTTPTransport)  # it reads certificates
+    transport = OneOrigin(inner, definition.url, definition.max_bytes)
+    timeout = httpx.Timeout(definition.timeout_seconds)
+    async with httpx.AsyncClient(
+        transport=transport,
+        headers={name: value.get_secret_value() for name, value in headers.items()},
+        timeout=timeout,
+        follow_redirects=False,
+    ) as http:
+        with _failures():
+            card = card or await _card(http, definition.url)
+        config = ClientConfig(
+            httpx_client=http,
+            polling=True,
+            supported_protocol_bindings=list(BINDINGS),
+        )
+        yield RemoteConnection(card, ClientFactory(config).create(card))
+
+
+async def _card(http: httpx.AsyncClient, url: str) -> AgentCard:
+    """Return the card, with the interfaces that are at its own origin.
+
+    Raises:
+        InvalidJob: It has none.
+    """
+    path = "/" if url.endswith(".json") else None
+    card = await A2ACardResolver(http, url).get_agent_card(relative_card_path=path)
+    spoken = [one for one in card.supported_interfaces if one.protocol_binding in BINDINGS]
+    usable = [one for one in spoken if origin_of(one.url) == origin_of(url)]
+    if not usable:
+        raise InvalidJob(
+            f"The card of the remote agent names no interface at {origin_of(url)} for JSON-RPC or "
+            "HTTP+JSON: give the agent's own address in a2a.url, or correct the card."
+        )
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(usable)
+    return card
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Raise the failure of a job instead of the SDK's and HTTP's exceptions.
+
+    No text of the remote agent is in it.
+    """
+    try:
+        yield
+    except (A2AError, httpx.HTTPError, httpx.StreamError, ParseError) as error:
+        raise _failure(error) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+        raise AgentFailed("The remote agent sent an answer that is not A2A.") from error
+
+
+def _failure(error: Exception) -> JobFailure:
+    cause = error.__cause__ if error.__cause__ is not None else error
+    if isinstance(cause, httpx.HTTPStatusError):
+        return _refusal(cause.response.status_code)
+    if isinstance(error, A2AClientTimeoutError) or isinstance(cause, httpx.TimeoutException):
+        return RemoteAgentUnavailable("The remote agent did not answer in time.")
+    if isinstance(cause, httpx.TransportError):
+        kind = type(cause).__name__
+        return RemoteAgentUnavailable(f"The remote agent was not reached ({kind}).")
+    if isinstance(error, TaskNotFoundError):
+        return AgentFailed("The remote agent does not know the job's task any more.")
+    if isinstance(error, InternalError):
+        return RemoteAgentUnavailable("The remote agent reported an internal error.")
+    kind = type(error).__name__
+    return AgentFailed(f"The remote agent refused the request, or answered it wrongly ({kind}).")
+
+
+def _refusal(status: int) -> JobFailure:
+    if 300 <= status < 400:  # noqa: PLR2004 - the statuses of redirects
+        return InvalidJob(
+            f"The remote agent redirects (HTTP {status}), which is not followed: give the address "
+            "that it redirects to in a2a.url."
+        )
+    if status in _REFUSED:
+        return InvalidJob(
+            f"The remote agent refuses the caller (HTTP {status}): check a2a.credentials of its "
+            "definition and the secrets that it names."
+        )
+    if status in _LATER:
+        return RemoteAgentUnavailable(f"The remote agent answered with HTTP {status}.")
+    return AgentFailed(f"The remote agent answered with HTTP {status}: check a2a.url.")

@@ -1,0 +1,180 @@
+"""Jobs of remote agents: a real worker, a real Redis, and an A2A server of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
+from tests.a2a_servers import RemoteService, remote_service
+from tests.builders import make_spec
+from tests.integration.worker.approvals import file_of, parked
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
+
+KEY = "canary-remote-key-8841"
+HEAD = "name: {name}\ndescription: Works elsewhere.\na2a:\n  url: {url}\n"
+CREDENTIALS = "  credentials: [{secret: REMOTE_KEY}]\n"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RemoteService]:
+    with remote_service(key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def place(install_for_module: Installer, service: RemoteService) -> Installation:
+    agents = install_for_module.folder / "agents"
+    agents.mkdir()
+    schema = "{type: object, properties: {lines: {type: integer}}, required: [lines]}"
+    definitions = {
+        "remote": CREDENTIALS + "  files: all\n",
+        "mute": "",
+        "measuring": CREDENTIALS + f"output_schema: {schema}\n",
+        "small": CREDENTIALS + "  max_bytes: 4096\n",
+        "checked": CREDENTIALS + "verify: test -e done || (touch done; exit 1)\n",
+    }
+    for name, text in definitions.items():
+        (agents / f"{name}.yaml").write_text(HEAD.format(name=name, url=service.url) + text)
+    made = install_for_module(FANOUT_AGENTS_DIR=str(agents), FANOUT_SECRETS__REMOTE_KEY=KEY)
+    made.start_worker(concurrency=4)
+    return made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "in.txt").write_text("small")
+    (folder / "notes.txt").write_text("one\n")
+    return folder
+
+
+async def result_of(place: Installation, description: str, agent: str = "remote") -> JobResult:
+    async with place.client() as client:
+        return await client.run(make_spec(description, agent=agent))
+
+
+async def thinks(client: JobClient, job_id: str) -> None:
+    """Wait until the journal shows what the agent says while it works."""
+    async with asyncio.timeout(45):
+        async for event in client.events(job_id):
+            assert not event.ends_job, event.data
+            if event.type is EventType.LOG and "Thinking hard." in str(event.data["text"]):
+                return
+
+
+async def test_its_files_and_patches_become_the_changes_of_the_job(place, service, workspace):
+    async with place.client() as client:
+        spec = make_spec("files", agent="remote", context="Loud.")
+        result = await client.run(spec, workspace=workspace)
+
+        assert result.success, result
+        changed = {file.path: str(file.change) for file in result.files_modified}
+        assert changed == {"in.txt": "modified", "new/made.bin": "added", "notes.txt": "modified"}
+        assert await file_of(client, result.job_id, "notes.txt") == "one\ntwo\n"
+        assert await file_of(client, result.job_id, "in.txt") == "SMALL"
+    sent = service.messages[-1]
+    assert result.summary.startswith("Did: files")
+    assert result.usage.model_calls == 0
+    assert "Loud." in sent.parts[0].text
+    assert {part.filename for part in sent.parts[1:]} == {"in.txt", "notes.txt"}
+    assert sent.message_id == f"{result.job_id}-1"
+    assert set(service.keys) == {f"Bearer {KEY}"}
+
+
+async def test_it_answers_with_a_message_a_structure_or_a_failure(place, service):
+    greeting, measured, prose, failed = await asyncio.gather(
+        result_of(place, "greet"),
+        result_of(place, "measure", "measuring"),
+        result_of(place, "say nothing", "measuring"),
+        result_of(place, "fail"),
+    )
+
+    assert (greeting.success, greeting.summary) == (True, "Hello.")
+    assert measured.output == {"lines": 3}
+    assert prose.error is not None
+    assert "output_schema" in prose.error.message
+    assert (failed.state, failed.summary) == (JobState.FAILED, "I could not.")
+    assert failed.error is not None
+    assert "failed" in failed.error.message
+
+
+async def test_what_is_hostile_or_refused_ends_the_job_with_one_sentence(place, service):
+    results = await asyncio.gather(
+        result_of(place, "write ../escape.txt"),
+        result_of(place, "write /etc/passwd"),
+        result_of(place, "write .git/config"),
+        result_of(place, "flood 100000", "small"),
+        result_of(place, "greet", "mute"),
+    )
+
+    messages = [result.error.message for result in results if result.error]
+    assert len(messages) == len(results)
+    assert all("not one of the workspace" in message for message in messages[:3])
+    assert "a2a.max_bytes" in messages[3]
+    assert "a2a.credentials" in messages[4]
+    assert all(not result.files_modified for result in results)
+    assert all(result.attempts == 1 for result in results)
+
+
+async def test_a_person_answers_its_question_and_a_follow_up_keeps_the_conversation(place, service):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("ask me", agent="remote"))
+        (approval,) = await parked(client, job_id)
+        assert approval.arguments == {"question": "Which colour?"}
+        await client.answer(approval.id, "respond", response="Blue.")
+        answered = await client.wait(job_id)
+        followed = await client.run(make_spec("go on", agent="remote", continues=job_id))
+
+    first, answer, later = service.messages[-3:]
+    assert answered.summary == "Did: Blue."
+    assert answer.task_id == first.task_id != later.task_id
+    assert answer.context_id == later.context_id != ""
+    assert followed.success
+
+
+async def test_a_rejected_answer_is_sent_back_in_the_same_conversation(place, service):
+    result = await result_of(place, "try", "checked")
+
+    assert result.success, result
+    first, again = service.messages[-2:]
+    assert (first.message_id, again.message_id) == (f"{result.job_id}-1", f"{result.job_id}-2")
+    assert again.context_id
+
+
+async def test_a_cancelled_job_cancels_its_remote_task(place, service):
+    service.release.clear()
+    before = len(service.cancelled)
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("slow work", agent="remote"))
+        await thinks(client, job_id)
+        await client.cancel(job_id)
+        result = await client.wait(job_id)
+
+    assert result.state is JobState.CANCELLED
+    assert len(service.cancelled) == before + 1
+
+
+async def test_a_killed_workers_successor_takes_the_task_up_again(place, service):
+    service.release.clear()
+    before = len(service.messages)
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("slow and steady", agent="remote"))
+        await thinks(client, job_id)
+        place.workers[-1].kill()
+        service.release.set()
+        place.start_worker(concurrency=4)
+        result = await client.wait(job_id)
+
+    assert (result.success, result.summary) == (True, "Did: slow and steady")
+    assert result.attempts == 2
+    assert len(service.messages) == before + 1
