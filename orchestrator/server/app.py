@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.http import approvals, events, health, jobs, snapshots
+from fanout.orchestrator.server.http import approvals, events, health, jobs, runs, snapshots
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
@@ -68,14 +68,14 @@ def create_app(
             Middleware(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
-                larger={"/v1/snapshots": bounds.upload_bytes},
+                larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
             ),
             authentication,
         ],
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, snapshots, events, approvals, health):
+    for module in (runs, jobs, snapshots, events, approvals, health):
         app.include_router(module.router)
     app.router.routes.extend(routes)
     return app

@@ -141,9 +141,10 @@ def _connection(url: SplitResult, rules: GitRules) -> list[str]:
     except ValueError as error:
         raise CloneRefused(str(error)) from error
     shown = ",".join(f"[{one}]" if ":" in one else one for one in addresses)
+    is_name = host not in addresses
     return [
         "protocol.https.allow=always",
-        f"http.curloptResolve={host}:{port}:{shown}",
+        *([f"http.curloptResolve={host}:{port}:{shown}"] if is_name else []),
         "http.followRedirects=false",
         "fetch.unpackLimit=1",  # one file, which grows while it is watched
         "http.proxy=",
