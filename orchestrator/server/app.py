@@ -14,7 +14,16 @@ from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a.routes import a2a_routes
-from fanout.orchestrator.server.http import approvals, audit, changes, events, health, jobs
+from fanout.orchestrator.server.http import (
+    approvals,
+    audit,
+    changes,
+    events,
+    health,
+    jobs,
+    runs,
+    snapshots,
+)
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -74,14 +83,14 @@ def create_app(
             Middleware(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
-                larger={"/v1/snapshots": bounds.upload_bytes},
+                larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
             ),
             authentication,
         ],
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, changes, events, approvals, audit, health):
+    for module in (runs, jobs, changes, snapshots, events, approvals, audit, health):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     return app
