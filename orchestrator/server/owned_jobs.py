@@ -316,6 +316,18 @@ class OwnedJobs:
             )
         return str(job_id)
 
+    @asynccontextmanager
+    async def changing(self, action: str, job_id: str) -> AsyncIterator[None]:
+        """Check that the caller may change a job, and record the change that the context makes.
+
+        Args:
+            action: What is done, for the audit log.
+            job_id: The job.
+        """
+        async with self._recorded(action, Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            yield
+
     async def _read(self, job_id: str) -> None:
         self.caller.require(Scope.READ)
         await self._check(job_id)

@@ -17,6 +17,7 @@ from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.server.http import jobs as job_routes
+from fanout.orchestrator.server.http import webhooks
 from fanout.orchestrator.server.http.jobs import IdempotencyKey
 from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
 from fanout.orchestrator.server.http.run_models import (
@@ -99,7 +100,9 @@ async def start(
     finally:
         if form is not None:
             await form.close()
+    webhook = await webhooks.checked(shared, wanted.webhook)
     run_id = (await jobs.submit_many([spec]))[0]
+    await webhooks.store(shared, [run_id], [webhook])
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return SubmittedRun(id=run_id, snapshot=spec.snapshot, links=links(run_id))
 
