@@ -17,13 +17,14 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents.connection import connect
 from fanout.workers.agent.remote.reply import reply_of
 from fanout.workers.agent.remote.watching import STATES, stopped_task
-from tests.a2a_servers import RemoteService, remote_service
+from tests.a2a_servers import RemoteService, free_port, remote_service
 from tests.builders import make_spec
-from tests.integration.worker.approvals import file_of, parked
+from tests.integration.worker.approvals import file_of, journal, parked
 from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
 
+LATE_PORT = free_port()
 KEY = "canary-remote-key-8841"
 HEAD = "name: {name}\ndescription: Works elsewhere.\na2a:\n  url: {url}\n"
 CREDENTIALS = "  credentials: [{secret: REMOTE_KEY}]\n"
@@ -49,6 +50,8 @@ def place(install_for_module: Installer, service: RemoteService) -> Installation
     }
     for name, text in definitions.items():
         (agents / f"{name}.yaml").write_text(HEAD.format(name=name, url=service.url) + text)
+    late = HEAD.format(name="late", url=f"http://127.0.0.1:{LATE_PORT}")
+    (agents / "late.yaml").write_text(late)
     made = install_for_module(FANOUT_AGENTS_DIR=str(agents), FANOUT_SECRETS__REMOTE_KEY=KEY)
     made.start_worker(concurrency=4)
     return made
@@ -167,6 +170,32 @@ async def test_a_cancelled_job_cancels_its_remote_task(place, service):
 
     assert result.state is JobState.CANCELLED
     assert len(service.cancelled) == before + 1
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_cancels_its_remote_task(place, service):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("ask me", agent="remote"))
+        await parked(client, job_id)
+        asked = await journal(client, job_id, EventType.MODEL_REPLY)
+        await client.cancel(job_id)
+    event = asked[-1].data["event"]
+    assert isinstance(event, dict)
+    task_id = event["custom_metadata"]["a2a"]["task"]
+    await asyncio.to_thread(service.await_cancelled, task_id)
+
+
+async def test_a_service_that_is_down_is_tried_again_by_the_next_attempt(place):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("greet", agent="late"))
+        async for event in client.events(job_id):
+            if event.data.get("state") == JobState.QUEUED and event.attempt:
+                assert "RemoteAgentUnavailable" in str(event.data)
+                break
+        with remote_service(port=LATE_PORT):
+            result = await client.wait(job_id)
+
+    assert (result.success, result.summary) == (True, "Hello.")
+    assert result.attempts > 1
 
 
 async def test_a_killed_workers_successor_takes_the_task_up_again(place, service):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO
 
-import structlog
 from a2a.types import AgentCard, StreamResponse, Task
 from google.adk.events import Event
 from google.genai import types
@@ -33,6 +32,7 @@ from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.live_log import LiveLog
+from fanout.workers.agent.remote.abandoned import cancel_task
 from fanout.workers.agent.remote.conversation import Conversation, Turn
 from fanout.workers.agent.remote.outgoing import (
     SentFiles,
@@ -56,14 +56,10 @@ from fanout.workers.agent.verification import Verifier, max_reworks, rejection
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox
 
-ABANDON_SECONDS = 1.0
-"""For telling the agent that its task is cancelled: a cancelled job ends within two seconds."""
 ASK_PERSON = "answer_remote_agent"
 """The tool of the approvals by which a person answers the agent's questions."""
 LEAST_SECONDS = 1.0
 """For an answer, when the job's time is nearly over: its deadline ends it."""
-
-log = structlog.get_logger(__name__)
 
 
 class RemoteAgent:
@@ -96,7 +92,7 @@ class RemoteAgent:
         self._spec = spec
         self._definition = definition
         self._remote = remote
-        self._secrets = services.secrets
+        self._services = services
         self._schema = spec.output_schema or definition.output_schema
         self._ends_at = ends_at
         self._sandbox = sandbox
@@ -122,7 +118,7 @@ class RemoteAgent:
         history = await self._journal.history()
         self._checkpoints.resume_from(history.checkpoints)
         self._conversation = self._conversation_of(history)
-        async with connect(self._remote, self._secrets) as remote:
+        async with connect(self._remote, self._services.secrets) as remote:
             self._card = remote.card
             await self._fetch_lost_files(remote, self._conversation.without_files)
             while True:
@@ -142,14 +138,11 @@ class RemoteAgent:
     async def abandon(self) -> None:
         """See `JobWorker.abandon`: the agent is told that its task is cancelled."""
         try:
-            async with asyncio.timeout(ABANDON_SECONDS):
-                if self._conversation is None:
-                    self._conversation = self._conversation_of(await self._journal.history())
-                if task := self._conversation.task:
-                    async with connect(self._remote, self._secrets, self._card) as remote:
-                        await remote.cancel(task)
-        except (JobFailure, TimeoutError) as error:
-            log.warning("remote task not cancelled", error=type(error).__name__)
+            if self._conversation is None:
+                self._conversation = self._conversation_of(await self._journal.history())
+        except JobFailure:  # its journal cannot be read
+            return
+        await cancel_task(self._remote, self._services, self._conversation, self._card)
 
     def _conversation_of(self, history: History) -> Conversation:
         return Conversation(self._definition.name, self._spec.id, history)
