@@ -12,7 +12,7 @@ from a2a.types import AgentCard, StreamResponse, Task
 from google.adk.events import Event
 from google.genai import types
 
-from fanout.orchestrator.approvals import ApprovalRequest, fingerprint
+from fanout.orchestrator.approvals import ApprovalRequest, fingerprint, parse_policy
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema, summary_of
@@ -58,6 +58,10 @@ from fanout.workers.sandbox import Sandbox
 
 ASK_PERSON = "answer_remote_agent"
 """The tool of the approvals by which a person answers the agent's questions."""
+FILE_TOOLS = frozenset(
+    {"apply_patch", "delete_file", "edit_file", "execute", "multi_edit", "write_file"}
+)
+"""The tools whose guard would be avoided if files came from elsewhere."""
 LEAST_SECONDS = 1.0
 """For an answer, when the job's time is nearly over: its deadline ends it."""
 
@@ -256,10 +260,12 @@ class RemoteAgent:
         await self._note(conversation, event)
 
     async def _put_files(self, reply: Reply) -> None:
-        if (reply.files or reply.patches) and self._spec.interrupt_on:
+        guarded = FILE_TOOLS & parse_policy(self._spec.interrupt_on).keys()
+        if (reply.files or reply.patches) and guarded:
             raise InvalidJob(
                 "The remote agent sent files, but the agent that called it changes none without "
-                "approval (interrupt_on): have it call this agent for answers only."
+                f"approval (interrupt_on: {', '.join(sorted(guarded))}): have it call this agent "
+                "for answers only."
             )
         for reason in dict.fromkeys(reply.ignored):
             await self._journal.note(
