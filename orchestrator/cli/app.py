@@ -46,10 +46,10 @@ COMMANDS = {
     "fork": "submission.fork",
     "retry": "submission.retry",
     "worker": "processes.worker",
-    "serve": "setup.serve.serve",
+    "serve": "services.serve.serve",
     "flower": "processes.flower",
-    "up": "processes.up",
-    "down": "processes.down",
+    "up": "services.up.up",
+    "down": "services.up.down",
     "clean": "cleaning.clean",
     "adk": "integration.adk.adk",
     "completion": "integration.completion.completion",
@@ -69,9 +69,29 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
+MCP_COMMANDS = {"serve": "integration.mcp.serve"}
+"""Those of `fanout mcp`."""
+
+
+KEY_COMMANDS = {
+    "create": "services.keys.create",
+    "ls": "services.keys.ls",
+    "revoke": "services.keys.revoke",
+    "audit": "services.keys.audit",
+}
+"""Those of `fanout keys`."""
+
 
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _McpCommands(LazyGroup):
+    functions = MCP_COMMANDS
+
+
+class _KeyCommands(LazyGroup):
+    functions = KEY_COMMANDS
 
 
 class _Commands(LazyGroup):
@@ -133,6 +153,16 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+mcp = typer.Typer(
+    help="Let coding agents submit jobs, through MCP.", cls=_McpCommands, no_args_is_help=True
+)
+app.add_typer(mcp, name="mcp")
+keys = typer.Typer(
+    help="Make, list and revoke the keys of the service; read its audit log.",
+    cls=_KeyCommands,
+    no_args_is_help=True,
+)
+app.add_typer(keys, name="keys")
 
 
 def _print_version(requested: bool) -> None:

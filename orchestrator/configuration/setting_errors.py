@@ -33,6 +33,7 @@ EXAMPLES = {
     "FANOUT_CEILINGS__NETWORK": '["pypi.org"]',
     "FANOUT_LIMITS__NETWORK": '["pypi.org"]',
     "FANOUT_MODELS": '{"gemini-2.5-flash": {"requests_per_minute": 60}}',
+    "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["hooks.internal", "127.0.0.1:8000"]',
     "FANOUT_QUEUE__SIGNING_KEYS": '["0123456789abcdef"]',
     "FANOUT_SECRETS": '{"GIT_TOKEN": "…"}',
     "FANOUT_TENANTS": '{"team-a": {"weight": 3, "jobs": 20}}',
@@ -44,10 +45,12 @@ OF_OTHERS = frozenset(
     for name in (
         *("BLOBS_FOLDER", "DASHBOARD_PASSWORD", "FLOWER_PORT", "IMAGE_BASE", "REDIS_IMAGE"),
         *("REDIS_MAXMEMORY", "REDIS_MEMORY", "REDIS_PASSWORD", "REDIS_PORT", "SANDBOX_BASE"),
-        *("USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
+        *("SERVER_PASSWORD", "USER", "WORKER_MEMORY", "WORKER_PASSWORD"),
+        *("JOB_AGENT", "JOB_EVENT", "JOB_ID", "JOB_REASON", "JOB_ROOT_ID", "JOB_STATE"),
     )
 )
-"""Variables that docker-compose.yml and the Makefile use, some spelt like settings."""
+"""Variables that docker-compose.yml and the Makefile use, and those of the hook, some spelt like
+settings."""
 
 SURELY_MEANT = 0.8
 """Likeness of a variable to a setting from which on it is that one misspelt, and not a variable of

@@ -39,6 +39,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,
@@ -250,6 +251,7 @@ class Settings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
     api: ApiSettings = ApiSettings()
+    notifications: NotificationSettings = NotificationSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""

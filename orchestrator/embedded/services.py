@@ -21,6 +21,7 @@ from fanout.orchestrator.client.state_folder import (
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.notifier import STOP_SECONDS, notifier_process, start_notifier
 from fanout.orchestrator.embedded.python_process import (
     child_environment,
     fingerprint,
@@ -29,6 +30,7 @@ from fanout.orchestrator.embedded.python_process import (
 )
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
+from fanout.orchestrator.embedded.server import Server
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.jobs.store.connection import answers
@@ -152,6 +154,8 @@ class Embedded:
                 env=keeper_environment(self.settings),
                 outlives_parent=True,
             )
+        if self._kept and self.settings.notifications.on_finish:
+            await start_notifier(self.settings)
 
     async def _adopt(self, record: EmbeddedRecord) -> None:
         """Take over what runs; end its worker if it has other settings or keys, and no job."""
@@ -379,7 +383,9 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     """
     worker, redis = worker_process(folder), _redis_server(folder, settings)
     ran = worker.is_alive or redis.process.is_alive
+    await Server(folder).stop(settings)
     await worker.stop(settings.worker.shutdown_grace_seconds)
+    await notifier_process(folder).stop(STOP_SECONDS)
     await redis.stop()
     folder.remove_record()
     return ran

@@ -182,9 +182,9 @@ def test_no_setting_makes_it_choose_by_itself(fanout: Fanout):
 
 @pytest.mark.slow
 def test_a_persons_word_is_enough_and_counts_for_its_own_services_only(fanout: Fanout):
-    started = fanout("up", "--sandbox", "local", timeout=60)
+    started = fanout("up", "--no-serve", "--sandbox", "local", timeout=60)
     try:
-        again = fanout("up", timeout=30)
+        again = fanout("up", "--no-serve", timeout=30)
         other = fanout("run", "goal", "--yes", timeout=30)
         same = fanout("run", "goal", "--yes", "--sandbox", "local", timeout=50)
     finally:
@@ -200,7 +200,7 @@ def test_a_persons_word_is_enough_and_counts_for_its_own_services_only(fanout: F
 
 @pytest.mark.slow
 def test_killed_services_come_back_with_the_sandbox_that_they_had_or_not_at_all(fanout: Fanout):
-    assert fanout("up", "--sandbox", "local", timeout=60).code == 0
+    assert fanout("up", "--no-serve", "--sandbox", "local", timeout=60).code == 0
     try:
         path = Path(fanout.env["FANOUT_STATE_DIR"]) / "embedded.json"
         record = json.loads(path.read_text())

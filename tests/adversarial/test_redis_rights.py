@@ -1,4 +1,4 @@
-"""The three users of config/redis-acl.example: each does its work, and none the others'."""
+"""The four users of config/redis-acl.example: each does its work, and none the others'."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ import redis
 
 from fanout.orchestrator.jobs.failures import LedgerForbidden
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.access.audit_stream import AuditEntry
+from fanout.orchestrator.jobs.store.access.browser_sessions import Grant
+from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
@@ -169,7 +172,13 @@ ACTS = {
         "MONITOR",
         "EVAL return 0",
         "SCRIPT FLUSH",
+        "HSET fanout:api_key:1 hash x",
+        "HGETALL fanout:api_key:1",
+        "SET fanout:session:1 x",
+        "SET fanout:login:1 x",
+        "XTRIM fanout:audit MAXLEN 0",
     ],
+    "fanout-server": ["INCR fanout:fence", "RPOP fanout:queue:fanout", "KEYS *", "SET other x"],
     "fanout-worker": ["SET other x", "KEYS *", "FLUSHALL", "CONFIG GET *", "ACL LIST", "EVAL 1 0"],
     "fanout-dashboard": [
         "HGETALL fanout:job:1",
@@ -218,6 +227,28 @@ async def test_a_client_cannot_claim_a_job_with_the_workers_own_script(
             await ledger.register(make_worker("mine"), 60)
 
         assert (await ledger.get(job_id)).state is JobState.QUEUED
+
+
+async def test_the_service_has_all_rights_that_its_keys_sessions_and_audit_log_need(
+    server: GuardedRedis,
+) -> None:
+    grant = Grant(name="a", owner="a", tenant="t", scopes=("read",), credential="k")
+    async with open_access_stores(url(server, "fanout-server"), Keys().prefix) as stores:
+        key, record = await stores.keys.create(
+            "ann", ["read"], owner="ann", tenant="t", created_by=await stores.operator()
+        )
+        assert await stores.keys.find(key) == record
+        assert [one.created_by for one in await stores.keys.list()] == ["fanout-server"]
+        await stores.keys.revoke("ann")
+        session = await stores.sessions.open(grant, 60)
+        assert await stores.sessions.get(session) == grant
+        await stores.sessions.end(session)
+        token = await stores.sessions.create_login(grant, 60)
+        assert await stores.sessions.take_login(token) == grant
+        await stores.audit.append(AuditEntry(action="a", outcome="done"))
+        assert len((await stores.audit.page()).items) == 1
+
+    assert refusals(server) == []
 
 
 def test_the_file_holds_no_password_that_works_unchanged_by_accident() -> None:

@@ -199,7 +199,7 @@ def embedded(folder: Path, opened: AsyncExitStack) -> Fleet:
         "FANOUT_SANDBOX__PROVIDER": "docker",
     }
     opened.callback(run_module, "orchestrator", "down", environment=environment)
-    started = run_module("fanout", "up", environment=environment)
+    started = run_module("fanout", "up", "--no-serve", environment=environment)
     assert started.returncode == 0, started.stderr
     record = StateFolder(folder / "state").read_record()
     assert record is not None

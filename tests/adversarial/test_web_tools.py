@@ -14,7 +14,8 @@ import pytest
 
 from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch
 from fanout.orchestrator.deep_agent.web import fetch
-from fanout.orchestrator.deep_agent.web.public_http import is_public, public_client
+from fanout.orchestrator.deep_agent.web.public_http import public_client
+from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
 
 CONTEXT: Any = Context()

@@ -1,5 +1,9 @@
 """What a service of docker-compose.yml may do: the least that it needs."""
 
+import os
+import re
+import subprocess
+
 import pytest
 import yaml
 
@@ -53,3 +57,23 @@ def test_no_password_is_an_argument_of_a_process():
 
     assert not any("requirepass " in line and "--" in line for line in commands)
     assert not any("${" in command.replace("$${", "") for command in commands)
+
+
+@pytest.mark.parametrize("given", [{}, {"SERVER_PASSWORD": "p4"}], ids=["without", "with"])
+def test_no_user_of_redis_keeps_the_password_of_the_example(given):
+    service = SERVICES["redis"]
+    program = re.search(r"awk '(.*?)' /etc", service["command"][2].replace("$$", "$"), re.DOTALL)
+    assert program is not None
+    passwords = {"REDISCLI_AUTH": "p1", "WORKER_PASSWORD": "p2", "DASHBOARD_PASSWORD": "p3"}
+
+    written = subprocess.run(
+        ["awk", program[1], str(REPOSITORY / "config" / "redis-acl.example")],
+        env=os.environ | passwords | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert ">change-me-" not in written
+    assert ("user fanout-server " in written) is bool(given)
+    assert "user fanout-client on >p1 " in written

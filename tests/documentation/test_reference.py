@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from docs.generate import command_line, pages
 from docs.generate.models import attribute_docs, rows
-from fanout.orchestrator.cli.app import COMMANDS, IMAGE_COMMANDS
+from fanout.orchestrator.cli.app import COMMANDS, IMAGE_COMMANDS, KEY_COMMANDS
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.result import JobResult
@@ -23,7 +23,8 @@ from tests.architecture.sources import REPOSITORY
 def test_the_reference_has_every_command():
     text = command_line.page()
 
-    for name in [*COMMANDS, *(f"images {one}" for one in IMAGE_COMMANDS)]:
+    images = [f"images {one}" for one in IMAGE_COMMANDS]
+    for name in [*COMMANDS, *images, *(f"keys {one}" for one in KEY_COMMANDS)]:
         assert f"\n## {name}\n" in text
 
 

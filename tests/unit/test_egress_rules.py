@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.sandbox.egress.hosts import AllowedHosts, is_public
+from fanout.orchestrator.public_addresses import is_public
+from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.request import Refusal, parse_request
 
 # What may be reached

@@ -21,9 +21,9 @@ from fanout.orchestrator.cli.commands.bundled_examples import (
     all_examples,
     find_example,
 )
-from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run import finish_run, start_run
 from fanout.orchestrator.cli.commands.run_report import exit_code_of
+from fanout.orchestrator.cli.commands.services.up import announce_sandbox
 from fanout.orchestrator.cli.commands.setup.images import sandbox_of_the_demo, with_images
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed

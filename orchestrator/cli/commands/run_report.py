@@ -11,11 +11,11 @@ from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, held_back, output
 from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
-from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.landing.runs import Landing, LandingReport
+from fanout.orchestrator.landing.unmerged import Unmerged
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""

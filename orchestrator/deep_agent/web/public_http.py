@@ -9,7 +9,6 @@ they would make the connection.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Collection, Iterable
@@ -19,6 +18,7 @@ import httpcore
 import httpx
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.public_addresses import is_public
 
 CONNECT_SECONDS = 10.0
 """For each address; a server that takes longer is not available."""
@@ -89,27 +89,6 @@ class _PublicNetwork(httpcore.AsyncNetworkBackend):
                 "and of its provider are not reached."
             )
         return addresses
-
-
-def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet.
-
-    Private, loopback, link-local (also a cloud's metadata), shared, reserved and multicast
-    addresses are not, nor are IPv6 addresses that stand for an IPv4 address that is not.
-    """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.is_site_local:
-            return False
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
-        if inner is not None:
-            return is_public(str(inner))
-    return found.is_global and not found.is_multicast
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def public_client(seconds: float, allowed: Collection[str] = ()) -> httpx.AsyncClient:

@@ -58,6 +58,18 @@ class Keys:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""
         return f"{self.prefix}:owned:{owner_key}"
 
+    def uploads(self, owner_key: str) -> str:
+        """Sorted set: the snapshots that an owner has stored, by time (`stored.owner_key`)."""
+        return f"{self.prefix}:uploads:{owner_key}"
+
+    def idempotency(self, unique_key: str) -> str:
+        """String: the id of the job that has an idempotency key (`stored.unique_key`)."""
+        return f"{self.prefix}:idempotency:{unique_key}"
+
+    def requests(self, caller: str) -> str:
+        """String: when a caller of the service would have an empty account of requests."""
+        return f"{self.prefix}:requests:{caller}"
+
     @property
     def live(self) -> str:
         """Set: the ids of jobs that have not ended."""
@@ -129,3 +141,22 @@ class Keys:
     def audit(self) -> str:
         """Stream: the audit log of the HTTP service."""
         return f"{self.prefix}:audit"
+
+    def subscriptions(self, job_id: str) -> str:
+        """Hash: the subscriptions to a job's notifications, as JSON by id."""
+        return f"{self.prefix}:notify:of:{job_id}"
+
+    @property
+    def receivers(self) -> str:
+        """Sorted set: receivers with notifications in the outbox, by when to look at them next."""
+        return f"{self.prefix}:notify:receivers"
+
+    @property
+    def hook(self) -> str:
+        """String: present while a process runs the installation's hook."""
+        return f"{self.prefix}:notify:hook"
+
+    @property
+    def dead_notifications(self) -> str:
+        """Stream: the newest notifications that were given up."""
+        return f"{self.prefix}:notify:dead"

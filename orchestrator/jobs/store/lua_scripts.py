@@ -20,12 +20,15 @@ class Scripts:
         redis: The client.
         keys: The key names; their prefix is the first argument of each script.
         names: The scripts.
+        shared: Parts that these scripts have in common, besides what all scripts have.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, names: Iterable[str]) -> None:
+    def __init__(
+        self, redis: Redis, keys: Keys, names: Iterable[str], shared: tuple[str, ...] = ()
+    ) -> None:
         self._prefix = keys.prefix
         self.registered: dict[str, Any] = {
-            name: redis.register_script(script_source(name)) for name in names
+            name: redis.register_script(script_source(name, shared)) for name in names
         }
 
     async def run(self, name: str, *arguments: str | float) -> Any:
@@ -39,12 +42,11 @@ class Scripts:
 
 
 @cache
-def script_source(name: str) -> str:
-    """Return a script with the common beginning of all scripts."""
+def script_source(name: str, shared: tuple[str, ...] = ()) -> str:
+    """Return a script with the common beginning of all scripts, and other shared parts."""
     folder = resources.files("fanout.orchestrator.jobs.store") / "scripts"
-    return "\n".join(
-        (folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name)
-    )
+    parts = ("common", "endings", *shared, name)
+    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
 
 
 def milliseconds(seconds: float) -> int:

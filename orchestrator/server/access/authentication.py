@@ -31,11 +31,14 @@ from fanout.orchestrator.server.access.sessions import (
     Sessions,
     csrf_token,
 )
+from fanout.orchestrator.server.access.standing import Standing
 
 PUBLIC_PATHS = frozenset({
-    "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
+    "/", "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
 })  # fmt: skip
 """All that is answered without a caller: whether the service works, what it is, how to log in."""
+PUBLIC_FOLDER = "/static/"
+"""The page's files, which hold no data; `/` is its shell."""
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="fanout"'}
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
@@ -60,6 +63,7 @@ class AuthenticationMiddleware:
         self._app = app
         self._authenticator = authenticator
         self._sessions = sessions
+        self._standing = Standing(authenticator, sessions)
         self._public_url = settings.public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,11 +74,12 @@ class AuthenticationMiddleware:
         state = scope.setdefault("state", {})
         facts = RequestFacts(str(state.get("request_id", "")), address_of(scope))
         with request_facts(facts):
-            if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            if scope["type"] == "http" and not _is_public(scope["path"]):
                 caller = await self._caller_or_refusal(scope, receive, send)
                 if caller is None:
                     return
                 state["caller"] = caller
+                send = self._standing.ended(send, caller, state.get("session_id"))
             elif scope["type"] != "http":
                 await refuse(scope, receive, send, status=403, detail="There are no WebSockets.")
                 return
@@ -137,6 +142,10 @@ def check_own_page(scope: Scope, public_url: str | None) -> None:
         is_own = origin is None or _is_own(origin, scope, public_url)
     if not is_own:
         raise NotAllowed(OTHER_SITE)
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
 
 
 def _is_own(origin: str, scope: Scope, public_url: str | None) -> bool:

@@ -11,7 +11,7 @@ from fanout.orchestrator.configuration.api_settings import StaticKey
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, KeyStore, fingerprint, is_key
 from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated, Scope
-from fanout.orchestrator.server.access.tokens import TokenVerifier
+from fanout.orchestrator.server.access.tokens import TOKEN, TokenVerifier
 
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
 BEARER = "bearer"
@@ -94,7 +94,13 @@ class Authenticator:
         return caller
 
     async def is_valid(self, key_id: str) -> bool:
-        """Return whether the key that a session was begun with still works."""
+        """Return whether a caller's key still works, or the token has not expired.
+
+        Args:
+            key_id: The caller's.
+        """
+        if key_id.startswith(TOKEN):
+            return time.time() < float(key_id.removeprefix(TOKEN))
         if key_id.startswith(STATIC):
             return any(one.caller.key_id == key_id for one in self._static)
         record = await self._keys.get(key_id)

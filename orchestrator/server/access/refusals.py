@@ -39,11 +39,10 @@ async def refuse(
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
-        "instance": scope["path"],
+        "request_id": scope.get("state", {}).get("request_id", ""),
     }
-    request_id = scope.get("state", {}).get("request_id")
     response = JSONResponse(
-        problem | ({"request_id": request_id} if request_id else {}),
+        problem,
         status_code=status,
         headers={"Cache-Control": "no-store", **(headers or {})},
         media_type="application/problem+json",

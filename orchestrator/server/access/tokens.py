@@ -11,6 +11,8 @@ from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated, Scope
 from fanout.orchestrator.server.access.issuer_keys import IssuerKeys, UnknownIssuerKey
 
+TOKEN = "token:"  # noqa: S105 - the beginning of an id
+"""The beginning of the id of a token; its end follows, in seconds since the epoch."""
 DEFAULT_TENANT = "default"
 MAX_TENANT_CHARACTERS = 64
 """As of a job's tenant."""
@@ -63,7 +65,7 @@ class TokenVerifier:
             owner=_name(claims, settings.owner_claim, MAX_OWNER_CHARACTERS),
             tenant=tenant,
             scopes=self._scopes(claims),
-            key_id="token",
+            key_id=f"{TOKEN}{float(claims['exp']) + settings.leeway_seconds:.0f}",
         )
 
     async def _claims(self, token: str) -> dict[str, Any]:

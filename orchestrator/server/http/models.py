@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    model_validator,
+)
 
 from fanout.orchestrator.approvals import Decision, InterruptOn
 from fanout.orchestrator.jobs.approvals import Approval
@@ -22,6 +30,11 @@ from fanout.orchestrator.jobs.spec import (
 )
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.notifications.subscription import (
+    MAX_URL_CHARACTERS,
+    NotifiedEvent,
+    Subscription,
+)
 
 MAX_BATCH = 1_000
 """Jobs of one request: they are stored within half a second."""
@@ -47,6 +60,44 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class WebhookRequest(_Body):
+    """A URL that is told what happens to a job."""
+
+    url: str = Field(max_length=MAX_URL_CHARACTERS)
+    """With https, on the public internet, unless FANOUT_NOTIFICATIONS__ALLOWED_HOSTS names it."""
+    secret: SecretStr = Field(max_length=200)
+    """Signs the messages (Standard Webhooks): `whsec_` and 24 to 64 random bytes in base64."""
+    events: frozenset[NotifiedEvent] = Field(
+        default=frozenset({NotifiedEvent.END, NotifiedEvent.APPROVAL}), min_length=1
+    )
+    """Of what: `end`, `approval` (the job or one below it waits for a person), `state` (every
+    change)."""
+
+    def subscription(self, subscription_id: str | None = None) -> Subscription:
+        """Return the subscription."""
+        named = {"id": subscription_id} if subscription_id else {}
+        return Subscription(url=self.url, secret=self.secret, events=self.events, **named)
+
+
+class Webhook(_Body):
+    """A webhook of a job."""
+
+    id: str
+    url: str
+    events: list[NotifiedEvent]
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> Webhook:
+        """Return a subscription as it is shown."""
+        return cls(id=subscription.id, url=subscription.url, events=sorted(subscription.events))
+
+
+class WebhookList(_Body):
+    """The webhooks of a job."""
+
+    items: list[Webhook]
 
 
 class JobRequest(_Body):
@@ -88,6 +139,8 @@ class JobRequest(_Body):
     """A second submission with this key is the same job."""
     traceparent: str | None = Field(default=None, max_length=200)
     """The W3C trace context that the job's spans belong to."""
+    webhook: WebhookRequest | None = None
+    """Who is told when it ends, or waits for a person."""
 
     @model_validator(mode="after")
     def _point_is_of_a_job(self) -> JobRequest:
@@ -103,7 +156,7 @@ class JobRequest(_Body):
         Args:
             fields: Values that override or add to those of the request.
         """
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"webhook"}}
         return JobSpec.model_validate({**given, **fields})
 
 
@@ -224,3 +277,21 @@ class AgentList(_Body):
     """The agents that jobs may name."""
 
     items: list[AgentLine]
+
+
+class LeftOutFile(_Body):
+    """A file that is not in a snapshot."""
+
+    path: str
+    reason: str
+
+
+class StoredSnapshot(_Body):
+    """A workspace that jobs can start from."""
+
+    snapshot: BlobId
+    files: int
+    """Without those of Git's own data."""
+    bytes: int
+    left_out: list[LeftOutFile]
+    """Files that seem to be secret or cannot be copied; the first hundred."""

@@ -59,7 +59,7 @@ class Person:
         return self.fanout("submit", "hello", "--wait", *arguments, env=env, timeout=90)
 
     def worker(self) -> str:
-        (one,) = self.fanout("up", "--json", timeout=90).json["workers"]
+        (one,) = self.fanout("up", "--no-serve", "--json", timeout=90).json["workers"]
         return str(one["name"])
 
     def doctor(self, **env: str) -> dict[str, str]:

@@ -88,7 +88,7 @@ def test_keys_beside_the_file_reach_the_coordinator_and_the_embedded_worker(
         f"GOOGLE_API_KEY={KEY}\nGOOGLE_GEMINI_BASE_URL={url}\n"
     )
     option = ("--config", str(configuration))
-    started = lonely_fanout("up", *option, timeout=60)
+    started = lonely_fanout("up", "--no-serve", *option, timeout=60)
     try:
         ran = lonely_fanout("run", "x", "--yes", *option, timeout=60)
         of_the_coordinator = set(keys)

@@ -104,7 +104,7 @@ def at_the_same_moment(fanout: Fanout, *commands: tuple[str, ...]) -> list[Ended
 
 
 def test_what_was_killed_is_found_and_ended_by_the_next_commands(fanout: Fanout) -> None:
-    assert fanout("up", timeout=90).code == 0
+    assert fanout("up", "--no-serve", timeout=90).code == 0
     ids = [fanout("submit", f"job {number}").out.strip() for number in range(3)]
     assert within(30, lambda: steps_of(fanout, ids[0]) > 0)
     before = record(fanout)

@@ -60,9 +60,9 @@ def test_the_python_of_the_readme_finds_what_up_started_and_env_names_it_to_othe
     program = [sys.executable, "program.py"]
     try:
         without = run_in(elsewhere, program, env)
-        told = lonely_fanout("up", "--env", env=env, timeout=90)
-        document = lonely_fanout("up", "--env", "--json", env=env, timeout=90).json
-        plain = lonely_fanout("up", "--json", env=env, timeout=90).json
+        told = lonely_fanout("up", "--no-serve", "--env", env=env, timeout=90)
+        document = lonely_fanout("up", "--no-serve", "--env", "--json", env=env, timeout=90).json
+        plain = lonely_fanout("up", "--no-serve", "--json", env=env, timeout=90).json
         attached = run_in(elsewhere, program, env)
         shell = ["sh", "-c", f'{told.out}FANOUT_STATE_DIR=/nowhere exec "$0" "$@"', *program]
         exported = run_in(elsewhere, shell, env)
@@ -102,7 +102,9 @@ def run_in(
 @pytest.mark.slow
 def test_two_ups_at_once_start_one_redis(lonely_fanout: Fanout):
     both = [
-        subprocess.Popen(Fanout.argv("up"), cwd=lonely_fanout.folder, env=lonely_fanout.env | LOCAL)
+        subprocess.Popen(
+            Fanout.argv("up", "--no-serve"), cwd=lonely_fanout.folder, env=lonely_fanout.env | LOCAL
+        )
         for _ in "ab"
     ]
     try:
@@ -121,7 +123,7 @@ def test_a_worker_that_does_not_start_is_told_with_its_last_words(lonely_fanout:
     env = LOCAL | {"FANOUT_AGENTS_DIR": str(bad_agents)}
     (bad_agents / "x.yaml").write_text("name: x\ncolour: red\n")
 
-    ended = lonely_fanout("up", env=env, timeout=90)
+    ended = lonely_fanout("up", "--no-serve", env=env, timeout=90)
 
     assert ended.code in (2, 3)
     assert "colour" in ended.err

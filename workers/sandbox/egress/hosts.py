@@ -14,54 +14,18 @@ networks are refused, unless the list names the address itself, too.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.failures import InvalidJob
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
 
 DEFAULT_PORTS = frozenset({80, 443})
 
-_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
-_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 _MAX_PORT = 65535
 """The largest TCP port."""
-
-_SPECIAL_V4 = tuple(
-    ipaddress.IPv4Network(network)
-    for network in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
-        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
-        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
-        "168.63.129.16/32",  # public by its number, and a cloud's metadata by its use
-    )
-)  # fmt: skip
-"""IANA's special-purpose addresses, and multicast."""
-
-_GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
-"""Addresses outside of it are not on the internet: loopback, link-local, unique local, mapped IPv4,
-multicast."""
-_SPECIAL_V6 = tuple(
-    ipaddress.IPv6Network(network)
-    for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
-)
-"""Excluded from it, since tunnels would lead to any IPv4 address."""
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv4 addresses as a network that supports IPv6 only writes them."""
-
-
-def is_public(address: Address) -> bool:
-    """Return whether an address is on the internet and not on a private network."""
-    if isinstance(address, ipaddress.IPv6Address) and address in _NAT64:
-        address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if isinstance(address, ipaddress.IPv4Address):
-        return not any(address in network for network in _SPECIAL_V4)
-    return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
 
 
 def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
@@ -76,24 +40,6 @@ def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
         return None
     port = int(match["port"]) if match["port"] else None
     return None if port is not None and not 0 < port <= _MAX_PORT else (host, port)
-
-
-def parse_host(text: str) -> str | Address | None:
-    """Return an address, or a name in lower case; None when it is neither."""
-    if text.startswith("["):
-        return _address(text[1:-1])
-    name = text.lower().removesuffix(".")
-    if _NUMBER.fullmatch(name.rpartition(".")[2]):
-        return _address(text)
-    return name if _NAME.fullmatch(name) else None
-
-
-def _address(text: str) -> Address | None:
-    try:
-        # a zone is not for a list to name
-        return None if "%" in text else ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -137,7 +83,7 @@ class AllowedHosts:
 def _parse_entry(text: str) -> _Entry:
     wildcard = text.startswith("*.")
     parsed = parse_authority(_ascii(text.removeprefix("*.")))
-    if bare := _address(text):  # IPv6 without brackets
+    if bare := parse_address(text):  # IPv6 without brackets
         parsed = (bare, None)
     if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
         raise InvalidJob(

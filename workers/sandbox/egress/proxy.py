@@ -24,10 +24,11 @@ from http import HTTPStatus
 import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.public_addresses import Address, parse_host
 from fanout.workers.sandbox.egress.authority import JobAuthority
 from fanout.workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls
 from fanout.workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
-from fanout.workers.sandbox.egress.hosts import Address, AllowedHosts, parse_host
+from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
 from fanout.workers.sandbox.egress.tls import TlsTunnel
 from fanout.workers.sandbox.egress.traffic import Connection, Traffic

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.workers.sandbox.egress.hosts import Address
+from fanout.orchestrator.public_addresses import Address
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name; OSError when it has none."""

@@ -13,7 +13,7 @@ from rich.text import Text
 from fanout.orchestrator.cli.commands.changes.selection import Wanted, selected, wanted
 from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_document
 from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
+from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AnyJobs, AsJson, ChosenLabel, WholeTree
 from fanout.orchestrator.cli.terminal.session import open_client
@@ -22,6 +22,7 @@ from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.landing.runs import Runs
+from fanout.orchestrator.landing.unmerged import task_conflicts
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 
 _LINE_STYLES = (

@@ -36,7 +36,7 @@ class AuditEntry(BaseModel):
     name: str = ""
     """Who: the name of the key, or the subject of the token."""
     credential: str = ""
-    """What was presented: `key:<id>`, `static:<name>`, `token`, `session`."""
+    """What was presented: a key's id, `static:<name>…`, `token:<its end>`, `operator`."""
     owner: str = ""
     tenant: str = ""
     request_id: str = ""

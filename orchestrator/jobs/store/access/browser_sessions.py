@@ -28,8 +28,8 @@ class Grant(BaseModel):
     tenant: str
     scopes: tuple[str, ...]
     credential: str
-    """The key that it was made with (`key:<id>` or `static:<name>`): without it, the session ends;
-    `operator` for the link of somebody who has access to Redis."""
+    """The id of the key that it was made with: without it, the session ends; `operator` for the
+    link of somebody who has access to Redis."""
 
 
 class BrowserSessions:

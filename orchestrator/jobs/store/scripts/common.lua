@@ -37,6 +37,14 @@
 --   virtual_time     when the tenant served last was due (start-time fair queueing: a dispatch
 --                    takes 1 / weight)
 --   finish_times     sorted set: tenant -> virtual end of its last dispatch, if in the future
+-- Notifications (webhooks, hooks) enter the outbox in the same step as what they are about:
+--   notify:of:<job>          hash: the subscriptions to a job, as JSON by id
+--   notify:hook              string: present while a process runs the installation's hook
+--   notify:receivers         sorted set: receivers with notifications, by when to look at them next
+--   notify:outbox:<receiver>   sorted set: its notifications, by when they are due
+--   notify:sending:<receiver>  sorted set: those that a process sends now, by the end of its lease
+--   notify:one:<id>          hash: a notification; kept for a week at most
+--   notify:dead              stream: the newest notifications that were given up
 local PREFIX = ARGV[1]
 
 local function key(...) return PREFIX .. ':' .. table.concat({...}, ':') end
@@ -60,9 +68,56 @@ local function add_event(id, attempt, kind, data)
   return event
 end
 
+local ENDED = {succeeded = true, failed = true, timed_out = true, cancelled = true}
+
+-- The receiver that stands for the installation's hook: no host has such a name.
+local HOOK = '!hook'
+
+-- Adds a notification to a receiver's outbox: what happened (a state, or 'approval') to the job
+-- `source`, which is the subscribed job or one below it. The same event has the same id.
+local function enter_outbox(receiver, job, subscription, what, source, event)
+  local now = now_ms()
+  local id = redis.sha1hex(table.concat({job, source, event, what, subscription}, ' '))
+  local one = key('notify', 'one', id)
+  redis.call('HSET', one, 'job', job, 'subscription', subscription, 'what', what,
+    'source', source, 'at', now, 'tries', 0)
+  redis.call('EXPIRE', one, 604800)
+  redis.call('ZADD', key('notify', 'outbox', receiver), now, id)
+  redis.call('ZADD', key('notify', 'receivers'), 'LT', now, receiver)
+end
+
+-- Returns whether a subscription asks for what happened.
+local function asks_for(subscription, what)
+  for _, event in ipairs(subscription.events) do
+    if event == what or (event == 'state' and what ~= 'approval')
+        or (event == 'end' and ENDED[what]) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Notifies those who asked for it of what happened to a job, or to a job below it. A job that
+-- nobody subscribed to costs one command.
+local function notify(id, what, event, source)
+  local of = key('notify', 'of', id)
+  if redis.call('EXISTS', of, key('notify', 'hook')) == 0 then return end
+  local stored = redis.call('HGETALL', of)
+  if #stored > 0 then redis.call('PERSIST', of) end
+  for index = 1, #stored, 2 do
+    local subscription = cjson.decode(stored[index + 1])
+    if asks_for(subscription, what) then
+      enter_outbox(subscription.receiver, id, stored[index], what, source, event)
+    end
+  end
+  if id ~= source or redis.call('EXISTS', key('notify', 'hook')) == 0 then return end
+  local ends = ENDED[what] and redis.call('HGET', key('job', id), 'parent') == ''
+  if ends or what == 'approval' then enter_outbox(HOOK, id, '', what, source, event) end
+end
+
 local function journal(id, attempt, data)
   redis.call('HSET', key('job', id), 'last_event', data.state)
-  add_event(id, attempt, 'job.state', cjson.encode(data))
+  notify(id, data.state, add_event(id, attempt, 'job.state', cjson.encode(data)), id)
 end
 
 -- Ends the wait for an approval. The decision is kept for some time, the request is deleted.

@@ -21,14 +21,14 @@ if job.is_cancelled then
   return 'cancelled'
 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
-local open, first_started = {}, 13 + 2 * ARGV[11]
+local open, first_started, asked = {}, 13 + 2 * ARGV[11], nil
 local first_child = first_started + ARGV[12]
 for first = 13, first_started - 1, 2 do
   local approval, request = ARGV[first], ARGV[first + 1]
   if redis.call('EXISTS', key('approval', approval)) == 0 then
     redis.call('HSET', key('approval', approval), 'job', id, 'request', request,
       'requested_at', now)
-    add_event(id, job.attempt, 'approval.requested', request)
+    asked = add_event(id, job.attempt, 'approval.requested', request)
   end
   if not redis.call('HGET', key('approval', approval), 'decision') then
     -- in the order of the calls
@@ -36,10 +36,9 @@ for first = 13, first_started - 1, 2 do
     open[#open + 1] = approval
   end
 end
-local ended = {succeeded = true, failed = true, timed_out = true, cancelled = true}
 local awaited = 0
 local function await(child, state)
-  if ended[state] then
+  if ENDED[state] then
     report_child(id, child, state)
   elseif state then
     awaited = awaited + redis.call('SADD', key('awaited', id), child)
@@ -70,4 +69,8 @@ end
 if ARGV[10] ~= '' then redis.call('HSET', key('job', id), 'wake_at', ARGV[10]) end
 if #open == 0 then start_clock(id) end
 journal(id, job.attempt - 1, {state = 'waiting', reason = why})
+if asked then
+  notify(id, 'approval', asked, id)
+  if job.root ~= id then notify(job.root, 'approval', asked, id) end
+end
 return 'waiting'

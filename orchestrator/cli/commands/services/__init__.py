@@ -1,0 +1,1 @@
+"""The commands of the processes that serve others."""

@@ -1,0 +1,57 @@
+"""The settings of notifications: webhooks, and the hook of this machine."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+
+def _web_address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("has to be like https://fanout.example.org")
+    return text.rstrip("/")
+
+
+def _signs(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    try:
+        size = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
+    except (binascii.Error, ValueError):
+        size = 0
+    if not text.startswith("whsec_") or not 24 <= size <= 64:  # noqa: PLR2004 - the standard's
+        raise ValueError("has to be whsec_ and 24 to 64 random bytes in base64")
+    return secret
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+
+
+class NotificationSettings(BaseModel):
+    """Who is told of the ends of jobs, and of approvals, besides those who watch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on_finish: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A command for `/bin/sh`, run once when a job without a parent has ended, or a job waits for a
+    person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and others tell it of the job. `desktop`: a desktop
+    notification. Unset: nothing."""
+    secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None
+    """Signs the webhooks of `fanout submit --webhook`: `whsec_` and 24 to 64 random bytes in
+    base64. Those that are registered over HTTP bring their own."""
+    allowed_hosts: tuple[str, ...] = ()
+    """JSON: hosts, or `host:port`, of receivers in one's own network. They may have any address
+    and port, and be notified without TLS; all others have to be on the public internet."""
+    base_url: WebAddress | None = None
+    """The address of `fanout serve` for receivers: links in webhooks begin with it. Unset: they are
+    paths."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities that receivers may use besides the system's."""
+    proxy: WebAddress | None = None
+    """A proxy that makes all connections to receivers. It has to keep them out of private networks
+    itself: it looks up the names. The proxy variables of the environment are not used."""

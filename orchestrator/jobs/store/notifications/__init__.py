@@ -1,0 +1,1 @@
+"""Subscriptions to jobs, and the outbox of notifications."""

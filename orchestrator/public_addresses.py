@@ -1,0 +1,71 @@
+"""Hosts as texts, and which addresses are on the public internet.
+
+What is reached on behalf of a stranger has to be there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+_SPECIAL_V4 = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        "168.63.129.16/32",  # public by its number, and a cloud's metadata by its use
+    )
+)  # fmt: skip
+"""IANA's special-purpose addresses, and multicast."""
+
+_GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
+"""Addresses outside of it are not on the internet: loopback, link-local, unique local, mapped IPv4,
+multicast."""
+_SPECIAL_V6 = tuple(
+    ipaddress.IPv6Network(network)
+    for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
+"""Excluded from it, since tunnels would lead to any IPv4 address."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv4 addresses as a network that supports IPv6 only writes them."""
+
+
+def is_public(address: Address | str) -> bool:
+    """Return whether an address is on the internet and not on a private network.
+
+    Raises:
+        ValueError: The text is no address.
+    """
+    if isinstance(address, str):
+        address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address in _NAT64:
+        address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _SPECIAL_V4)
+    return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
+
+
+def parse_host(text: str) -> str | Address | None:
+    """Return an address, or a name in lower case; None when it is neither."""
+    if text.startswith("["):
+        return parse_address(text[1:-1])
+    name = text.lower().removesuffix(".")
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):
+        return parse_address(text)
+    return name if _NAME.fullmatch(name) else None
+
+
+def parse_address(text: str) -> Address | None:
+    """Return an address in its usual form, without a zone; None when the text is none."""
+    try:
+        # a zone is not for a list to name
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
+        return None

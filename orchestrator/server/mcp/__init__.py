@@ -1,0 +1,1 @@
+"""Jobs for coding agents that speak the Model Context Protocol (MCP)."""

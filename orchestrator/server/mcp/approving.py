@@ -1,0 +1,71 @@
+"""The tools for decisions of the client's user."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from fanout.orchestrator.approvals import Decision
+from fanout.orchestrator.server.mcp import texts
+from fanout.orchestrator.server.mcp.doors import Door, ToolContext
+from fanout.orchestrator.server.mcp.reports import Answered, WaitingCall, WaitingCalls
+
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+DECIDES = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
+)
+MAX_LISTED = 50
+"""Calls that are listed at once: each has its arguments."""
+
+Remark = Annotated[str, Field(description="A remark of the user for the agent.", max_length=20_000)]
+Arguments = Annotated[
+    dict[str, Any] | None, Field(description="For edit: the complete arguments to run with.")
+]
+Response = Annotated[Any, Field(description="For respond: what the agent gets as the result.")]
+
+
+class Approving:
+    """Lists waiting calls, and passes on decisions about them.
+
+    Args:
+        door: Where the caller's jobs are found.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def add_to(self, server: MCPServer[Any]) -> None:
+        """Add the tools to a server."""
+        server.add_tool(self.list_approvals, None, "List approvals", texts.LIST_APPROVALS, READS)
+        server.add_tool(
+            self.respond_approval, None, "Pass on a decision", texts.RESPOND_APPROVAL, DECIDES
+        )
+
+    async def list_approvals(self, context: ToolContext) -> WaitingCalls:
+        """Return the calls that wait, oldest first."""
+        async with self._door.open(context) as opened:
+            found = await opened.jobs.approvals()
+        return WaitingCalls(
+            approvals=[WaitingCall.of(one) for one in found[:MAX_LISTED]],
+            omitted=len(found[MAX_LISTED:]),
+        )
+
+    async def respond_approval(
+        self,
+        context: ToolContext,
+        *,
+        approval_id: str,
+        decision: Decision,
+        message: Remark = "",
+        arguments: Arguments = None,
+        response: Response = None,
+    ) -> Answered:
+        """Answer an approval, and return whose job goes on."""
+        async with self._door.open(context) as opened:
+            job_id = await opened.jobs.answer(
+                approval_id, decision, arguments=arguments, response=response, message=message
+            )
+        return Answered(approval_id=approval_id, job_id=job_id)

@@ -1,0 +1,91 @@
+"""The folders of this machine that an MCP client may hand to agents and merge changes into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.spec import BlobId
+from fanout.orchestrator.landing.runs import Runs, keep_conflicts
+from fanout.orchestrator.workspace.merge_report import MergeReport
+
+
+def usable_roots(given: Sequence[Path], here: Path, home: Path) -> tuple[Path, ...]:
+    """Return the folders below which workspaces may lie.
+
+    Args:
+        given: What a person named.
+        here: The folder that the server was started in, which counts if nothing was named. Clients
+            without a project start servers in the home folder or in `/`: these do not count, since
+            all of a person's files are below them.
+        home: The person's home folder.
+    """
+    if given:
+        return tuple(folder.resolve() for folder in given)
+    is_project = here != home and here not in home.parents
+    return (here,) if is_project else ()
+
+
+class LocalFolders:
+    """The folders below some roots.
+
+    Args:
+        client: The connected client.
+        roots: The folders below which all others lie; the first one is where paths begin.
+        state_dir: The state folder, which keeps both sides of conflicts.
+    """
+
+    def __init__(self, client: JobClient, roots: Sequence[Path], state_dir: Path) -> None:
+        self._client = client
+        self._roots = roots
+        self._runs = Runs(state_dir)
+
+    async def snapshot(self, path: str, agent: str) -> tuple[BlobId, list[str]]:
+        """Store a snapshot of a folder, and return its id and the files that stayed at home.
+
+        Raises:
+            InvalidJob: The folder does not exist, or is not below a root.
+            UnknownAgent: The agent does not exist.
+            WorkspaceUnusable: The folder cannot be read, or is too large.
+        """
+        folder = await asyncio.to_thread(self._find, path)
+        snapshot = await self._client.snapshot(folder, agent)
+        return snapshot, [file.path for file in self._client.workspace(folder).left_at_home]
+
+    async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
+        """Merge a job's changes into a folder; what becomes code by itself is held back.
+
+        Args:
+            job_id: The job, which the caller may read.
+            path: The folder.
+            check: Only report what would happen.
+
+        Raises:
+            InvalidJob: As `snapshot`; or the job has not ended, or changed nothing.
+            BlobMissing: The changes have expired.
+            WorkspaceUnusable: The folder cannot be written.
+        """
+        folder = await asyncio.to_thread(self._find, path)
+        report = await self._client.apply(job_id, folder, check=check)
+        if not check:
+            await keep_conflicts(self._client, self._runs, job_id, folder, report)
+        return report
+
+    def _find(self, path: str) -> Path:
+        if not self._roots:
+            raise InvalidJob(
+                "This server may use no folder: it was started in a home folder or above. Start it "
+                "in a project, or name one: fanout mcp serve --workspace DIR."
+            )
+        folder = (self._roots[0] / path).resolve()
+        if not any(folder.is_relative_to(root) for root in self._roots):
+            below = ", ".join(map(str, self._roots))
+            raise InvalidJob(
+                f"{path!r} is not below {below}: start the server with --workspace for it."
+            )
+        if not folder.is_dir():
+            raise InvalidJob(f"{path!r} is not a folder.")
+        return folder

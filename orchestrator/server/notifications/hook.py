@@ -1,0 +1,97 @@
+"""The hook: a command of the person who runs this machine, or a desktop notification.
+
+The command is the person's own and comes from the settings or the command line, never from Redis.
+It is told of a job by variables that hold ids, names and states only: no text of a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import structlog
+
+from fanout.orchestrator.process_secrets import SESSION, inherited_environment
+from fanout.orchestrator.server.notifications.hook_events import HookEvent
+
+DESKTOP = "desktop"
+"""The value that stands for a desktop notification."""
+HOOK_SECONDS = 60.0
+"""A hook that needs longer starts something that goes on by itself."""
+_OSASCRIPT = (
+    "on run argv\ndisplay notification (item 2 of argv) with title (item 1 of argv)\nend run"
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Hook:
+    """Runs the hook.
+
+    Args:
+        command: A command for `/bin/sh`, or `desktop`.
+        seconds: After how long it is killed, with its children.
+    """
+
+    def __init__(self, command: str, seconds: float = HOOK_SECONDS) -> None:
+        self._command = command
+        self._seconds = seconds
+
+    async def run(self, event: HookEvent) -> bool:
+        """Run the hook, and return whether it succeeded; a failure is a line in the log."""
+        variables = event.variables()
+        arguments: tuple[str, ...] = ("/bin/sh", "-c", self._command)
+        if self._command == DESKTOP:
+            found = desktop_command(variables)
+            if found is None:
+                log.warning("hook_failed", reason="no notify-send and no osascript on PATH")
+                return False
+            arguments = found
+        try:
+            code = await self._run(arguments, variables)
+        except OSError as error:
+            log.warning("hook_failed", job_id=event.job_id, reason=type(error).__name__)
+            return False
+        if code is None:
+            log.warning("hook_failed", job_id=event.job_id, reason=f"ran {self._seconds:g} s")
+        elif code:
+            log.warning("hook_failed", job_id=event.job_id, exit_code=code)
+        return code == 0
+
+    async def _run(self, arguments: Sequence[str], variables: Mapping[str, str]) -> int | None:
+        """Run a command, and return its exit code; None when it had to be killed."""
+        session = {name: os.environ[name] for name in SESSION if name in os.environ}
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**inherited_environment(), **session, **variables},
+            start_new_session=True,
+        )
+        try:
+            return await asyncio.wait_for(process.wait(), self._seconds)
+        except TimeoutError:
+            return None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def desktop_command(variables: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the command of a desktop notification; None where there is no program for it."""
+    title = f"fanout: {variables['FANOUT_JOB_AGENT']}"
+    state = variables["FANOUT_JOB_STATE"].replace("_", " ")
+    waits = variables["FANOUT_JOB_EVENT"] == "approval"
+    text = f"{variables['FANOUT_JOB_ID']} " + ("waits for your approval" if waits else state)
+    if shutil.which("notify-send"):
+        return ("notify-send", "--app-name=fanout", "--", title, text)
+    if shutil.which("osascript"):
+        return ("osascript", "-e", _OSASCRIPT, title, text)
+    return None

@@ -1,0 +1,150 @@
+"""What is sent to a webhook: a small JSON document, signed as Standard Webhooks says.
+
+It has no prompt, no summary and no file: who wants more asks the service for it, with a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import SecretStr
+from standardwebhooks import Webhook
+
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
+from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.server.notifications.hook_events import JobsToRead
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets
+LEAST_SECRET_BYTES = 24
+"""The least of Standard Webhooks."""
+MOST_SECRET_BYTES = 64
+"""The most of Standard Webhooks."""
+USER_AGENT = "fanout-notifications/1"
+SECRET_RULE = (
+    f"A webhook's secret is {SECRET_PREFIX} and {LEAST_SECRET_BYTES} to {MOST_SECRET_BYTES} random "
+    "bytes in base64."
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """The request that a subscriber gets."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+MessageBuilder = Callable[[Notification], Awaitable[Message]]
+"""Makes the request for a notification of its kind of subscription.
+
+It raises UnknownJob when the job does not exist any more: nothing is sent then.
+"""
+
+
+class WebhookMessages:
+    """Builds the messages of webhooks.
+
+    Args:
+        jobs: The jobs of all owners.
+        base_url: The address of the service for those who receive; links begin with it.
+    """
+
+    def __init__(self, jobs: JobsToRead, base_url: str = "") -> None:
+        self._jobs = jobs
+        self._base_url = base_url.rstrip("/")
+
+    async def __call__(self, sent: Notification) -> Message:
+        """Return the signed request of a notification.
+
+        Raises:
+            UnknownJob: The job does not exist any more.
+            ValueError: The subscription has no secret that can be used.
+        """
+        content = {
+            "type": type_of(sent),
+            "id": sent.id,
+            "at": sent.at,
+            "job": await self._job(sent),
+        }
+        if sent.what == APPROVAL:
+            waiting = await self._jobs.get(sent.source_id)
+            content["approval"] = {"job_id": sent.source_id, "ids": list(waiting.approvals)}
+        body = json.dumps(content, separators=(",", ":"))
+        secret = sent.subscription.secret if sent.subscription else None
+        return Message(body.encode(), signed_headers(sent.id, body, secret))
+
+    async def _job(self, sent: Notification) -> dict[str, Any]:
+        record = await self._jobs.get(sent.job_id)
+        state = JobState.WAITING.value if sent.what == APPROVAL else sent.what
+        described: dict[str, Any] = {
+            "id": record.id,
+            "root_id": record.root_id,
+            "parent_id": record.parent_id,
+            "agent": record.agent,
+            "state": state,
+            "labels": record.labels,
+            "links": self._links(record.id),
+        }
+        if state in TERMINAL_STATES:
+            result = await self._jobs.result(sent.job_id)
+            usage = await self._jobs.usage(sent.job_id)
+            error = result.error if result else None
+            described |= {"reason": error.type if error else None, "usage": usage.model_dump()}
+        return described
+
+    def _links(self, job_id: str) -> dict[str, str]:
+        path = f"{self._base_url}/v1/jobs/{job_id}"
+        return {"self": path} | {name: f"{path}/{name}" for name in ("events", "patch", "tree")}
+
+
+def type_of(sent: Notification) -> str:
+    """Return the name of what happened: job.finished, job.approval or job.state."""
+    if sent.what == APPROVAL:
+        return "job.approval"
+    return "job.finished" if sent.what in TERMINAL_STATES else "job.state"
+
+
+def signed_headers(message_id: str, body: str, secret: SecretStr | None) -> dict[str, str]:
+    """Return the headers of a message, with its signature.
+
+    Raises:
+        ValueError: There is no secret, or it has another form.
+    """
+    at = datetime.now(UTC)
+    signer = Webhook(key_of(secret))
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": USER_AGENT,
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": signer.sign(message_id, at, body),
+    }
+
+
+def key_of(secret: SecretStr | None) -> bytes:
+    """Return the key with which a secret signs.
+
+    Raises:
+        ValueError: There is no secret, or it has another form.
+    """
+    text = secret.get_secret_value() if secret else ""
+    try:
+        key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    is_long_enough = LEAST_SECRET_BYTES <= len(key) <= MOST_SECRET_BYTES
+    if not text.startswith(SECRET_PREFIX) or not is_long_enough:
+        raise ValueError(SECRET_RULE)
+    return key
+
+
+def new_secret() -> str:
+    """Return a random secret."""
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(LEAST_SECRET_BYTES)).decode()

@@ -1,0 +1,1 @@
+"""The page: runs, jobs and approvals in a browser, without a build step."""

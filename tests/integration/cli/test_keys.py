@@ -1,0 +1,59 @@
+"""`fanout keys`, as an operator types it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from tests.integration.cli.conftest import Fanout
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
+
+
+def test_a_key_is_shown_once_listed_without_it_and_revoked_by_its_name(fanout: Fanout) -> None:
+    made = fanout("keys", "create", "ann", "--scope", "read", "--scope", "submit")
+    other = fanout("keys", "create", "ops", "--scope", "admin", "--owner", "*", "--json")
+    again = fanout("keys", "create", "ann", "--scope", "read")
+    key = made.out.strip()
+
+    assert (made.code, key[:3], len(key), made.out.count("\n")) == (ExitCode.DONE, "fo_", 59, 1)
+    assert "only now" in made.err
+    assert other.json["key"].startswith(f"fo_{other.json['id']}_")
+    assert "all owners of the tenant default" in other.err
+    assert (again.code, again.out) == (ExitCode.USAGE, "")
+    assert "fanout keys revoke ann" in again.err
+
+    listed = fanout("keys", "ls", "--json")
+    assert [(one["name"], one["scopes"], one["owner"]) for one in listed.json["keys"]] == [
+        ("ann", ["submit", "read"], "ann"),
+        ("ops", ["admin"], "*"),
+    ]
+    assert key.rpartition("_")[2] not in listed.out
+
+    assert fanout("keys", "revoke", "ann").code == ExitCode.DONE
+    assert fanout("keys", "revoke", other.json["id"]).code == ExitCode.DONE
+    assert "revoked" in fanout("keys", "ls").out
+    assert fanout("keys", "create", "ann", "--scope", "read").code == ExitCode.DONE
+    audit = fanout("keys", "audit", "--json").json["entries"]
+    assert [one["action"] for one in audit] == [
+        *("key.create", "key.revoke", "key.revoke", "key.create", "key.create"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["create", "ann"], "--scope submit --scope read"),
+        (["create", "ann", "--scope", "aprove"], "Did you mean approve?"),
+        (["create", "*", "--scope", "read"], "is no name"),
+        (["create", "ann", "--scope", "read", "--tenant", "*"], "needs --owner '*'"),
+        (["create", "ann", "--scope", "read", "--expires", "soon"], "30d"),
+        (["revoke", "nobody"], "fanout keys ls"),
+    ],
+)
+def test_what_is_misspelt_makes_no_key(arguments: list[str], words: str, fanout: Fanout) -> None:
+    ended = fanout("keys", *arguments)
+
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert words in ended.err
+    assert fanout("keys", "ls", "--json").json == {"keys": []}

@@ -1,0 +1,139 @@
+"""Another owner's job does not exist: every route answers as to an id that never was."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.integration.scripts import call, calls, conversation, says
+from tests.served import ServerProcess, make_key
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+NEVER = "01zzzzzzzzzzzzzzzzzzzzzzzz"
+NO_APPROVAL = "ap_00000000000000000000"
+BODIES: dict[str, Any] = {
+    ":tell": {"text": "hello"},
+    "/approvals/": {"decision": "approve"},
+}
+SCRIPT = conversation(
+    "", calls(call("write_file", file_path="/workspace/a.txt", content="hi")), says("done")
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    with ExitStack() as opened:
+        made: Installation = Installer(tmp_path, opened)(SCRIPT)
+        made.start_worker()
+        yield made
+
+
+@pytest.fixture
+async def server(place: Installation) -> AsyncIterator[ServerProcess]:
+    process = ServerProcess(place)
+    process.start()
+    yield process
+    process.stop()
+
+
+def masked(response: httpx2.Response, *ids: str) -> tuple[int, str]:
+    """What an answer says, without what differs between any two requests."""
+    text = response.text
+    for one in ids:
+        text = text.replace(one, "ID")
+    return response.status_code, re.sub(r'"(request_id|instance)":"[^"]*"', "", text)
+
+
+async def waiting_job(ann: httpx2.AsyncClient) -> tuple[str, str]:
+    """A job that waits for an approval, and the approval."""
+    body = {"description": "write", "interrupt_on": {"write_file": True}}
+    job_id = (await ann.post("/v1/jobs", json=body)).json()["id"]
+    while not (items := (await ann.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110 - a person looks
+        await asyncio.sleep(0.1)
+    return job_id, items[0]["id"]
+
+
+async def routes(ann: httpx2.AsyncClient) -> list[tuple[str, str]]:
+    """All operations of the service on one job, run or approval."""
+    paths = (await ann.get("/openapi.json")).json()["paths"]
+    return [
+        (method.upper(), path)
+        for path, operations in paths.items()
+        for method in operations
+        if "{" in path and "{name}" not in path
+    ]
+
+
+async def test_another_owners_job_and_approval_do_not_exist_in_any_operation(
+    place: Installation, server: ServerProcess
+):
+    ann = server.client(await make_key(place, "ann"))
+    bob = server.client(await make_key(place, "bob"))
+    other_tenant = server.client(await make_key(place, "ann2", owner="ann", tenant="other"))
+    async with ann, bob, other_tenant:
+        job_id, approval_id = await waiting_job(ann)
+        operations = await routes(ann)
+        differing = []
+        for stranger in (bob, other_tenant):
+            for method, path in operations:
+                body = next((one for part, one in BODIES.items() if part in path), None)
+                answers = [
+                    masked(
+                        await stranger.request(
+                            method, re.sub(r"\{[^}]*\}", wanted, path), json=body
+                        ),
+                        wanted,
+                    )
+                    for wanted in (
+                        (approval_id, NO_APPROVAL) if "approval" in path else (job_id, NEVER)
+                    )
+                ]
+                if answers[0] != answers[1] or answers[0][0] != 404:
+                    differing.append((method, path, answers))
+            lists = [(await stranger.get(path)).json() for path in ("/v1/jobs", "/v1/approvals")]
+            assert [one["items"] for one in lists] == [[], []]
+        unchanged = (await ann.get(f"/v1/jobs/{job_id}")).json()
+        seen = await ann.get(f"/v1/jobs/{job_id}/tree")
+
+    assert differing == []
+    assert len(operations) > 8
+    assert unchanged["state"] == "waiting"
+    assert [one["owner"] for one in seen.json()["items"]] == ["ann"]
+
+
+async def test_an_answer_records_whose_decision_it_was_and_the_owner_of_all_sees_everything(
+    place: Installation, server: ServerProcess
+):
+    ann = server.client(await make_key(place, "ann"))
+    reader = server.client(await make_key(place, "reader", "read", owner="ann"))
+    everybody = server.client(await make_key(place, "ops", owner="*"))
+    async with ann, reader, everybody:
+        job_id, approval_id = await waiting_job(ann)
+        refused = [
+            await reader.post(f"/v1/approvals/{approval_id}", json={"decision": "approve"}),
+            await reader.post(f"/v1/jobs/{job_id}:cancel"),
+            await reader.post("/v1/jobs", json={"description": "x"}),
+        ]
+        listed = (await everybody.get("/v1/jobs")).json()["items"]
+        answered = await everybody.post(
+            f"/v1/approvals/{approval_id}", json={"decision": "approve", "message": "fine"}
+        )
+        again = await ann.post(f"/v1/approvals/{approval_id}", json={"decision": "reject"})
+        ended = (await ann.get(f"/v1/jobs/{job_id}?wait=30")).json()
+        journal = (await ann.get(f"/v1/jobs/{job_id}/logs?limit=500")).json()["items"]
+
+    resolved = [one["data"] for one in journal if one["type"] == "approval.resolved"]
+    assert [one.status_code for one in refused] == [403, 403, 403]
+    assert [one["id"] for one in listed] == [job_id]
+    assert (answered.status_code, again.status_code) == (200, 409)
+    assert ended["result"]["success"]
+    assert [one["person"] for one in resolved] == ["ops"]
