@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -13,6 +13,7 @@ from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Service:
     feed: EventFeed
     changed: ChangedJobs
     audit: AuditLog
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 def service_of(request: Request) -> Service:
