@@ -24,6 +24,7 @@ from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
 
 KEEP_ALIVE_SECONDS = 65
@@ -89,7 +90,12 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 
 
 def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
-    service = Service(client, EventFeed(client), ChangedJobs(client), access.audit)
+    told = settings.notifications
+    if told.base_url is None:
+        told = told.model_copy(update={"base_url": settings.api.public_url})
+    notifications = make_notifications(client, client.notifications, told)
+    feeds = (EventFeed(client), ChangedJobs(client))
+    service = Service(client, *feeds, access.audit, notifications)
     return create_app(
         service,
         Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),

@@ -23,6 +23,7 @@ NO_APPROVAL = "ap_00000000000000000000"
 BODIES: dict[str, Any] = {
     ":tell": {"text": "hello"},
     "/approvals/": {"decision": "approve"},
+    "/webhooks": {"url": "https://receiver.example/", "secret": "whsec_" + "MDEy" * 8},
 }
 SCRIPT = conversation(
     "", calls(call("write_file", file_path="/workspace/a.txt", content="hi")), says("done")
