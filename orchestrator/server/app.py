@@ -13,7 +13,17 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.http import approvals, events, health, jobs
+from fanout.orchestrator.server.a2a.routes import a2a_routes
+from fanout.orchestrator.server.http import (
+    approvals,
+    audit,
+    changes,
+    events,
+    health,
+    jobs,
+    runs,
+    snapshots,
+)
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -47,6 +57,7 @@ def create_app(
     *,
     guards: Sequence[Middleware] = (),
     routes: Sequence[BaseRoute] = (),
+    public_url: str | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -56,6 +67,7 @@ def create_app(
         authentication: Finds the caller of each request.
         guards: What a request passes before its body is read.
         routes: Further routes, such as those of the login.
+        public_url: The origin under which clients reach the service; None: that of each request.
     """
     mcp_routes, mcp_running = mcp_app(service)
     app = FastAPI(
@@ -71,16 +83,16 @@ def create_app(
             Middleware(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
-                larger={"/v1/snapshots": bounds.upload_bytes},
+                larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
             ),
             authentication,
         ],
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, events, approvals, health):
+    for module in (runs, jobs, changes, snapshots, events, approvals, audit, health):
         app.include_router(module.router)
-    app.router.routes.extend([*mcp_routes, *routes])
+    app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     return app
 
 

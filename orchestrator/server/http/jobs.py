@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import Discriminator, Field, Tag
@@ -34,6 +34,9 @@ MAX_WAIT_SECONDS = 60
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
+PATCH: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}
+}
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY_CHARACTERS)
 ]
@@ -181,14 +184,12 @@ async def children(jobs: Jobs, job_id: str) -> JobList:
 @router.get("/jobs/{job_id}/tree")
 async def tree(jobs: Jobs, job_id: str) -> JobList:
     """Return all jobs of a job's tree, parents before children."""
-    return JobList(items=[JobLine.of(one) for one in await jobs.tree(job_id)])
+    records = await jobs.tree(job_id)
+    usages = await jobs.usages(records)
+    return JobList(items=[JobLine.of(one, used) for one, used in zip(records, usages, strict=True)])
 
 
-@router.get(
-    "/jobs/{job_id}/patch",
-    response_class=Response,
-    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}},
-)
+@router.get("/jobs/{job_id}/patch", response_class=Response, responses=PATCH)
 async def patch(jobs: Jobs, job_id: str) -> Response:
     """Return what a job has changed, as a patch for `git apply`; empty when it changed nothing."""
     found = await result(jobs, job_id)

@@ -224,3 +224,21 @@ class AgentList(_Body):
     """The agents that jobs may name."""
 
     items: list[AgentLine]
+
+
+class LeftOutFile(_Body):
+    """A file that is not in a snapshot."""
+
+    path: str
+    reason: str
+
+
+class StoredSnapshot(_Body):
+    """A workspace that jobs can start from."""
+
+    snapshot: BlobId
+    files: int
+    """Without those of Git's own data."""
+    bytes: int
+    left_out: list[LeftOutFile]
+    """Files that seem to be secret or cannot be copied; the first hundred."""

@@ -57,7 +57,7 @@ async def waiting_job(ann: httpx2.AsyncClient) -> tuple[str, str]:
     """A job that waits for an approval, and the approval."""
     body = {"description": "write", "interrupt_on": {"write_file": True}}
     job_id = (await ann.post("/v1/jobs", json=body)).json()["id"]
-    while not (items := (await ann.get("/v1/approvals")).json()["items"]):
+    while not (items := (await ann.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110 - a person looks
         await asyncio.sleep(0.1)
     return job_id, items[0]["id"]
 

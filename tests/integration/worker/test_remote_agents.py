@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from a2a.types import Message, Part, Role, StreamResponse
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.remote_agents.connection import connect
+from fanout.workers.agent.remote.reply import reply_of
+from fanout.workers.agent.remote.watching import STATES, stopped_task
 from tests.a2a_servers import RemoteService, remote_service
 from tests.builders import make_spec
 from tests.integration.worker.approvals import file_of, parked
@@ -178,3 +183,34 @@ async def test_a_killed_workers_successor_takes_the_task_up_again(place, service
     assert (result.success, result.summary) == (True, "Did: slow and steady")
     assert result.attempts == 2
     assert len(service.messages) == before + 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"binding": "HTTP+JSON"},
+        {"version": "0.3"},
+        {"streaming": False},
+        {"streaming": False, "version": "0.3"},
+    ],
+    ids=str,
+)
+async def test_other_transports_and_versions_are_spoken(options):
+    async def show(update: StreamResponse) -> None:
+        del update
+
+    with remote_service(**options) as service:
+        async with connect(RemoteAgentDefinition(url=service.url), {}) as remote:
+            message = Message(message_id="m1", role=Role.ROLE_USER, parts=[Part(text="slow one")])
+            taken = ""
+            async for update in remote.send(message, 30):
+                taken = taken or update.task.id or update.status_update.task_id
+                if taken:
+                    break
+            assert STATES.get((await remote.task(taken)).status.state) is None
+            service.release.set()
+            task = await stopped_task(remote, taken, show)
+            await remote.cancel(taken)  # it has ended: nothing happens
+
+    assert STATES[task.status.state] == "completed"
+    assert reply_of(task).text == "Did: slow one"

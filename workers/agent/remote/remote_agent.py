@@ -30,7 +30,6 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents.connection import RemoteConnection, connect
 from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints
-from fanout.workers.agent.credentials import headers_of
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.live_log import LiveLog
@@ -97,7 +96,7 @@ class RemoteAgent:
         self._spec = spec
         self._definition = definition
         self._remote = remote
-        self._headers = headers_of(definition, services.secrets)
+        self._secrets = services.secrets
         self._schema = spec.output_schema or definition.output_schema
         self._ends_at = ends_at
         self._sandbox = sandbox
@@ -123,7 +122,7 @@ class RemoteAgent:
         history = await self._journal.history()
         self._checkpoints.resume_from(history.checkpoints)
         self._conversation = self._conversation_of(history)
-        async with connect(self._remote, self._headers) as remote:
+        async with connect(self._remote, self._secrets) as remote:
             self._card = remote.card
             await self._fetch_lost_files(remote, self._conversation.without_files)
             while True:
@@ -147,7 +146,7 @@ class RemoteAgent:
                 if self._conversation is None:
                     self._conversation = self._conversation_of(await self._journal.history())
                 if task := self._conversation.task:
-                    async with connect(self._remote, self._headers, self._card) as remote:
+                    async with connect(self._remote, self._secrets, self._card) as remote:
                         await remote.cancel(task)
         except (JobFailure, TimeoutError) as error:
             log.warning("remote task not cancelled", error=type(error).__name__)
