@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.http import approvals, events, health, jobs, runs, snapshots
+from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
@@ -61,6 +62,7 @@ def create_app(
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=operation_name,
         lifespan=_lifespan,
         middleware=[
             Middleware(RequestIds, headers=HEADERS),
@@ -78,6 +80,7 @@ def create_app(
     for module in (runs, jobs, snapshots, events, approvals, health):
         app.include_router(module.router)
     app.router.routes.extend(routes)
+    describe(app)
     return app
 
 
