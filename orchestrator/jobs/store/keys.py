@@ -129,6 +129,7 @@ class Keys:
     def audit(self) -> str:
         """Stream: the audit log of the HTTP service."""
         return f"{self.prefix}:audit"
+
     def subscriptions(self, job_id: str) -> str:
         """Hash: the subscriptions to a job's notifications, as JSON by id."""
         return f"{self.prefix}:notify:of:{job_id}"
