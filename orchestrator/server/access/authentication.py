@@ -34,9 +34,11 @@ from fanout.orchestrator.server.access.sessions import (
 from fanout.orchestrator.server.access.standing import Standing
 
 PUBLIC_PATHS = frozenset({
-    "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
+    "/", "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
 })  # fmt: skip
 """All that is answered without a caller: whether the service works, what it is, how to log in."""
+PUBLIC_FOLDER = "/static/"
+"""The page's files, which hold no data; `/` is its shell."""
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="fanout"'}
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
@@ -72,7 +74,7 @@ class AuthenticationMiddleware:
         state = scope.setdefault("state", {})
         facts = RequestFacts(str(state.get("request_id", "")), address_of(scope))
         with request_facts(facts):
-            if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            if scope["type"] == "http" and not _is_public(scope["path"]):
                 caller = await self._caller_or_refusal(scope, receive, send)
                 if caller is None:
                     return
@@ -140,6 +142,10 @@ def check_own_page(scope: Scope, public_url: str | None) -> None:
         is_own = origin is None or _is_own(origin, scope, public_url)
     if not is_own:
         raise NotAllowed(OTHER_SITE)
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
 
 
 def _is_own(origin: str, scope: Scope, public_url: str | None) -> bool:

@@ -157,6 +157,8 @@ class Login:
                 "tenant": caller.tenant,
                 "scopes": sorted(caller.scopes),
                 "csrf_token": None if session_id is None else csrf_token(session_id),
+                "flower_url": self._access.settings.flower_url,
+                "trace_url": self._access.settings.trace_url,
             },
             headers={"Cache-Control": "no-store"},
         )

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 FILES = Path(__file__).with_name("static")
 STATIC = "/static"
-CONTENT_SECURITY_POLICY = "; ".join((
-    "default-src 'none'",
-    "script-src 'self'",
-    "style-src 'self'",
-    "connect-src 'self'",
-    "img-src 'self' data:",
-    "form-action 'self'",
-    "frame-ancestors 'none'",
-    "base-uri 'none'",
-    "require-trusted-types-for 'script'",  # no script can turn text into markup at all
-    "trusted-types 'none'",
-))  # fmt: skip
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
 """Only our own files run: what a model has written stays text even if the page had a fault."""
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -35,13 +30,21 @@ HEADERS = {
 
 
 class _Files(StaticFiles):
-    def file_response(self, *given: object, **options: object) -> Response:
-        response = super().file_response(*given, **options)  # type: ignore[arg-type]
-        return _with(response, HEADERS)
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        """Return a file with the headers of the page."""
+        found = super().file_response(full_path, stat_result, scope, status_code)
+        found.headers.update(HEADERS)
+        return found
 
 
 def page_routes() -> Sequence[BaseRoute]:
-    """Return the routes of the page: `/` and `/static/…`; both need no caller."""
+    """Return the routes of the page: `/` and `/static/…`; neither needs a caller."""
     return [
         Route("/", _shell, methods=["GET"], include_in_schema=False),
         Mount(STATIC, _Files(directory=FILES), name="static"),
@@ -49,9 +52,4 @@ def page_routes() -> Sequence[BaseRoute]:
 
 
 async def _shell(_: Request) -> Response:
-    return _with(FileResponse(FILES / "index.html"), HEADERS)
-
-
-def _with(response: Response, headers: Mapping[str, str]) -> Response:
-    response.headers.update(headers)
-    return response
+    return FileResponse(FILES / "index.html", headers=HEADERS)

@@ -1,0 +1,105 @@
+// The only way to the service: the routes below /v1 with the browser's session.
+
+export class Problem extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+const UNREACHABLE = "The service does not respond: check the connection and try again.";
+let csrfToken = null;
+let onLoggedOut = () => {};
+
+export function whenLoggedOut(listener) {
+  onLoggedOut = listener;
+}
+
+// Who is logged in; the token is sent with each change.
+export async function session() {
+  const found = await get("/session");
+  csrfToken = found.csrf_token;
+  return found;
+}
+
+export async function get(path, query) {
+  return (await request(path + search(query), {})).json();
+}
+
+export async function post(path, body, headers = {}) {
+  const isJson = !(body instanceof Blob);
+  const response = await request(path, {
+    method: "POST",
+    body: isJson ? JSON.stringify(body ?? {}) : body,
+    headers: {
+      ...(isJson ? { "Content-Type": "application/json" } : {}),
+      ...(csrfToken ? { "X-CSRF-Token": csrfToken } : {}),
+      ...headers,
+    },
+  });
+  return response.status === 204 ? null : response.json();
+}
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", redirect: "error", ...options });
+  } catch {
+    throw new Problem(0, UNREACHABLE);
+  }
+  if (response.ok) return response;
+  if (response.status === 401) onLoggedOut();
+  const problem = await response.json().catch(() => ({}));
+  throw new Problem(response.status, problem.detail ?? `The service answered with ${response.status}.`);
+}
+
+function search(query) {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== undefined && one !== null && one !== "" && one !== false) found.append(name, one);
+    }
+  }
+  const text = found.toString();
+  return text && `?${text}`;
+}
+
+const RETRY_MS = 3000;
+
+// Follows a stream of events until `stop` is called. It pauses while nobody sees the page: a browser
+// has six connections to a service for all its tabs, and a hidden one needs none.
+export function follow(path, names, onEvent, { resumable = false } = {}) {
+  let source = null;
+  let retry = null;
+  let last = null;
+  let isOver = false;
+
+  const open = () => {
+    if (source !== null || isOver || document.hidden) return;
+    source = new EventSource(path + search(resumable && last ? { after: last } : {}));
+    for (const name of names) {
+      source.addEventListener(name, (event) => {
+        if (event.lastEventId) last = event.lastEventId;
+        onEvent(name, JSON.parse(event.data));
+      });
+    }
+    source.addEventListener("error", () => {
+      if (source === null || source.readyState !== EventSource.CLOSED) return; // it retries itself
+      close();
+      retry = setTimeout(() => session().then(open, open), RETRY_MS);
+    });
+  };
+  const close = () => {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+  };
+  const onVisibility = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", onVisibility);
+  open();
+  return () => {
+    isOver = true;
+    close();
+    document.removeEventListener("visibilitychange", onVisibility);
+  };
+}

@@ -1,0 +1,85 @@
+// Questions, notices and the help, as native dialogs: they keep the focus and close with Escape.
+
+import { h } from "./dom.js";
+
+export function ask(question, { yes = "Yes", no = "No", isDangerous = false } = {}) {
+  return new Promise((resolve) => {
+    const dialog = h(
+      "dialog",
+      { class: "dialog", "aria-label": question },
+      h("p", {}, question),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "button", on: { click: () => dialog.close("no") } }, no),
+        h("button", { type: "button", class: isDangerous ? "danger" : "primary", on: { click: () => dialog.close("yes") } }, yes),
+      ),
+    );
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+const NOTICE_MS = 6000;
+
+export function notice(text, isProblem = false) {
+  const area = document.getElementById("notices");
+  const shown = h("div", { class: isProblem ? "notice problem" : "notice", role: isProblem ? "alert" : "status" }, text);
+  const close = h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", on: { click: () => shown.remove() } }, "×");
+  shown.append(close);
+  area.append(shown);
+  while (area.children.length > 4) area.firstElementChild.remove();
+  if (!isProblem) setTimeout(() => shown.remove(), NOTICE_MS);
+}
+
+// Runs an action once at a time, and says what went wrong.
+export async function attempt(button, action) {
+  if (button) button.disabled = true;
+  try {
+    return await action();
+  } catch (problem) {
+    notice(problem.message, true);
+    return undefined;
+  } finally {
+    if (button) button.disabled = false;
+  }
+}
+
+export const SHORTCUTS = [
+  ["/", "Search"],
+  ["j k or ↓ ↑", "Next and previous job of a list or tree"],
+  ["Enter", "Open"],
+  ["r", "Runs"],
+  ["a", "Approvals"],
+  ["n", "New job"],
+  ["u", "From a job to the list"],
+  ["1 – 6", "Tabs of a job"],
+  ["← →", "Previous and next tab, when a tab has the focus"],
+  ["?", "This help"],
+  ["Esc", "Close"],
+];
+
+const SWITCH = "fanout.shortcuts";
+
+export const shortcutsOn = () => localStorage.getItem(SWITCH) !== "off";
+
+export function showHelp() {
+  if (document.querySelector("dialog[open]")) return;
+  const box = h("input", { type: "checkbox", checked: shortcutsOn() });
+  box.addEventListener("change", () => localStorage.setItem(SWITCH, box.checked ? "on" : "off"));
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "help-title" },
+    h("h2", { id: "help-title" }, "Keyboard"),
+    h("dl", { class: "keys" }, SHORTCUTS.map(([key, meaning]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, meaning)])),
+    h("label", { class: "check" }, box, "Keys of one letter work"),
+    h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, "Close")),
+  );
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,135 @@
+// The form for a new job.
+
+import { get, post } from "./api.js";
+import { attempt, notice } from "./dialogs.js";
+import { fill, h, setText } from "./dom.js";
+import { bytes } from "./text.js";
+
+const ARCHIVE = /\.(tar|tar\.gz|tgz|zip)$/i;
+const LIMITS = [
+  ["timeout_seconds", "Time (seconds)", "any"],
+  ["max_model_calls", "Model calls", "1"],
+  ["max_tokens", "Tokens", "1"],
+  ["max_cost_usd", "Cost (USD)", "any"],
+];
+
+export class SubmitView {
+  constructor(app) {
+    this.app = app;
+    this.title = "New job";
+    this.idempotencyKey = crypto.randomUUID?.() ?? null; // a second click is the same job
+    const text = (rows, attributes = {}) => h("textarea", { rows, ...attributes });
+    this.fields = {
+      agent: h("select", { required: true }),
+      description: text(6, { required: true, placeholder: "What is to be done", maxlength: 200000 }),
+      context: text(3, { placeholder: "What the agent should know beside the files" }),
+      labels: text(2, { placeholder: "team=search\none label a line", spellcheck: "false" }),
+      verify: h("input", { type: "text", placeholder: "make test", spellcheck: "false" }),
+      model: h("input", { type: "text", placeholder: "that of the agent", spellcheck: "false" }),
+    };
+    this.limits = Object.fromEntries(LIMITS.map(([name, , step]) => [name, h("input", { type: "number", min: step === "1" ? "1" : "0", step })]));
+    this.archive = h("input", { type: "file", accept: ".tar,.tar.gz,.tgz,.zip" });
+    this.archiveField = field("Workspace (tar, tar.gz or zip)", this.archive, "Without one the job starts with an empty workspace.");
+    this.archiveField.hidden = true;
+    this.about = h("p", { class: "muted" });
+    this.fields.agent.addEventListener("change", () => this.describe());
+    this.element = h("section", { class: "page" }, h("h1", {}, "New job"), this.form());
+    this.agentsKnown();
+    this.offerUpload();
+  }
+
+  form() {
+    const send = h("button", { class: "primary" }, "Submit");
+    const f = this.fields;
+    const form = h(
+      "form",
+      { class: "form" },
+      field("Agent", f.agent, this.about),
+      field("Task", f.description),
+      field("Context", f.context),
+      this.archiveField,
+      field("Verification command", f.verify, "It has to exit with 0 before the job succeeds."),
+      h(
+        "details",
+        {},
+        h("summary", {}, "Labels, model and limits"),
+        field("Labels", f.labels),
+        field("Model", f.model),
+        h("div", { class: "columns" }, LIMITS.map(([name, label]) => field(label, this.limits[name]))),
+      ),
+      h("div", { class: "buttons" }, send),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      attempt(send, () => this.submit());
+    });
+    return form;
+  }
+
+  agentsKnown() {
+    const { agents } = this.app;
+    fill(this.fields.agent, agents.map((agent) => h("option", { value: agent.name }, agent.name)));
+    const usual = agents.find((agent) => agent.name === "coordinator") ?? agents[0];
+    if (usual) this.fields.agent.value = usual.name;
+    this.describe();
+  }
+
+  describe() {
+    const agent = this.app.agents.find((one) => one.name === this.fields.agent.value);
+    setText(this.about, agent?.description ?? "");
+  }
+
+  async offerUpload() {
+    const { paths } = await get("/openapi.json").catch(() => ({ paths: {} }));
+    this.archiveField.hidden = !paths["/v1/snapshots"];
+  }
+
+  show() {}
+
+  stop() {}
+
+  request() {
+    const { agent, description, context, verify, model } = this.fields;
+    const limits = Object.fromEntries(Object.entries(this.limits).filter(([, input]) => input.value).map(([name, input]) => [name, Number(input.value)]));
+    const given = { agent: agent.value, description: description.value, context: context.value, verify: verify.value, model: model.value };
+    const labels = parseLabels(this.fields.labels.value);
+    return {
+      ...Object.fromEntries(Object.entries(given).filter(([, value]) => value.trim())),
+      ...(Object.keys(labels).length ? { labels } : {}),
+      ...(Object.keys(limits).length ? { limits } : {}),
+    };
+  }
+
+  async submit() {
+    const request = this.request();
+    const [file] = this.archive.files;
+    if (file) request.snapshot = await this.upload(file);
+    const headers = this.idempotencyKey ? { "Idempotency-Key": this.idempotencyKey } : {};
+    const { id } = await post("/v1/jobs", request, headers);
+    notice("Submitted.");
+    this.app.navigate({ job: id });
+  }
+
+  async upload(file) {
+    if (!ARCHIVE.test(file.name)) throw new Error("The workspace is a .tar, .tar.gz or .zip archive.");
+    notice(`Uploading ${bytes(file.size)} …`);
+    const type = /\.zip$/i.test(file.name) ? "application/zip" : /gz$/i.test(file.name) ? "application/gzip" : "application/x-tar";
+    const { snapshot } = await post("/v1/snapshots", file, { "Content-Type": type });
+    return snapshot;
+  }
+}
+
+function parseLabels(text) {
+  const labels = {};
+  for (const line of text.split("\n").filter((one) => one.trim())) {
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error(`A label is written as name=value, one a line: ${line.trim().slice(0, 60)}`);
+    labels[line.slice(0, at).trim()] = line.slice(at + 1).trim();
+  }
+  return labels;
+}
+
+function field(label, input, ...more) {
+  const notes = more.map((note) => (typeof note === "string" ? h("span", { class: "muted" }, note) : note));
+  return h("label", { class: "field" }, h("span", {}, label), input, notes);
+}

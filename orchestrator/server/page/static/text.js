@@ -1,0 +1,100 @@
+// Texts and numbers for people. What others have written is shown as it is: characters that would
+// hide or reorder text are made visible, and nothing else is changed.
+
+// Control characters (without tab and line feed), marks that change the direction of text,
+// invisible characters that carry text, and private tags.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e01ef}]/gu;
+const COLOURS = /\u001b\[[0-9;]*m/g; // of terminals: they only decorate
+
+export function visible(text) {
+  return String(text).toWellFormed().replace(COLOURS, "").replaceAll("\r\n", "\n").replace(HIDDEN, symbol);
+}
+
+function symbol(character) {
+  const code = character.codePointAt(0);
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  if (code === 0x7f) return "\u2421";
+  return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+}
+
+export function cut(text, length) {
+  const whole = String(text);
+  return whole.length <= length ? whole : `${whole.slice(0, length)}…`;
+}
+
+export function oneLine(text, length = 300) {
+  return cut(String(text ?? "").slice(0, length * 4).replace(/\s+/g, " ").trim(), length);
+}
+
+export function firstLine(text, length = 300) {
+  const line = String(text ?? "").split("\n").find((each) => each.trim());
+  return oneLine(line, length);
+}
+
+export function json(value, length = 50_000) {
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "";
+  const more = text.length - length;
+  return more <= 0 ? text : `${text.slice(0, length)}\n… (${number(more)} more characters)`;
+}
+
+const NUMBER = new Intl.NumberFormat("en");
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const number = (value) => NUMBER.format(value);
+export const compact = (value) => COMPACT.format(value);
+
+export function tokens(usage) {
+  return usage ? usage.input_tokens + usage.output_tokens : 0;
+}
+
+export function cost(usage) {
+  if (!usage || usage.cost_usd == null) return "";
+  const value = usage.cost_usd;
+  return `$${value === 0 || value >= 0.01 ? value.toFixed(2) : value.toPrecision(1)}`;
+}
+
+export function duration(seconds) {
+  if (seconds == null || !Number.isFinite(seconds)) return "";
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < 60) return `${whole}s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes}m ${whole % 60}s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours}h ${minutes % 60}m` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
+}
+
+const now = () => Date.now() / 1000;
+
+export function elapsed(job) {
+  if (!job.started_at) return "";
+  return duration((job.finished_at ?? now()) - job.started_at);
+}
+
+export function age(at) {
+  return at ? duration(now() - at).split(" ")[0] : "";
+}
+
+export function clock(at) {
+  return new Date(at * 1000).toLocaleTimeString("en-GB");
+}
+
+export function moment(at) {
+  return at ? new Date(at * 1000).toLocaleString("sv-SE") : "";
+}
+
+export function bytes(count) {
+  if (count < 1024) return `${count} B`;
+  const units = ["KiB", "MiB", "GiB"];
+  let value = count;
+  let unit = -1;
+  do {
+    value /= 1024;
+    unit += 1;
+  } while (value >= 1024 && unit < units.length - 1);
+  return `${value.toFixed(1)} ${units[unit]}`;
+}
+
+export const stateName = (state) => String(state).replace("_", " ");
+export const ENDED = new Set(["succeeded", "failed", "timed_out", "cancelled"]);
+export const STATES = ["queued", "running", "waiting", "succeeded", "failed", "timed_out", "cancelled"];
