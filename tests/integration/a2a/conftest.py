@@ -34,6 +34,7 @@ SCRIPT = (
     ),
     conversation("^guarded", shell("echo ok > ok.txt"), DONE, DONE),
     conversation("^lead", delegates("guarded task", agent="guarded"), DONE, DONE),
+    conversation("^see", shell("find docs -type f"), DONE),
     conversation("^wait", shell("sleep 60"), DONE),
     conversation("^fail", {"raise": "the key is sk-SECRET123"}),
 )
@@ -64,6 +65,7 @@ class Server:
             env={
                 **self.place.environment,
                 "FANOUT_API__KEYS": json.dumps(keys),
+                "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["127.0.0.1"]',
                 **self.environment,
             },
             cwd=REPOSITORY,

@@ -68,7 +68,7 @@ async def test_a_message_that_is_sent_again_is_the_same_task_and_a_context_goes_
         failed = await events(client.send_message(message("fail now")))
         assert failed[-1].status_update.status.state == TaskState.TASK_STATE_FAILED
         text = failed[-1].status_update.status.message.parts[0].text
-        assert text.startswith("AgentFailed: ") or text.startswith("InternalFault: "), text
+        assert text.startswith(("AgentFailed: ", "InternalFault: ")), text
 
 
 async def test_a_running_task_is_told_subscribed_to_and_cancelled(server: Server) -> None:
