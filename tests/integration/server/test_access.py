@@ -133,7 +133,7 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
     found = re.search(r"http://\S+/login\?token=\S+", servers[0].log.read_text())
     assert found
     async with httpx2.AsyncClient(base_url=servers[0].url) as browser:
-        page = await browser.get("/", headers={"Accept": "text/html"})
+        page = await browser.get("/docs", headers={"Accept": "text/html"})
         opened = await browser.get(found[0], headers={"Sec-Fetch-Site": "none"})
         who = (await browser.get("/session")).json()
         forged = await browser.post("/v1/jobs", json={"description": "x"})
@@ -149,7 +149,7 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
         ]
         await stranger.get("/v1/jobs", headers={"X-API-Key": key})
 
-    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/")
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/docs")
     assert (opened.status_code, again.status_code) == (303, 403)
     assert (who["owner"], who["tenant"]) == ("*", "*")
     assert (forged.status_code, posted.status_code) == (403, 201)
