@@ -15,6 +15,7 @@ import pytest
 from fanout.orchestrator.server.access.standing import CHECK_SECONDS
 from tests.forked import ForkedProcess
 from tests.integration.scripts import conversation, says
+from tests.issuer import AUDIENCE, running_issuer
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer
 
@@ -164,3 +165,22 @@ def test_a_public_address_is_refused_without_a_key_with_exit_code_4(place: Insta
 
     assert code == 4
     assert "fanout keys create" in text
+
+
+async def test_a_token_of_an_issuer_submits_jobs_of_its_own_subject(place: Installation):
+    with running_issuer() as issuer:
+        settings = {"ISSUER": issuer.url, "AUDIENCE": AUDIENCE, "TENANT_CLAIM": "org"}
+        server = ServerProcess(
+            place, settings={f"FANOUT_API__OIDC__{name}": value for name, value in settings.items()}
+        )
+        server.start()
+        key = server.client(await make_key(place, "key", "read", owner="ann", tenant="blue"))
+        token = server.client(issuer.token(org="blue"))
+        other = server.client(issuer.token(org="green"))
+        async with token, other, key:
+            job_id = (await token.post("/v1/jobs", json={"description": "x"})).json()["id"]
+            seen = [await http.get(f"/v1/jobs/{job_id}") for http in (token, key, other)]
+        server.stop()
+
+    assert [one.status_code for one in seen] == [200, 200, 404]
+    assert (seen[0].json()["owner"], seen[0].json()["tenant"]) == ("ann", "blue")
