@@ -95,13 +95,16 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
-    notifications = make_notifications(client, client.notifications, settings.notifications)
+    told = settings.notifications
+    if told.base_url is None:
+        told = told.model_copy(update={"base_url": api.public_url})
+    notifications = make_notifications(client, client.notifications, told)
     service = Service(
         client,
         EventFeed(client),
         ChangedJobs(client),
         access.audit,
-        notifications.subscriptions,
+        notifications,
         Uploads(rules),
     )
     return create_app(

@@ -13,7 +13,6 @@ from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.server.http import webhooks
 from fanout.orchestrator.server.http.models import (
     MANY,
     MAX_BATCH,
@@ -27,6 +26,7 @@ from fanout.orchestrator.server.http.models import (
     SubmittedJobs,
 )
 from fanout.orchestrator.server.http.requests import Jobs, Shared
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
 
@@ -59,7 +59,7 @@ def links(job_id: str) -> dict[str, str]:
 @router.post("/jobs", status_code=201)
 async def submit(
     jobs: Jobs,
-    shared: Shared,
+    service: Shared,
     response: Response,
     body: Annotated[OneOrMany, Body()],
     idempotency_key: IdempotencyKey = None,
@@ -70,17 +70,19 @@ async def submit(
     key with their number, unless they have an `idempotency_key` of their own. A list whose items
     belong together is a tree if they have the same label.
     """
+    requests = [body] if isinstance(body, JobRequest) else body
+    keys = [idempotency_key] * len(requests)
+    if isinstance(body, list):
+        keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
+    told = service.notifications.subscriptions
+    await check_webhooks(requests, told)
+    specs = [_spec(one, key) for one, key in zip(requests, keys, strict=True)]
+    ids = await jobs.submit_many(specs)
+    await add_webhooks(jobs, requests, ids, told)
     if isinstance(body, JobRequest):
-        webhook = await webhooks.checked(shared, body.webhook)
-        job_id = (await jobs.submit_many([_spec(body, idempotency_key)]))[0]
-        await webhooks.store(shared, [job_id], [webhook])
+        job_id = ids[0]
         response.headers["Location"] = f"/v1/jobs/{job_id}"
         return SubmittedJob(id=job_id, links=links(job_id))
-    keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
-    specs = [_spec(one, key) for one, key in zip(body, keys, strict=True)]
-    wanted = [await webhooks.checked(shared, one.webhook) for one in body]
-    ids = await jobs.submit_many(specs)
-    await webhooks.store(shared, ids, wanted)
     return SubmittedJobs(job_ids=ids)
 
 

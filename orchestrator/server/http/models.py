@@ -59,51 +59,36 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class WebhookRequest(_Body):
-    """A URL that is told what happens to a job."""
+    """A URL that is told of what happens to a job."""
 
-    url: str = Field(max_length=MAX_URL_CHARACTERS)
-    """With https, on the public internet, unless FANOUT_NOTIFICATIONS__ALLOWED_HOSTS names it."""
-    secret: SecretStr = Field(max_length=200)
-    """Signs the messages (Standard Webhooks): `whsec_` and 24 to 64 random bytes in base64."""
+    url: str = Field(min_length=1, max_length=MAX_URL_CHARACTERS)
+    """On the public internet, with https."""
+    secret: SecretStr
+    """Signs the messages, as Standard Webhooks says: `whsec_` and 24 to 64 random bytes in
+    base64."""
     events: frozenset[NotifiedEvent] = Field(
         default=frozenset({NotifiedEvent.END, NotifiedEvent.APPROVAL}), min_length=1
     )
-    """Of what: `end`, `approval` (the job or one below it waits for a person), `state` (every
-    change)."""
+    """`end`, `approval` (the job, or one below it, waits for a person), `state` (each change)."""
 
-    def subscription(self, subscription_id: str | None = None) -> Subscription:
-        """Return the subscription."""
-        named = {"id": subscription_id} if subscription_id else {}
-        return Subscription(url=self.url, secret=self.secret, events=self.events, **named)
-
-
-class Webhook(_Body):
-    """A webhook of a job."""
-
-    id: str
-    url: str
-    events: list[NotifiedEvent]
-
-    @classmethod
-    def of(cls, subscription: Subscription) -> Webhook:
-        """Return a subscription as it is shown."""
-        return cls(id=subscription.id, url=subscription.url, events=sorted(subscription.events))
-
-
-class WebhookList(_Body):
-    """The webhooks of a job."""
-
-    items: list[Webhook]
+    def subscription(self, **fields: Any) -> Subscription:
+        """Return the subscription that it asks for."""
+        return Subscription(url=self.url, secret=self.secret, events=self.events, **fields)
 
 
 class JobRequest(_Body):
     """A job to be submitted."""
 
-    description: Text = Field(min_length=1, max_length=200_000, pattern=r"\S")
+    description: Text = Field(
+        min_length=1,
+        max_length=200_000,
+        pattern=r"\S",
+        examples=["Summarize the release notes in notes/ in ten lines."],
+    )
     """The task, in plain language."""
     agent: AgentName = "general-purpose"
     """The agent definition that works on it."""
@@ -139,8 +124,9 @@ class JobRequest(_Body):
     """A second submission with this key is the same job."""
     traceparent: str | None = Field(default=None, max_length=200)
     """The W3C trace context that the job's spans belong to."""
+
     webhook: WebhookRequest | None = None
-    """Who is told when it ends, or waits for a person."""
+    """Who is told when the job ends, or waits for a person."""
 
     @model_validator(mode="after")
     def _point_is_of_a_job(self) -> JobRequest:
@@ -216,6 +202,26 @@ class JobLine(_Body):
         fields = record.model_dump(include=set(cls.model_fields))
         fields["description"] = record.description[:SHOWN_CHARACTERS]
         return cls.model_construct(**fields, usage=usage)
+
+
+class Webhook(_Body):
+    """A webhook of a job, without its secret."""
+
+    id: str
+    url: str
+    events: list[NotifiedEvent]
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> Webhook:
+        """Return a subscription as it is shown."""
+        events = sorted(subscription.events)
+        return cls(id=subscription.id, url=subscription.url, events=events)
+
+
+class WebhookList(_Body):
+    """The webhooks of a job."""
+
+    items: list[Webhook]
 
 
 class JobList(_Body):

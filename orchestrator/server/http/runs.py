@@ -17,7 +17,6 @@ from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.server.http import jobs as job_routes
-from fanout.orchestrator.server.http import webhooks
 from fanout.orchestrator.server.http.jobs import IdempotencyKey
 from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
 from fanout.orchestrator.server.http.run_models import (
@@ -28,6 +27,7 @@ from fanout.orchestrator.server.http.run_models import (
     RunWorkspace,
     SubmittedRun,
 )
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem, invalid
@@ -100,9 +100,10 @@ async def start(
     finally:
         if form is not None:
             await form.close()
-    webhook = await webhooks.checked(shared, wanted.webhook)
+    told = shared.notifications.subscriptions
+    await check_webhooks([wanted], told)
     run_id = (await jobs.submit_many([spec]))[0]
-    await webhooks.store(shared, [run_id], [webhook])
+    await add_webhooks(jobs, [wanted], [run_id], told)
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return SubmittedRun(id=run_id, snapshot=spec.snapshot, links=links(run_id))
 
