@@ -35,6 +35,8 @@ INHERITED = frozenset(
 )
 """The variables that every child may have; any other may be a key."""
 INHERITED_PREFIXES = ("LC_", "XDG_", "PYTHON")
+SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK")
+"""What a person's own commands need to reach the person's session; jobs' commands do not get it."""
 
 _PR_SET_DUMPABLE = 4
 _ENV_START, _ENV_END = 47, 48

@@ -43,7 +43,7 @@ class Site:
 
     async def audited(self) -> list[tuple[str, str, str]]:
         """The action, the outcome and the name of each entry of the audit log, newest first."""
-        page = await self.access.audit.page()
+        page = await self.access.stores.audit.page()
         return [(one.action, one.outcome, one.name) for one in page.items]
 
 

@@ -69,6 +69,9 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
+MCP_COMMANDS = {"serve": "integration.mcp.serve", "install": "integration.mcp.install"}
+"""Those of `fanout mcp`."""
+
 
 KEY_COMMANDS = {
     "create": "services.keys.create",
@@ -81,6 +84,10 @@ KEY_COMMANDS = {
 
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _McpCommands(LazyGroup):
+    functions = MCP_COMMANDS
 
 
 class _KeyCommands(LazyGroup):
@@ -146,6 +153,10 @@ images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
+mcp = typer.Typer(
+    help="Let coding agents submit jobs, through MCP.", cls=_McpCommands, no_args_is_help=True
+)
+app.add_typer(mcp, name="mcp")
 keys = typer.Typer(
     help="Make, list and revoke the keys of the service; read its audit log.",
     cls=_KeyCommands,

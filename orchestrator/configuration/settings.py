@@ -39,7 +39,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.configuration.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,

@@ -21,6 +21,7 @@ from fanout.orchestrator.client.state_folder import (
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.notifier import STOP_SECONDS, notifier_process, start_notifier
 from fanout.orchestrator.embedded.python_process import (
     child_environment,
     fingerprint,
@@ -153,6 +154,8 @@ class Embedded:
                 env=keeper_environment(self.settings),
                 outlives_parent=True,
             )
+        if self._kept and self.settings.notifications.on_finish:
+            await start_notifier(self.settings)
 
     async def _adopt(self, record: EmbeddedRecord) -> None:
         """Take over what runs; end its worker if it has other settings or keys, and no job."""
@@ -382,6 +385,7 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     ran = worker.is_alive or redis.process.is_alive
     await Server(folder).stop(settings)
     await worker.stop(settings.worker.shutdown_grace_seconds)
+    await notifier_process(folder).stop(STOP_SECONDS)
     await redis.stop()
     folder.remove_record()
     return ran

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import httpx
@@ -125,19 +124,20 @@ class RemoteConnection:
 @contextlib.asynccontextmanager
 async def connect(
     definition: RemoteAgentDefinition,
-    headers: Mapping[str, SecretStr],
+    secrets: Mapping[str, SecretStr],
     card: AgentCard | None = None,
 ) -> AsyncIterator[RemoteConnection]:
     """Open a connection to an agent, for the duration of a context.
 
     Args:
         definition: Where the agent is, and its bounds.
-        headers: Are sent with each request.
+        secrets: The secrets that the definition may name.
         card: The agent's card; None: it is read first.
 
     Raises:
         RemoteAgentUnavailable: The agent is not reached.
-        InvalidJob: It refuses the credentials, or its card names no address that can be used.
+        InvalidJob: A secret is not set, the agent refuses the credentials, or its card names no
+            address that can be used.
         AgentFailed: It breaks the protocol or a bound.
     """
     inner = await asyncio.to_thread(httpx.AsyncHTTPTransport)  # it reads certificates
@@ -145,7 +145,7 @@ async def connect(
     timeout = httpx.Timeout(definition.timeout_seconds)
     async with httpx.AsyncClient(
         transport=transport,
-        headers={name: value.get_secret_value() for name, value in headers.items()},
+        headers=_headers(definition, secrets),
         timeout=timeout,
         follow_redirects=False,
     ) as http:
@@ -157,6 +157,24 @@ async def connect(
             supported_protocol_bindings=list(BINDINGS),
         )
         yield RemoteConnection(card, ClientFactory(config).create(card))
+
+
+def _headers(definition: RemoteAgentDefinition, secrets: Mapping[str, SecretStr]) -> dict[str, str]:
+    """Return the headers of each request.
+
+    Raises:
+        InvalidJob: A secret is not set; the message names it.
+    """
+    for credential in definition.credentials:
+        if credential.secret not in secrets:
+            raise InvalidJob(
+                f"The remote agent needs the secret {credential.secret}: set "
+                f"FANOUT_SECRETS__{credential.secret} for the worker."
+            )
+    return {
+        one.header: one.value(secrets[one.secret].get_secret_value())
+        for one in definition.credentials
+    }
 
 
 async def _card(http: httpx.AsyncClient, url: str) -> AgentCard:
@@ -189,7 +207,7 @@ def _failures() -> Iterator[None]:
         yield
     except (A2AError, httpx.HTTPError, httpx.StreamError, ParseError) as error:
         raise _failure(error) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:  # parsers of the SDK
         raise AgentFailed("The remote agent sent an answer that is not A2A.") from error
 
 

@@ -6,28 +6,39 @@ does not exist for the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.job_files import StoredFiles
 from fanout.orchestrator.client.job_pages import JobFilter, JobPage
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownApproval, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
+from fanout.orchestrator.jobs.store.stored import owner_key
 from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllowed, Scope
+from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
 MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
+OUTCOMES: Mapping[type[Exception], str] = {
+    NotAllowed: "not allowed",
+    UnknownJob: "not found",
+    UnknownApproval: "not found",
+}
+"""What the audit log says of a call that failed; of other failures, their name."""
 
 
 class Audit(Protocol):
@@ -44,6 +55,13 @@ class Audit(Protocol):
             target: The id of the job or approval.
             outcome: `done`, or why not.
         """
+
+
+@dataclass
+class _Call:
+    """A call that changes something, for the audit log."""
+
+    target: str
 
 
 class KeyReused(Exception):
@@ -79,20 +97,65 @@ class OwnedJobs:
             KeyReused: An idempotency key was used before for a different job.
             UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
         """
-        await self._may("job.submit", Scope.SUBMIT)
-        owner, tenant = self.caller.submits_as
-        for spec in specs:
-            if spec.continues:
-                await self._check(spec.continues)
-        owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
-        known = await self._client.records(spec.id for spec in owned)
-        if any(not self.caller.owns(record) for record in known):
-            raise KeyReused("A job has this id already: use another one, or none.")
-        ids = await self._client.submit_many([(spec, None) for spec in owned])
-        await self._check_repeated(owned, ids)
-        for job_id in ids:
-            await self._audit.record(self.caller, "job.submit", job_id)
+        async with self._recorded("job.submit", Scope.SUBMIT) as call:
+            owner, tenant = self.caller.submits_as
+            for spec in specs:
+                if spec.continues:
+                    await self._check(spec.continues)
+            owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
+            await self._check_snapshots(owned)
+            known = await self._client.records(spec.id for spec in owned)
+            if any(not self.caller.owns(record) for record in known):
+                raise KeyReused("A job has this id already: use another one, or none.")
+            ids = await self._client.submit_many([(spec, None) for spec in owned])
+            call.target = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
+            await self._check_repeated(owned, ids)
         return ids
+
+    async def add_snapshot(self, folder: Path) -> StoredFiles:
+        """Store a snapshot of a private folder, from which the caller's jobs may start.
+
+        Raises:
+            WorkspaceUnusable: It is too large.
+        """
+        async with self._recorded("snapshot.add", Scope.SUBMIT) as call:
+            stored = await self._client.files.store(folder)
+            await self._client.files.owners.add(owner_key(*self._account), [stored.snapshot])
+            call.target = stored.snapshot
+        return stored
+
+    @property
+    def max_snapshot_bytes(self) -> int:
+        """The maximum sum of file sizes of a snapshot."""
+        return self._client.files.max_bytes
+
+    @asynccontextmanager
+    async def private_place(self) -> AsyncIterator[Path]:
+        """Yield an empty private folder for files that the caller sends."""
+        self.caller.require(Scope.SUBMIT)
+        async with self._client.files.private_place() as folder:
+            yield folder
+
+    async def known_as(self, spec: JobSpec) -> JobRecord | None:
+        """Return the caller's job that has a specification's idempotency key; None: no job."""
+        self.caller.require(Scope.SUBMIT)
+        tenant, owner = self._account
+        owned = spec.model_copy(update={"owner": owner, "tenant": tenant})
+        job_id = await self._client.known_as(owned)
+        return next(iter(await self._client.records([job_id] if job_id else [])), None)
+
+    @property
+    def _account(self) -> tuple[str, str]:
+        owner, tenant = self.caller.submits_as
+        return tenant, owner
+
+    async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse snapshots that the caller has not stored, as if they did not exist."""
+        if self.caller.owner == EVERYBODY:
+            return
+        used = {spec.snapshot for spec in specs if spec.snapshot}
+        for unknown in await self._client.files.owners.missing(owner_key(*self._account), used):
+            raise BlobMissing(f"There is no snapshot {unknown}: store it (POST /v1/snapshots).")
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
         """Refuse a key or an id that names an earlier job with another task."""
@@ -129,6 +192,12 @@ class OwnedJobs:
         await self._read(job_id)
         return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
 
+    async def tree_states(self, records: Sequence[JobRecord]) -> list[Mapping[str, int]]:
+        """Return for each of the caller's trees how many of its jobs are in which state."""
+        self.caller.require(Scope.READ)
+        roots = [one.root_id for one in records if self.caller.owns(one)]
+        return await self._client.tree_states(roots)
+
     async def usage(self, job_id: str) -> Usage:
         """Return what a job and the jobs below it have used together."""
         await self._read(job_id)
@@ -162,6 +231,19 @@ class OwnedJobs:
         async with self._client.changes(job_id) as bundle:
             yield bundle
 
+    async def archive(self, job_id: str, *, changed_only: bool) -> Iterator[bytes]:
+        """Return the files after a job that has ended as a tar.gz, in chunks; iterating blocks.
+
+        Raises:
+            InvalidJob: It has not ended.
+            BlobMissing: A part of them has expired.
+        """
+        record = await self.get(job_id)
+        result = await self.result(job_id)
+        if result is None:
+            raise InvalidJob(f"Job {job_id} has not ended: its files are known when it has.")
+        return await self._client.files.archive(record, result, changed_only=changed_only)
+
     async def page(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """Return some of the caller's jobs, newest first."""
         self.caller.require(Scope.READ)
@@ -179,17 +261,15 @@ class OwnedJobs:
 
     async def cancel(self, job_id: str) -> JobRecord:
         """Cancel a job and its descendants, and return its record from before."""
-        await self._change("job.cancel", job_id)
-        record = await self._client.cancel(job_id)
-        await self._audit.record(self.caller, "job.cancel", job_id)
-        return record
+        async with self._recorded("job.cancel", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.cancel(job_id)
 
     async def retry(self, job_id: str) -> str:
         """Submit the same job again as a tree of its own, and return the new id."""
-        await self._change("job.retry", job_id)
-        new_id = await self._client.retry(job_id)
-        await self._audit.record(self.caller, "job.retry", job_id)
-        return new_id
+        async with self._recorded("job.retry", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.retry(job_id)
 
     async def send(self, job_id: str, text: str) -> None:
         """Send a message to a job's agent.
@@ -197,9 +277,32 @@ class OwnedJobs:
         Raises:
             InvalidJob: The job has ended, or the message is empty or too long.
         """
-        await self._change("job.tell", job_id)
-        await self._client.send(job_id, text)
-        await self._audit.record(self.caller, "job.tell", job_id)
+        async with self._recorded("job.tell", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            await self._client.send(job_id, text)
+
+    async def subscribe(
+        self, job_id: str, subscription: Subscription, subscriptions: Subscriptions
+    ) -> None:
+        """Have somebody told of what happens to a job.
+
+        Raises:
+            InvalidJob: The URL may not be notified, or the job has too many subscriptions.
+        """
+        async with self._recorded("job.subscribe", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            await subscriptions.register(job_id, subscription)
+
+    async def unsubscribe(self, job_id: str, subscription_id: str) -> bool:
+        """Delete a subscription to a job, and return whether there was one."""
+        async with self._recorded("job.unsubscribe", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.notifications.delete(job_id, subscription_id)
+
+    async def subscriptions(self, job_id: str) -> list[Subscription]:
+        """Return who is told of what happens to a job, without the secrets."""
+        await self._read(job_id)
+        return await self._client.notifications.list(job_id)
 
     async def approvals(self) -> list[Approval]:
         """Return the calls of the caller's jobs that wait for a decision, oldest first."""
@@ -223,41 +326,38 @@ class OwnedJobs:
             UnknownApproval: It does not exist, or is another owner's.
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        await self._may("approval.answer", Scope.APPROVE, approval_id)
-        job_id = await self._client.job_of_approval(approval_id)
-        ownership = None if job_id is None else await self._client.owner_of(job_id)
-        if ownership is None or not self.caller.owns(ownership):
-            raise UnknownApproval(f"There is no approval {approval_id[:MAX_ID_CHARACTERS]}.")
-        await self._client.answer(
-            approval_id,
-            decision,
-            arguments=arguments,
-            response=response,
-            message=message,
-            person=self.caller.name,
-        )
-        await self._audit.record(self.caller, f"approval.{decision}", approval_id)
+        async with self._recorded(f"approval.{decision}", Scope.APPROVE, approval_id):
+            job_id = await self._client.job_of_approval(approval_id)
+            ownership = None if job_id is None else await self._client.owner_of(job_id)
+            if ownership is None or not self.caller.owns(ownership):
+                raise UnknownApproval(f"There is no approval {approval_id[:MAX_ID_CHARACTERS]}.")
+            await self._client.answer(
+                approval_id,
+                decision,
+                arguments=arguments,
+                response=response,
+                message=message,
+                person=self.caller.name,
+            )
         return str(job_id)
 
     async def _read(self, job_id: str) -> None:
         self.caller.require(Scope.READ)
         await self._check(job_id)
 
-    async def _change(self, action: str, job_id: str) -> None:
-        await self._may(action, Scope.SUBMIT, job_id)
-        try:
-            await self._check(job_id)
-        except UnknownJob:
-            await self._audit.record(self.caller, action, job_id[:MAX_ID_CHARACTERS], "not found")
-            raise
-
-    async def _may(self, action: str, scope: Scope, target: str = "") -> None:
+    @asynccontextmanager
+    async def _recorded(self, action: str, scope: Scope, target: str = "") -> AsyncIterator[_Call]:
+        """Check a scope, and record a call that changes something: once, however it ends."""
+        call, outcome = _Call(target[:MAX_ID_CHARACTERS]), "interrupted"
         try:
             self.caller.require(scope)
-        except NotAllowed:
-            target = target[:MAX_ID_CHARACTERS]
-            await self._audit.record(self.caller, action, target, "not allowed")
+            yield call
+            outcome = "done"
+        except Exception as failure:
+            outcome = OUTCOMES.get(type(failure), type(failure).__name__)
             raise
+        finally:
+            await self._audit.record(self.caller, action, call.target, outcome)
 
     async def _check(self, job_id: str) -> None:
         ownership = None

@@ -296,7 +296,7 @@ async def test_no_audit_record_and_no_answer_holds_a_key(site):
 
     await here.http.post("/login", data={"key": key}, headers=SAME)
     refused = await here.http.post("/login", data={"key": key.swapcase()}, headers=SAME)
-    page = await here.access.audit.page()
+    page = await here.access.stores.audit.page()
 
     assert [(one.action, one.outcome) for one in page.items] == [
         ("login", "wrong key"),

@@ -25,6 +25,7 @@ from tests.benchmarks import (
     memory,
     recovery,
     sandboxes,
+    service,
     start,
     state_loop,
     workspaces,
@@ -42,6 +43,7 @@ SECTIONS = (
     state_loop.SECTION,
     ledger_load.SECTION,
     recovery.SECTION,
+    service.SECTION,
     start.SECTION,
 )
 REASON_CHARACTERS = 300

@@ -32,25 +32,6 @@ def credentials_of(
     )
 
 
-def headers_of(
-    definition: AgentDefinition, secrets: Mapping[str, SecretStr]
-) -> Mapping[str, SecretStr]:
-    """Return the headers of requests to a remote agent, by name.
-
-    Args:
-        definition: The agent's definition.
-        secrets: The worker's secrets by name.
-
-    Raises:
-        InvalidJob: A secret is not set; the message names it.
-    """
-    credentials = definition.a2a.credentials if definition.a2a else ()
-    return {
-        one.header: SecretStr(one.value(_secret(definition, one.secret, secrets)))
-        for one in credentials
-    }
-
-
 def _secret(definition: AgentDefinition, name: str, secrets: Mapping[str, SecretStr]) -> str:
     if name not in secrets:
         raise InvalidJob(

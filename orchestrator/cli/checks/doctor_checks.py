@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cli.checks.leftovers import left_by_others
@@ -48,6 +48,8 @@ OLDEST_REDIS = (6, 2)
 NEARLY_FULL = 0.8
 """The share of Redis's memory above which a person should act."""
 MIB = 1024**2
+REMOTE_SECONDS = 5.0
+"""For the card of a remote agent: a person waits."""
 PROBE = b"fanout doctor was here\n"
 
 
@@ -72,7 +74,7 @@ async def all_checks() -> list[Check]:
     file = configuration_file()
     found = "no file" if file is None or not file.path.exists() else str(file.path)
     checks.append(Check("ok", "settings", f"all values are valid; configuration: {found}"))
-    checks += _agents_and_models(settings)
+    checks += await _agents_and_models(settings)
     checks += await _engine_and_images(settings)
     checks.append(await _blobs(settings))
     checks.append(_redis_binary())
@@ -90,20 +92,26 @@ def _git() -> Check:
     return Check("ok", "git", path)
 
 
-def _agents_and_models(settings: Settings) -> list[Check]:
+async def _agents_and_models(settings: Settings) -> list[Check]:
     try:
         definitions = load_agent_definitions(settings.agents_dir)
     except InvalidAgentDefinition as error:
         return [Check("fail", "agents", str(error), "Correct or remove the file.")]
     names = ", ".join(definitions) or "none"
     agents = Check("ok" if len(definitions) else "fail", "agents", names)
-    return [agents, *_secrets(settings, definitions), *_models(settings, definitions)]
+    return [
+        agents,
+        *_secrets(settings, definitions),
+        *_models(settings, definitions),
+        *[check async for check in _remote_agents(settings, definitions)],
+    ]
 
 
 def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
     """Check that the secrets which definitions name are set, without showing any."""
     for definition in definitions.values():
-        for credential in definition.credentials:
+        remote = definition.a2a.credentials if definition.a2a else ()
+        for credential in (*definition.credentials, *remote):
             if credential.secret not in settings.secrets:
                 found = f"{definition.name} needs {credential.secret}, which is not set here"
                 advice = f"Set FANOUT_SECRETS__{credential.secret} for the workers."
@@ -118,6 +126,8 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
 
     users: dict[str, list[str]] = {settings.model: []}
     for definition in definitions.values():
+        if definition.a2a is not None:
+            continue
         users.setdefault(definition.model or settings.model, []).append(definition.name)
     for model, agents in users.items():
         name = "model" if model == settings.model else f"model of {', '.join(agents)}"
@@ -128,6 +138,30 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
             yield Check("warn", name, str(error), advice)
         else:
             yield Check("ok", name, f"{model}: configured (not called)")
+
+
+async def _remote_agents(settings: Settings, definitions: AgentDefinitions) -> AsyncIterator[Check]:
+    """Check that the cards of remote agents can be read."""
+    for definition in definitions.values():
+        if definition.a2a is None:
+            continue
+        from fanout.orchestrator.remote_agents.connection import (  # noqa: PLC0415 - slow import
+            connect,
+        )
+
+        try:
+            async with (
+                asyncio.timeout(REMOTE_SECONDS),
+                connect(definition.a2a, settings.secrets) as remote,
+            ):
+                spoken = remote.card.supported_interfaces[0]
+        except (JobFailure, TimeoutError) as error:
+            problem = str(error) or f"no answer within {REMOTE_SECONDS:g} seconds"
+            advice = "Jobs of this agent fail until its service answers, from the workers too."
+            yield Check("warn", f"remote agent {definition.name}", problem, advice)
+        else:
+            found = f"answers: {spoken.protocol_binding} {spoken.protocol_version}".strip()
+            yield Check("ok", f"remote agent {definition.name}", found)
 
 
 async def _engine_and_images(settings: Settings) -> list[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from pydantic import BaseModel, SecretStr
@@ -27,7 +28,8 @@ from fanout.orchestrator.configuration.settings import (
 def agents(as_json: AsJson = False) -> None:
     """List the agents that can run jobs.
 
-    Each line has the name, the model, the sub-agents that it may call and the description.
+    Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
+    may call and the description.
     """
     settings = load_settings()
     definitions = load_agent_definitions(settings.agents_dir).values()
@@ -38,7 +40,7 @@ def agents(as_json: AsJson = False) -> None:
     rows = [
         (
             one.name,
-            one.model or settings.model,
+            f"a2a {urlsplit(one.a2a.url).netloc}" if one.a2a else one.model or settings.model,
             ",".join(one.subagents) or "-",
             output.one_line(one.description),
         )

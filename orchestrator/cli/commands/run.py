@@ -25,6 +25,7 @@ from fanout.orchestrator.cli.commands.submission import (
     VerifyMergesOption,
     VerifyOption,
 )
+from fanout.orchestrator.cli.notifications.on_finish import OnFinishOption, run_on_finish
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job
@@ -78,6 +79,7 @@ class _Wanted:
     lands: bool
     branch: str | None
     include_executable_config: bool
+    on_finish: str | None
 
 
 def run_(
@@ -114,6 +116,7 @@ def run_(
     include_executable_config: Annotated[
         bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
     ] = False,
+    on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
@@ -141,14 +144,15 @@ def run_(
         lands=not no_land,
         branch=branch,
         include_executable_config=include_executable_config,
+        on_finish=on_finish,
     )
-    _check(wanted, load_agent_definitions(settings.agents_dir))
+    _check(wanted, load_agent_definitions(settings.agents_dir), detach=detach)
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )
 
 
-def _check(wanted: _Wanted, agents: Collection[str]) -> None:
+def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:
     """Refuse what cannot be done before anything is started for it.
 
     Raises:
@@ -163,6 +167,11 @@ def _check(wanted: _Wanted, agents: Collection[str]) -> None:
         raise UsageProblem("A run that continues another has its files: leave --include out.")
     if wanted.branch is not None and not wanted.lands:
         raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
+    if wanted.on_finish is not None and detach:
+        raise UsageProblem(
+            "--on-finish needs a command that sees the end, --detach does not wait for it: set "
+            "FANOUT_NOTIFICATIONS__ON_FINISH, or give --on-finish to `fanout attach`."
+        )
     if wanted.branch is not None and not wanted.continues:
         require_branch(_folder(wanted.workspace or Path()), wanted.branch)
 
@@ -210,6 +219,7 @@ async def _run(
         print_outcome(outcome, landing, document if as_json else None)
         if not as_json:
             print_left_at_home(at_home)
+        await run_on_finish(wanted.on_finish, client, root_id, outcome.result.state)
     raise typer.Exit(exit_code_of(outcome))
 
 
@@ -245,22 +255,29 @@ def _folder(path: Path) -> Path:
     return path.resolve()
 
 
-def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False) -> None:
+def attach(
+    job: JobArgument,
+    *,
+    yes: YesOption = False,
+    on_finish: OnFinishOption = None,
+    as_json: AsJson = False,
+) -> None:
     """Follow a run until its end, answer its approvals, and merge what it changed as `run` would.
 
     Any number of terminals can do so at once; merging twice changes nothing. A run that was started
     on another machine is followed, and not merged.
     """
-    asyncio.run(_attach(job, yes=yes, as_json=as_json))
+    asyncio.run(_attach(job, on_finish, yes=yes, as_json=as_json))
 
 
-async def _attach(prefix: str, *, yes: bool, as_json: bool) -> None:
+async def _attach(prefix: str, on_finish: str | None, *, yes: bool, as_json: bool) -> None:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
         runs = Runs(load_settings().state_dir)
         landing = runs.landing(job_id)
         outcome = await finish_run(client, runs, job_id, landing, yes=yes, ask=not (yes or as_json))
         print_outcome(outcome, landing, {} if as_json else None)
+        await run_on_finish(on_finish, client, job_id, outcome.result.state)
     raise typer.Exit(exit_code_of(outcome))
 
 

@@ -17,6 +17,7 @@ from fanout.orchestrator.cli.commands.waiting import (
     wait_for_all,
 )
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
+from fanout.orchestrator.cli.notifications.webhooks import JobWebhook, WebhookOption
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
@@ -119,6 +120,7 @@ def submit(
     max_reworks: MaxReworksOption = None,
     timeout: JobTimeoutOption = None,
     label: LabelOption = None,
+    webhook: WebhookOption = None,
     wait: Annotated[
         bool,
         typer.Option("--wait", help="Wait until the jobs have ended; exit code 1 if one failed."),
@@ -152,17 +154,27 @@ def submit(
         jobs = read_job_file(file, agents, defaults)
     else:
         jobs = [plan({"description": description}, agents, defaults)]
-    raise typer.Exit(asyncio.run(_submit(settings, jobs, wait=wait, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
 
 
 async def _submit(
-    settings: Settings, jobs: Sequence[PlannedJob], *, wait: bool, as_json: bool
+    settings: Settings,
+    jobs: Sequence[PlannedJob],
+    webhook: str | None = None,
+    *,
+    wait: bool,
+    as_json: bool,
 ) -> ExitCode:
     await renewed(settings, output.notice)
     async with open_client(settings) as client:
+        told = JobWebhook(webhook, settings, client) if webhook else None
         specs, at_home = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
+        if told:
+            await told.register(specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
+        if told:
+            await told.submitted(specs, ids)
         document = {"job_ids": ids, "left_at_home": left_at_home_document(at_home)}
         if not as_json:
             output.payload("\n".join(ids))

@@ -58,6 +58,18 @@ class Keys:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""
         return f"{self.prefix}:owned:{owner_key}"
 
+    def uploads(self, owner_key: str) -> str:
+        """Sorted set: the snapshots that an owner has stored, by time (`stored.owner_key`)."""
+        return f"{self.prefix}:uploads:{owner_key}"
+
+    def idempotency(self, unique_key: str) -> str:
+        """String: the id of the job that has an idempotency key (`stored.unique_key`)."""
+        return f"{self.prefix}:idempotency:{unique_key}"
+
+    def requests(self, caller: str) -> str:
+        """String: when a caller of the service would have an empty account of requests."""
+        return f"{self.prefix}:requests:{caller}"
+
     @property
     def live(self) -> str:
         """Set: the ids of jobs that have not ended."""
@@ -138,6 +150,11 @@ class Keys:
     def receivers(self) -> str:
         """Sorted set: receivers with notifications in the outbox, by when to look at them next."""
         return f"{self.prefix}:notify:receivers"
+
+    @property
+    def hook(self) -> str:
+        """String: present while a process runs the installation's hook."""
+        return f"{self.prefix}:notify:hook"
 
     @property
     def dead_notifications(self) -> str:

@@ -15,10 +15,12 @@ from fanout.orchestrator.jobs.store.access.audit_stream import (
     AuditPage,
     AuditStream,
 )
-from fanout.orchestrator.server.access.callers import Caller
+from fanout.orchestrator.server.access.callers import Caller, Scope
 
 MAX_PAGE_ENTRIES = 500
 """Of one page: some 150 kB."""
+MAX_SCANNED = 5_000
+"""Entries that are looked at for one page: a tenth of all, in some 50 ms."""
 
 logger = structlog.get_logger(__name__)
 
@@ -88,15 +90,32 @@ class AuditLog:
         except LedgerUnavailable as failure:
             logger.warning("audit_entry_not_stored", why=type(failure).__name__)
 
-    async def page(self, cursor: str | None = None, limit: int = 100) -> AuditPage:
-        """Return entries, newest first, for a caller with the scope `admin`.
+    async def page(self, caller: Caller, cursor: str | None = None, limit: int = 100) -> AuditPage:
+        """Return entries of those whose jobs a caller may see, newest first.
 
         Args:
+            caller: Who asks.
             cursor: `next_cursor` of the page before; None for the newest.
-            limit: The maximum number of entries, at most `MAX_PAGE_ENTRIES`.
+            limit: The maximum number of entries, at most `MAX_PAGE_ENTRIES`. A page may have fewer,
+                since at most `MAX_SCANNED` are looked at for it.
 
         Raises:
+            NotAllowed: The caller lacks the scope `admin`.
             ValueError: The cursor is none of ours.
             LedgerUnavailable: Redis does not respond.
         """
-        return await self._stream.page(cursor, min(max(limit, 1), MAX_PAGE_ENTRIES))
+        caller.require(Scope.ADMIN)
+        limit = min(max(limit, 1), MAX_PAGE_ENTRIES)
+        found: list[AuditEntry] = []
+        for _ in range(MAX_SCANNED // MAX_PAGE_ENTRIES):
+            page = await self._stream.page(cursor, MAX_PAGE_ENTRIES)
+            for entry in page.items:
+                if caller.owns(entry):
+                    found.append(entry)
+                if len(found) == limit:
+                    is_last = page.next_cursor is None and entry.id == page.items[-1].id
+                    return AuditPage(items=found, next_cursor=None if is_last else entry.id)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return AuditPage(items=found, next_cursor=cursor)

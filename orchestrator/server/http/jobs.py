@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import Discriminator, Field, Tag
@@ -25,7 +25,8 @@ from fanout.orchestrator.server.http.models import (
     SubmittedJob,
     SubmittedJobs,
 )
-from fanout.orchestrator.server.http.requests import Jobs
+from fanout.orchestrator.server.http.requests import Jobs, Shared
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
 
@@ -34,6 +35,9 @@ MAX_WAIT_SECONDS = 60
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
+PATCH: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}
+}
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY_CHARACTERS)
 ]
@@ -55,6 +59,7 @@ def links(job_id: str) -> dict[str, str]:
 @router.post("/jobs", status_code=201)
 async def submit(
     jobs: Jobs,
+    service: Shared,
     response: Response,
     body: Annotated[OneOrMany, Body()],
     idempotency_key: IdempotencyKey = None,
@@ -65,13 +70,20 @@ async def submit(
     key with their number, unless they have an `idempotency_key` of their own. A list whose items
     belong together is a tree if they have the same label.
     """
+    requests = [body] if isinstance(body, JobRequest) else body
+    keys = [idempotency_key] * len(requests)
+    if isinstance(body, list):
+        keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
+    told = service.notifications.subscriptions
+    await check_webhooks(requests, told)
+    specs = [_spec(one, key) for one, key in zip(requests, keys, strict=True)]
+    ids = await jobs.submit_many(specs)
+    await add_webhooks(jobs, requests, ids, told)
     if isinstance(body, JobRequest):
-        job_id = (await jobs.submit_many([_spec(body, idempotency_key)]))[0]
+        job_id = ids[0]
         response.headers["Location"] = f"/v1/jobs/{job_id}"
         return SubmittedJob(id=job_id, links=links(job_id))
-    keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
-    specs = [_spec(one, key) for one, key in zip(body, keys, strict=True)]
-    return SubmittedJobs(job_ids=await jobs.submit_many(specs))
+    return SubmittedJobs(job_ids=ids)
 
 
 def _spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
@@ -186,11 +198,7 @@ async def tree(jobs: Jobs, job_id: str) -> JobList:
     return JobList(items=[JobLine.of(one, used) for one, used in zip(records, usages, strict=True)])
 
 
-@router.get(
-    "/jobs/{job_id}/patch",
-    response_class=Response,
-    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}},
-)
+@router.get("/jobs/{job_id}/patch", response_class=Response, responses=PATCH)
 async def patch(jobs: Jobs, job_id: str) -> Response:
     """Return what a job has changed, as a patch for `git apply`; empty when it changed nothing."""
     found = await result(jobs, job_id)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
-from fanout.orchestrator.server.owned_jobs import Audit, OwnedJobs
+from fanout.orchestrator.server.notifications.service import Notifications
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,9 @@ class Service:
     client: JobClient
     feed: EventFeed
     changed: ChangedJobs
-    audit: Audit
+    audit: AuditLog
+    notifications: Notifications
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 def service_of(request: Request) -> Service:

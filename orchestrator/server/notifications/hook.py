@@ -8,55 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
-from fanout.orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.process_secrets import SESSION, inherited_environment
+from fanout.orchestrator.server.notifications.hook_events import HookEvent
 
 DESKTOP = "desktop"
 """The value that stands for a desktop notification."""
 HOOK_SECONDS = 60.0
 """A hook that needs longer starts something that goes on by itself."""
-SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK")
-"""What programs of a person's session need, besides the variables that every child has."""
-_UNUSUAL = re.compile(r"[^A-Za-z0-9_.:-]")
 _OSASCRIPT = (
     "on run argv\ndisplay notification (item 2 of argv) with title (item 1 of argv)\nend run"
 )
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class HookEvent:
-    """What a hook is told."""
-
-    event: str
-    """`finished` or `approval`."""
-    job_id: str
-    root_id: str
-    agent: str
-    state: str
-    reason: str = ""
-    """The type of the failure."""
-
-    def variables(self) -> dict[str, str]:
-        """Return the variables of the command: of letters, digits and `_.:-` only."""
-        fields = {
-            "EVENT": self.event,
-            "ID": self.job_id,
-            "ROOT_ID": self.root_id,
-            "AGENT": self.agent,
-            "STATE": self.state,
-            "REASON": self.reason,
-        }
-        return {f"FANOUT_JOB_{name}": _UNUSUAL.sub("_", text) for name, text in fields.items()}
 
 
 class Hook:

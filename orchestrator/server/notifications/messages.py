@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord, JobState
-from fanout.orchestrator.jobs.store.notifications.subscription import Notification
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
+from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.server.notifications.hook_events import JobsToRead
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets
 LEAST_SECRET_BYTES = 24
@@ -27,7 +27,6 @@ LEAST_SECRET_BYTES = 24
 MOST_SECRET_BYTES = 64
 """The most of Standard Webhooks."""
 USER_AGENT = "fanout-notifications/1"
-APPROVAL = "approval"
 SECRET_RULE = (
     f"A webhook's secret is {SECRET_PREFIX} and {LEAST_SECRET_BYTES} to {MOST_SECRET_BYTES} random "
     "bytes in base64."
@@ -47,19 +46,6 @@ MessageBuilder = Callable[[Notification], Awaitable[Message]]
 
 It raises UnknownJob when the job does not exist any more: nothing is sent then.
 """
-
-
-class JobsToRead(Protocol):
-    """What a message says about a job is read here."""
-
-    async def get(self, job_id: str) -> JobRecord:
-        """Return a job's record, or raise UnknownJob."""
-
-    async def result(self, job_id: str) -> JobResult | None:
-        """Return a job's result, None until it has ended."""
-
-    async def usage(self, job_id: str) -> Usage:
-        """Return what a job and those below it have used."""
 
 
 class WebhookMessages:

@@ -12,16 +12,12 @@ from typing import Protocol
 
 import structlog
 
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable, UnknownJob
-from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.notifications.subscription import Notification
-from fanout.orchestrator.server.notifications.hook import Hook, HookEvent
-from fanout.orchestrator.server.notifications.messages import (
-    APPROVAL,
-    JobsToRead,
-    MessageBuilder,
-)
+from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.server.notifications.hook import Hook
+from fanout.orchestrator.server.notifications.hook_events import JobsToRead, end_of, wait_of
+from fanout.orchestrator.server.notifications.messages import MessageBuilder
 from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent
 from fanout.orchestrator.server.notifications.receivers import UrlRefused
 from fanout.orchestrator.server.notifications.retry_times import next_try
@@ -155,23 +151,12 @@ class Notifier:
         if self._hook is None:
             return
         try:
-            event = await self._hook_event(sent)
+            if sent.what == APPROVAL:
+                event = await wait_of(self._jobs, sent.job_id)
+            else:
+                event = await end_of(self._jobs, sent.job_id, sent.what)
         except UnknownJob:
             await self._store.settle(sent, "done")
             return
         if await self._store.settle(sent, "done"):
             await self._hook.run(event)
-
-    async def _hook_event(self, sent: Notification) -> HookEvent:
-        record = await self._jobs.get(sent.job_id)
-        of = {"job_id": record.id, "root_id": record.root_id, "agent": record.agent}
-        if sent.what == APPROVAL:
-            return HookEvent("approval", **of, state=JobState.WAITING.value)
-        try:
-            result = await self._jobs.result(sent.job_id)
-        except LedgerUnavailable:
-            raise
-        except JobFailure:  # of another release
-            result = None
-        reason = result.error.type if result and result.error else ""
-        return HookEvent("finished", **of, state=sent.what, reason=reason)

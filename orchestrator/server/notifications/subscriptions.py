@@ -49,6 +49,10 @@ class Subscriptions:
                 too many subscriptions.
         """
         await self.check(subscription)
+        await self.store(job_id, subscription)
+
+    async def store(self, job_id: str, subscription: Subscription) -> None:
+        """Store a subscription that was checked, as `register`."""
         await self._store.register(job_id, subscription)
 
     async def list(self, job_id: str) -> Sequence[Subscription]:

@@ -12,6 +12,7 @@ import pytest
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from tests.a2a_servers import remote_service
 from tests.integration.cli.conftest import WORKER, Fanout
 
 pytestmark = pytest.mark.redis
@@ -107,3 +108,22 @@ def test_what_it_cannot_fix_is_still_a_failure(fanout: Fanout, tmp_path: Path):
 
     assert ended.code == 1
     assert "No Docker engine answers" in ended.out
+
+
+@pytest.mark.slow
+def test_it_says_whether_remote_agents_answer(fanout: Fanout, tmp_path: Path):
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    with remote_service() as service:
+        for name, url in {"far": service.url, "gone": "http://127.0.0.1:9"}.items():
+            text = f"name: {name}\ndescription: Works elsewhere.\na2a: {{url: '{url}'}}\n"
+            (agents / f"{name}.yaml").write_text(text)
+        env = {"FANOUT_AGENTS_DIR": str(agents)}
+        ended = fanout("doctor", "--json", env=env, timeout=60)
+        listed = fanout("agents", env=env)
+
+    checks = {check["name"]: check for check in ended.json["checks"]}
+    assert checks["remote agent far"]["status"] == "ok"
+    assert checks["remote agent far"]["found"] == "answers: JSONRPC 1.0"
+    assert checks["remote agent gone"]["status"] == "warn"
+    assert f"a2a {service.url.removeprefix('http://')}" in listed.out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings
@@ -95,18 +97,27 @@ def test_a_caller_without_a_scope_is_told_which_one():
         caller.require(Scope.SUBMIT)
 
 
-async def test_the_audit_log_is_read_page_by_page_newest_first(site):
+async def test_the_audit_log_is_read_page_by_page_newest_first_by_its_owner_only(site):
     here = site()
-    caller = Caller("ann", "ann", "default", frozenset(Scope), "k1")
-    for number in range(5):
-        await here.access.audit.record(caller, "job.cancel", f"job-{number}")
+    ann = Caller("ann", "ann", "default", frozenset(Scope), "k1")
+    bob = Caller("bob", "bob", "default", frozenset(Scope), "k2")
+    everybody = Caller("ops", "*", "default", frozenset(Scope), "k3")
+    for number in range(10):
+        await here.access.audit.record((ann, bob)[number % 2], "job.cancel", f"job-{number}")
+    await here.access.audit.record(None, "login", outcome="wrong key")
+    page = here.access.audit.page
 
-    first = await here.access.audit.page(limit=3)
-    second = await here.access.audit.page(first.next_cursor, 3)
+    first = await page(ann, limit=3)
+    second = await page(ann, first.next_cursor, 3)
 
     assert [one.target for one in (*first.items, *second.items)] == [
-        f"job-{number}" for number in (4, 3, 2, 1, 0)
+        f"job-{number}" for number in (8, 6, 4, 2, 0)
     ]
     assert (second.next_cursor, first.items[0].credential) == (None, "k1")
+    assert len((await page(everybody)).items) == 10
+    assert len((await page(replace(everybody, tenant="*"))).items) == 11
+    assert (await page(replace(everybody, tenant="other"))).items == []
     with pytest.raises(ValueError, match="cursor"):
-        await here.access.audit.page("- +")
+        await page(ann, "- +")
+    with pytest.raises(NotAllowed, match="admin"):
+        await page(replace(ann, scopes=frozenset({Scope.READ})))

@@ -92,6 +92,11 @@ class NotificationStore:
 
     # For who sends
 
+    async def expect_hook(self) -> None:
+        """Keep what happens from now on for the process that will run the installation's hook."""
+        with redis_failures():
+            await self._redis.set(self._keys.hook, 1, ex=HOOK_KEPT_SECONDS)
+
     async def take(self, most: int, *, runs_hook: bool = False) -> Sequence[Notification]:
         """Take notifications that are due, each for `LEASE_SECONDS`.
 

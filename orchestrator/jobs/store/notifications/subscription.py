@@ -18,6 +18,9 @@ MAX_URL_CHARACTERS = 2_048
 MAX_DETAILS_BYTES = 4 * KIB
 """Of what a kind of subscription stores for itself: Redis holds it as long as the job."""
 
+APPROVAL = "approval"
+"""What has happened when a job waits for a person; otherwise it is a state."""
+
 SubscriptionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
 

@@ -1,0 +1,1 @@
+"""Options by which commands tell somebody of the end of their jobs."""

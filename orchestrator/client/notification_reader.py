@@ -1,0 +1,20 @@
+"""`NotificationReader`: what a process needs that sends notifications, and nothing else."""
+
+from __future__ import annotations
+
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
+
+
+class NotificationReader(JobReader):
+    """A reader of jobs, with the outbox of notifications.
+
+    Args:
+        redis_url: The Redis that the workers use.
+        prefix: The beginning of the installation's keys there.
+    """
+
+    def __init__(self, redis_url: str, prefix: str = Keys.prefix) -> None:
+        super().__init__(redis_url, prefix)
+        self.notifications = NotificationStore(self._redis, self._keys)

@@ -1,0 +1,1 @@
+"""Sections of the settings that have a module of their own."""

@@ -1,0 +1,301 @@
+"""The operations of the protocol over the jobs of the caller.
+
+The handler keeps nothing: a task is read from the ledger and its journal, so it survives this
+process, and any other server goes on where this one was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from a2a.server.context import ServerCallContext
+from a2a.server.events.event_queue import Event
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import MessageToDict
+
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.server.a2a import cards
+from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
+from fanout.orchestrator.server.a2a.errors import protocol_errors
+from fanout.orchestrator.server.a2a.received import messages
+from fanout.orchestrator.server.a2a.received.chains import place_of
+from fanout.orchestrator.server.a2a.received.decisions import answers_in, give
+from fanout.orchestrator.server.a2a.shown import lists
+from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
+from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
+from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
+from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
+from fanout.orchestrator.server.access.callers import Scope
+from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
+
+DISCONNECT_SECONDS = 5.0
+"""How often it is looked whether a client that waits for an answer is still there."""
+NO_PUSH = "Subscribe to the task, or register a webhook of the service."
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _answered(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Raise the failures of an operation as errors of the protocol."""
+
+    @wraps(method)
+    async def with_protocol_errors(*args: P.args, **kwargs: P.kwargs) -> R:
+        with protocol_errors():
+            return await method(*args, **kwargs)
+
+    return with_protocol_errors
+
+
+class JobRequestHandler(RequestHandler):
+    """Serves all transports of the protocol.
+
+    Args:
+        service: What all requests share.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    @_answered
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+        """Submit the job of a message, or answer one, and wait until it ends or asks something."""
+        view = self._view(context)
+        start = await self._received(params, context, view)
+        configuration = params.configuration
+        if configuration.return_immediately or _is_done(start):
+            return start.task
+        async with aclosing(TaskUpdates(view, self._service.changed, start).follow()) as updates:
+            await _drained(updates, context)
+        return (await view.snapshot(start.task.id, _history_length(configuration))).task
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Do the same, and yield the task and its updates."""
+        with protocol_errors():
+            view = self._view(context)
+            start = await self._received(params, context, view)
+            yield start.task
+            if _is_done(start):
+                return
+            async with aclosing(self._follow(view, start)) as updates:
+                async for update in updates:
+                    yield update
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event]:
+        """Yield a task that has not ended, and its updates until it ends or asks something new."""
+        with protocol_errors():
+            view = self._view(context)
+            start = await view.snapshot(params.id)
+            if start.has_ended:
+                raise UnsupportedOperationError(f"Task {params.id} has ended: get it instead.")
+            yield start.task
+            async with aclosing(self._follow(view, start)) as updates:
+                async for update in updates:
+                    yield update
+
+    def _follow(self, view: TaskView, start: Snapshot) -> AsyncGenerator[Update]:
+        return TaskUpdates(view, self._service.changed, start).follow()
+
+    @_answered
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """Return a task."""
+        return (await self._view(context).snapshot(params.id, _history_length(params))).task
+
+    @_answered
+    async def on_list_tasks(
+        self, params: ListTasksRequest, context: ServerCallContext
+    ) -> ListTasksResponse:
+        """Return a page of the caller's tasks, newest first."""
+        _history_length(params)
+        return await lists.tasks(self._view(context), params)
+
+    @_answered
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancel a task with those below it; what runs is stopped by its worker."""
+        view = self._view(context)
+        if (await view.jobs.cancel(params.id)).state.is_terminal:
+            raise TaskNotCancelableError(f"Task {params.id} has ended.")
+        return (await view.snapshot(params.id)).task
+
+    @_answered
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """Return the card with what only callers may know."""
+        del params
+        jobs = self._view(context).jobs
+        jobs.caller.require(Scope.READ)
+        base_url = context.state[BASE_URL]
+        return cards.card(jobs.definitions, base_url, context.state.get(AGENT), details=True)
+
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse."""
+        del params, context
+        raise PushNotificationNotSupportedError(NO_PUSH)
+
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> NoReturn:
+        """Refuse."""
+        del params, context
+        raise PushNotificationNotSupportedError(NO_PUSH)
+
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Refuse."""
+        del params, context
+        raise PushNotificationNotSupportedError(NO_PUSH)
+
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Refuse."""
+        del params, context
+        raise PushNotificationNotSupportedError(NO_PUSH)
+
+    def _view(self, context: ServerCallContext) -> TaskView:
+        jobs = OwnedJobs(self._service.client, context.state[CALLER], self._service.audit)
+        hitl = HITL_URI in context.requested_extensions
+        return TaskView(jobs, context.state[BASE_URL], hitl=hitl)
+
+    async def _received(
+        self, params: SendMessageRequest, context: ServerCallContext, view: TaskView
+    ) -> Snapshot:
+        """Do what a message asks for, and return its task as it is then."""
+        length = _history_length(params.configuration)
+        _check_output_modes(params.configuration)
+        if params.configuration.HasField("task_push_notification_config"):
+            raise PushNotificationNotSupportedError(NO_PUSH)
+        if params.message.task_id:
+            return await self._told(params, view, length)
+        job_id = messages.task_id_of(view.jobs.caller, params.message)
+        if await self._is_repeated(params, view.jobs, job_id):
+            return await view.snapshot(job_id, length)
+        place = await place_of(view.jobs, params.message, job_id, context.state.get(AGENT))
+        metadata = MessageToDict(params.metadata)
+        spec = messages.specification(job_id, params.message, metadata, place)
+        await view.jobs.submit_many([spec])
+        return await view.snapshot(job_id, length)
+
+    async def _is_repeated(self, params: SendMessageRequest, jobs: OwnedJobs, job_id: str) -> bool:
+        """Return whether the same message was sent before.
+
+        Raises:
+            InvalidParamsError: Another message had this id.
+        """
+        found = await jobs.owned_records([job_id])
+        if found and found[0].labels.get(DIGEST_LABEL) != messages.digest_of(params.message):
+            raise InvalidParamsError("This messageId was used for another message: use a new one.")
+        return bool(found)
+
+    async def _told(
+        self, params: SendMessageRequest, view: TaskView, length: int | None
+    ) -> Snapshot:
+        """Give the decisions of a message to a task that waits for them, or its text to the agent.
+
+        A text is never taken for a decision: the task goes on waiting, and says how to answer.
+        """
+        message = params.message
+        start = await view.snapshot(message.task_id, length)
+        if message.context_id and message.context_id != context_of(start.record):
+            raise InvalidParamsError("This task belongs to another context.")
+        if start.has_ended:
+            raise UnsupportedOperationError(
+                f"Task {start.task.id} has ended: go on in its context, without a taskId."
+            )
+        answers = answers_in(message, start.waiting)
+        if answers:
+            await give(view.jobs, answers)
+        elif start.waiting:
+            return start
+        else:
+            await view.jobs.send(start.task.id, messages.text_of(message))
+        return await view.snapshot(start.task.id, length)
+
+
+def _is_done(start: Snapshot) -> bool:
+    """Return whether the client has to act before anything follows that it waits for."""
+    return start.has_ended or bool(start.waiting)
+
+
+async def _drained(updates: AsyncIterator[Update], context: ServerCallContext) -> None:
+    """Wait for the end of updates, as long as the client is there."""
+
+    async def drain() -> None:
+        async for _ in updates:
+            pass
+
+    waiting = asyncio.create_task(drain())
+    try:
+        while not (await asyncio.wait([waiting], timeout=DISCONNECT_SECONDS))[0]:
+            request = context.state.get(REQUEST)
+            if request is not None and await request.is_disconnected():
+                return
+        await waiting
+    finally:
+        await cancel_and_wait(waiting)
+
+
+def _history_length(
+    params: GetTaskRequest | ListTasksRequest | SendMessageConfiguration,
+) -> int | None:
+    """Return the number of messages that a client wants to see; None when it does not say.
+
+    Raises:
+        InvalidParamsError: It is negative.
+    """
+    if not params.HasField("history_length"):
+        return None
+    if params.history_length < 0:
+        raise InvalidParamsError("historyLength is at least 0.")
+    return params.history_length
+
+
+def _check_output_modes(configuration: SendMessageConfiguration) -> None:
+    """Check that the client can use something of what tasks return.
+
+    Raises:
+        ContentTypeNotSupportedError: It can use nothing.
+    """
+    accepted = {mode.lower() for mode in configuration.accepted_output_modes}
+    offered = {*cards.OUTPUT_MODES, "text", "text/*", "*/*"}
+    if accepted and not accepted & offered:
+        known = ", ".join(cards.OUTPUT_MODES)
+        raise ContentTypeNotSupportedError(f"The agents answer in {known}.")

@@ -1,0 +1,1 @@
+"""What clients send: new tasks, and answers."""

@@ -1,0 +1,1 @@
+"""What clients are shown: tasks, their updates, and what they wait for."""

@@ -1,0 +1,124 @@
+"""Approvals as what a task asks its client: the status message of `input_required`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from a2a.types import Message, Part, Role
+
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.server.a2a.shown.hitl_extension import (
+    HitlTool,
+    NestedRequest,
+    ToolApprovalRequest,
+    attach,
+)
+from fanout.orchestrator.server.a2a.shown.parts import data_part
+from fanout.orchestrator.server.a2a.shown.records import context_of
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
+
+CONFIRMATION = "adk_request_confirmation"
+"""The function by which ADK's agents ask for a confirmation, and its clients answer."""
+HOW_TO_ANSWER = (
+    "Answer with the taskId and one function_response part for each call, with the call's id, the "
+    f'name {CONFIRMATION} and the response {{"confirmed": true}} or {{"confirmed": false}}. A '
+    "text is no approval."
+)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A call that waits for a decision, and the job whose call it is."""
+
+    approval: Approval
+    record: JobRecord
+
+
+async def waiting_below(jobs: OwnedJobs, record: JobRecord) -> list[Waiting]:
+    """Return the calls of a job and of those below it that wait for a decision, oldest first."""
+    approvals = await jobs.approvals()
+    if not approvals:
+        return []
+    known = await jobs.owned_records({one.job_id for one in approvals})
+    records = {one.id: one for one in known if one.root_id == record.root_id}
+    if record.parent_id is not None and records.keys() - {record.id}:
+        below = {one.id for one in await jobs.tree(record.id)}
+        records = {job_id: one for job_id, one in records.items() if job_id in below}
+    return [Waiting(one, records[one.job_id]) for one in approvals if one.job_id in records]
+
+
+def asking(record: JobRecord, waiting: Sequence[Waiting], *, hitl: bool) -> Message:
+    """Return the message that asks for decisions.
+
+    Args:
+        record: The job of the task.
+        waiting: The calls, at least one.
+        hitl: Whether the client has activated the extension `hitl/v1`.
+    """
+    ids = "-".join(one.approval.id for one in waiting)
+    message = Message(
+        message_id=f"{record.id}:{ids}"[:200],
+        task_id=record.id,
+        context_id=context_of(record),
+        role=Role.ROLE_AGENT,
+        parts=[Part(text=f"{_hint(waiting)} {HOW_TO_ANSWER}"), *map(_confirmation, waiting)],
+    )
+    if hitl:
+        attach(message, _typed(record, waiting))
+    return message
+
+
+def _hint(waiting: Sequence[Waiting]) -> str:
+    calls = ", ".join(f"{one.approval.tool} of {one.approval.agent}" for one in waiting)
+    return f"These calls wait for a decision: {calls}."
+
+
+def _confirmation(one: Waiting) -> Part:
+    """Return the call of ADK's confirmation, which its clients show and answer."""
+    approval = one.approval
+    call = {
+        "id": approval.id,
+        "name": CONFIRMATION,
+        "args": {
+            "originalFunctionCall": {
+                "id": approval.call_id,
+                "name": approval.tool,
+                "args": approval.arguments,
+            },
+            "toolConfirmation": {
+                "hint": approval.hint or f"{approval.agent} asks to run {approval.tool}.",
+                "confirmed": False,
+                "payload": {
+                    "agent": approval.agent,
+                    "task_id": approval.job_id,
+                    "decisions": list(approval.decisions),
+                    "truncated": approval.truncated,
+                },
+            },
+        },
+    }
+    return data_part(call, adk_type="function_call", adk_is_long_running=True)
+
+
+def _typed(record: JobRecord, waiting: Sequence[Waiting]) -> ToolApprovalRequest:
+    """Return the calls in the form of the extension; those of one sub-agent alone as nested."""
+    tools = [
+        HitlTool(
+            id=one.approval.id,
+            call_id=one.approval.call_id,
+            name=one.approval.tool,
+            args=one.approval.arguments,
+        )
+        for one in waiting
+    ]
+    jobs = {one.record.id: one.record for one in waiting}
+    if len(jobs) > 1 or record.id in jobs:
+        return ToolApprovalRequest(hint=_hint(waiting), tools=tools)
+    child = next(iter(jobs.values()))
+    entry = HitlTool(id=child.id, call_id=child.id, name=child.agent)
+    nested = NestedRequest(
+        subagent_name=child.agent, task_id=child.id, context_id=context_of(child), tools=tools
+    )
+    return ToolApprovalRequest(hint=_hint(waiting), tools=[entry], nested=nested)

@@ -1,0 +1,46 @@
+"""Messages become jobs, and jobs are seen as tasks, by the SDK's own client."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import GetTaskRequest, StreamResponse, TaskState
+
+from tests.integration.a2a.conftest import Server, events, message
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def states(stream: list[StreamResponse]) -> list[str]:
+    """The states of a stream, without repetitions."""
+    found = [
+        TaskState.Name(
+            (one.task if one.HasField("task") else one.status_update).status.state
+        ).removeprefix("TASK_STATE_")
+        for one in stream
+        if not one.HasField("artifact_update")
+    ]
+    return [one for number, one in enumerate(found) if found[:number][-1:] != [one]]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_message_becomes_a_job_whose_steps_and_artifacts_are_streamed(
+    server: Server, binding: str
+) -> None:
+    async with server.client(binding=binding) as client:
+        seen = await events(client.send_message(message("write a note")))
+        task = await client.get_task(GetTaskRequest(id=seen[0].task.id))
+    assert states(seen)[-2:] == ["WORKING", "COMPLETED"]
+    artifacts = {one.artifact_id: one for one in task.artifacts}
+    assert artifacts["answer"].parts[0].text == "Written."
+    assert b"+one" in artifacts["patch"].parts[0].raw
+    assert [one.filename for one in artifacts["files"].parts[1:]] == ["notes.txt"]
+    sent = [one.artifact_update.artifact for one in seen if one.HasField("artifact_update")]
+    assert [one.artifact_id for one in sent] == ["answer", "patch", "files"]
+    steps = [one.status_update.status.message for one in seen if one.HasField("status_update")]
+    told = {
+        str(part.metadata["adk_type"]) for step in steps for part in step.parts if part.metadata
+    }
+    assert told == {"function_call", "function_response"}
+    assert [one.message_id for one in task.history[1:]] == [
+        one.message_id for one in steps if one.parts
+    ]

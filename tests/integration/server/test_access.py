@@ -1,0 +1,166 @@
+"""Who may do what, at real servers: `fanout keys`, `fanout serve`, a browser's session."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from fanout.orchestrator.server.access.standing import CHECK_SECONDS
+from tests.forked import ForkedProcess
+from tests.integration.scripts import conversation, says
+from tests.served import ServerProcess, make_key
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+SCRIPT = conversation("", says("done"))
+NEVER = "01zzzzzzzzzzzzzzzzzzzzzzzz"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    with ExitStack() as opened:
+        yield Installer(tmp_path, opened)(SCRIPT)
+
+
+@pytest.fixture
+async def servers(place: Installation) -> AsyncIterator[list[ServerProcess]]:
+    started = [ServerProcess(place, name) for name in ("one", "two")]
+    for server in started:
+        server.start()
+    yield started
+    for server in started:
+        server.stop()
+
+
+def fanout(place: Installation, *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of a command."""
+    log = place.folder / "command.log"
+    with log.open("wb") as output:
+        child = ForkedProcess(
+            "orchestrator", arguments, place.environment, stdout=output, stderr=output
+        )
+        code = child.wait(timeout=60)
+    return code, log.read_text()
+
+
+async def read_audit(http: httpx2.AsyncClient) -> list[tuple[str, str, str]]:
+    items = (await http.get("/v1/audit")).json()["items"]
+    return [(one["name"], one["action"], one["outcome"]) for one in items]
+
+
+async def test_a_revoked_key_is_refused_by_all_servers_at_once_and_its_streams_end(
+    place: Installation, servers: list[ServerProcess]
+):
+    key = await make_key(place, "ann", "submit", "read")
+    one, two = (server.client(key) for server in servers)
+    async with one, two:
+        job_id = (await one.post("/v1/jobs", json={"description": "x"})).json()["id"]
+        assert (await two.get(f"/v1/jobs/{job_id}")).status_code == 200
+
+        async with two.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+            lines = response.aiter_lines()
+            assert response.status_code == 200
+            await anext(lines)
+            code, _ = await asyncio.to_thread(fanout, place, "keys", "revoke", "ann")
+            refused = [await http.get(f"/v1/jobs/{job_id}") for http in (one, two)]
+            await asyncio.sleep(CHECK_SECONDS)
+            async with servers[0].client(await make_key(place, "bob", owner="ann")) as other:
+                told = await other.post(f"/v1/jobs/{job_id}:cancel")
+            rest = [line async for line in lines]  # ends without what has happened since
+
+    assert (code, told.status_code) == (0, 202)
+    assert "cancelled" not in "".join(rest)
+    assert [each.status_code for each in refused] == [401, 401]
+
+
+async def test_each_call_that_changes_something_leaves_one_record_and_scopes_are_kept(
+    place: Installation, servers: list[ServerProcess]
+):
+    keys = {name: await make_key(place, name, name) for name in ("submit", "read", "approve")}
+    admin = servers[1].client(await make_key(place, "root", "admin", owner="*"))
+    calls = [
+        ("POST", "/v1/jobs", {"description": "x"}),
+        ("POST", f"/v1/jobs/{NEVER}:cancel", None),
+        ("POST", f"/v1/jobs/{NEVER}:retry", None),
+        ("POST", f"/v1/jobs/{NEVER}:tell", {"text": "x"}),
+        ("POST", "/v1/approvals/ap_0", {"decision": "approve"}),
+        ("GET", "/v1/jobs", None),
+        ("GET", "/v1/approvals", None),
+        ("GET", "/v1/audit", None),
+    ]
+    statuses = {}
+    for name, key in keys.items():
+        async with servers[0].client(key) as http:
+            answers = [await http.request(method, path, json=body) for method, path, body in calls]
+            statuses[name] = [one.status_code for one in answers]
+
+    async with admin:
+        records = await read_audit(admin)
+
+    assert statuses == {
+        "submit": [201, 404, 404, 404, 403, 403, 403, 403],
+        "read": [403, 403, 403, 403, 403, 200, 200, 403],
+        "approve": [403, 403, 403, 403, 404, 403, 403, 403],
+    }
+    assert len(records) == 15
+    assert sorted(set(records)) == sorted(
+        ("submit", "job.submit", "done")
+        if (name, action) == ("submit", "job.submit")
+        else (name, action, "not found" if own == name else "not allowed")
+        for name in keys
+        for action, own in (
+            ("job.submit", "submit"),
+            ("job.cancel", "submit"),
+            ("job.retry", "submit"),
+            ("job.tell", "submit"),
+            ("approval.approve", "approve"),
+        )
+    )
+
+
+async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
+    place: Installation, servers: list[ServerProcess]
+):
+    key = await make_key(place, "ann", "read")
+    found = re.search(r"http://\S+/login\?token=\S+", servers[0].log.read_text())
+    assert found
+    async with httpx2.AsyncClient(base_url=servers[0].url) as browser:
+        page = await browser.get("/", headers={"Accept": "text/html"})
+        opened = await browser.get(found[0], headers={"Sec-Fetch-Site": "none"})
+        who = (await browser.get("/session")).json()
+        forged = await browser.post("/v1/jobs", json={"description": "x"})
+        own = {"X-CSRF-Token": who["csrf_token"], "Sec-Fetch-Site": "same-origin"}
+        posted = await browser.post("/v1/jobs", json={"description": "x"}, headers=own)
+        again = await browser.get(found[0])
+        elsewhere = await browser.get("/healthz", headers={"Host": "evil.example"})
+        nowhere = [await browser.get(path) for path in ("/logout", "/v1/nothing")]
+    async with httpx2.AsyncClient(base_url=servers[0].url) as stranger:
+        closed = [
+            await stranger.get(path)
+            for path in ("/openapi.json", "/metrics", "/v1/jobs", "/v1/nothing", "/mcp", "/a2a")
+        ]
+        await stranger.get("/v1/jobs", headers={"X-API-Key": key})
+
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/")
+    assert (opened.status_code, again.status_code) == (303, 403)
+    assert (who["owner"], who["tenant"]) == ("*", "*")
+    assert (forged.status_code, posted.status_code) == (403, 201)
+    assert elsewhere.status_code == 421
+    assert [one.status_code for one in nowhere] == [405, 404]
+    assert [one.status_code for one in closed] == [401] * 6
+    assert key not in servers[0].log.read_text()
+
+
+def test_a_public_address_is_refused_without_a_key_with_exit_code_4(place: Installation):
+    code, text = fanout(place, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - refused
+
+    assert code == 4
+    assert "fanout keys create" in text

@@ -1,0 +1,149 @@
+"""`fanout mcp serve`, driven by a real MCP client: from a goal to changed files in the project."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, ElicitRequestFormParams, ElicitResult
+
+from tests.integration.scripts import DONE, call, calls, conversation
+from tests.integration.worker.approvals import agents_folder
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+
+WRITES = calls(
+    call("write_file", file_path="/workspace/notes.md", content="written\n"),
+    call("write_file", file_path="/workspace/.envrc", content="echo code\n"),
+)
+SCRIPT = (
+    conversation(
+        "Have the notes written",
+        calls(call("task", description="write the notes", subagent_type="general-purpose")),
+        DONE,
+    ),
+    conversation("write the notes", WRITES, DONE),
+    conversation("one command", calls(call("execute", command="echo asked > out.txt")), DONE),
+)
+
+
+@pytest.fixture(scope="module")
+def place(install_for_module: Installer) -> Installation:
+    agents = agents_folder(install_for_module.folder)
+    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+    made.start_worker(concurrency=4)
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "README.md").write_text("A project.\n")
+    return folder
+
+
+@asynccontextmanager
+async def connected(place: Installation, project: Path, **options: Any) -> AsyncIterator[Client]:
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "fanout", "mcp", "serve"],
+        env=place.environment,
+        cwd=project,
+    )
+    async with Client(command, **options) as client:
+        yield client
+
+
+def content_of(result: CallToolResult) -> dict[str, Any]:
+    assert not result.is_error, result.content
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+async def ended(client: Client, job_id: str, **options: Any) -> dict[str, Any]:
+    while True:
+        arguments = {"job_id": job_id, "timeout_seconds": 45}
+        report = content_of(await client.call_tool("wait_job", arguments, **options))
+        if report["ended"]:
+            return report
+
+
+async def test_a_goal_becomes_changed_files_of_the_project(
+    place: Installation, project: Path
+) -> None:
+    heard: list[str] = []
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(str(message))
+
+    async with connected(place, project) as client:
+        submitted = content_of(
+            await client.call_tool("run", {"goal": "Have the notes written", "labels": {"a": "b"}})
+        )
+        job_id = submitted["job_id"]
+        report = await ended(client, job_id, progress_callback=listen)
+        listed = content_of(await client.call_tool("list_jobs", {"labels": {"a": "b"}}))
+        patch = content_of(await client.call_tool("get_patch", {"job_id": job_id}))
+        logs = await client.read_resource(report["links"]["logs"])
+        applied = content_of(await client.call_tool("apply_patch", {"job_id": job_id}))
+
+    assert report["result"]["success"]
+    assert report["usage"]["model_calls"] == 4
+    assert any("running" in line or "queued" in line for line in heard)
+    assert [job["job_id"] for job in listed["jobs"]] == [job_id]
+    assert "+written" in patch["patch"]
+    assert patch["next_offset"] is None
+    assert "job.state" in logs.contents[0].model_dump_json()
+    assert (project / "notes.md").read_text() == "written\n"
+    assert not (project / ".envrc").exists()
+    assert ".envrc" in applied["held_back"][0]
+    assert not applied["complete"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_clients_user_is_asked_for_an_approval(
+    place: Installation, project: Path, mode: str
+) -> None:
+    asked: list[str] = []
+
+    async def approve(context: object, params: ElicitRequestFormParams) -> ElicitResult:
+        asked.append(params.message)
+        assert params.requested_schema["properties"]["decision"]["enum"] == ["approve", "reject"]
+        return ElicitResult(action="accept", content={"decision": "approve", "message": "yes"})
+
+    async with connected(place, project, mode=mode, elicitation_callback=approve) as client:
+        submitted = content_of(
+            await client.call_tool("submit_job", {"description": "one command", "agent": "guarded"})
+        )
+        report = await ended(client, submitted["job_id"])
+
+    assert report["result"]["files_modified"] == ["added out.txt (+1 -0)"]
+    assert len(asked) == 1
+    assert "echo asked > out.txt" in asked[0]
+
+
+async def test_without_a_form_the_report_names_the_call_and_a_tool_passes_on_the_decision(
+    place: Installation, project: Path
+) -> None:
+    async with connected(place, project) as client:
+        submitted = content_of(
+            await client.call_tool("submit_job", {"description": "one command", "agent": "guarded"})
+        )
+        wait = {"job_id": submitted["job_id"], "timeout_seconds": 45}
+        report = content_of(await client.call_tool("wait_job", wait))
+        (waiting,) = report["approvals"]
+        decision = {"approval_id": waiting["approval_id"], "decision": "reject"}
+        content_of(await client.call_tool("respond_approval", decision))
+        again = await client.call_tool("respond_approval", decision)
+        report = await ended(client, submitted["job_id"])
+
+    assert not report["result"]["files_modified"]
+    assert again.is_error
+    assert "answered already" in again.content[0].text
