@@ -193,12 +193,10 @@ class ApiSettings(_Section):
     """How long a clone may take: large projects take half a minute at depth 1."""
     git_ca_file: Path | None = None
     """A PEM file of certificate authorities that count for clones, instead of the system's."""
-    max_batch_jobs: int = Field(default=1000, ge=1, le=10_000)
-    """Of one list: Redis stores as many within a second."""
     max_streams: int = Field(default=1000, ge=1)
     """Concurrent event streams of one server process; each takes some 0.3 MiB."""
-    longest_wait_seconds: float = Field(default=60.0, ge=0, le=600)
-    """Of `?wait=`: proxies end connections without an answer after a minute."""
+    max_streams_of_caller: int = Field(default=600, ge=1)
+    """Of one caller among them, so that the others get some, too."""
     requests_per_minute: int = Field(default=6000, ge=1)
     """Of one caller at all servers together: enough for a program that polls a hundred jobs."""
     failed_logins_per_minute: int = Field(default=20, ge=1)

@@ -26,8 +26,10 @@ from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
 from fanout.orchestrator.jobs.store.stored import owner_key
 from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllowed, Scope
+from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
 MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
@@ -278,6 +280,29 @@ class OwnedJobs:
         async with self._recorded("job.tell", Scope.SUBMIT, job_id):
             await self._check(job_id)
             await self._client.send(job_id, text)
+
+    async def subscribe(
+        self, job_id: str, subscription: Subscription, subscriptions: Subscriptions
+    ) -> None:
+        """Have somebody told of what happens to a job.
+
+        Raises:
+            InvalidJob: The URL may not be notified, or the job has too many subscriptions.
+        """
+        async with self._recorded("job.subscribe", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            await subscriptions.register(job_id, subscription)
+
+    async def unsubscribe(self, job_id: str, subscription_id: str) -> bool:
+        """Delete a subscription to a job, and return whether there was one."""
+        async with self._recorded("job.unsubscribe", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            return await self._client.notifications.delete(job_id, subscription_id)
+
+    async def subscriptions(self, job_id: str) -> list[Subscription]:
+        """Return who is told of what happens to a job, without the secrets."""
+        await self._read(job_id)
+        return await self._client.notifications.list(job_id)
 
     async def approvals(self) -> list[Approval]:
         """Return the calls of the caller's jobs that wait for a decision, oldest first."""

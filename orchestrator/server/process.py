@@ -25,6 +25,7 @@ from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
 from fanout.orchestrator.server.uploads import Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
@@ -94,7 +95,18 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
-    service = Service(client, EventFeed(client), ChangedJobs(client), access.audit, Uploads(rules))
+    told = settings.notifications
+    if told.base_url is None:
+        told = told.model_copy(update={"base_url": api.public_url})
+    notifications = make_notifications(client, client.notifications, told)
+    service = Service(
+        client,
+        EventFeed(client),
+        ChangedJobs(client),
+        access.audit,
+        notifications,
+        Uploads(rules),
+    )
     return create_app(
         service,
         Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
@@ -102,6 +114,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         guards=[Middleware(access.guarded)],
         routes=[*Login(access).routes(), *page_routes()],
         public_url=settings.api.public_url,
+        background=[notifications.run],
     )
 
 

@@ -25,7 +25,8 @@ from fanout.orchestrator.server.http.models import (
     SubmittedJob,
     SubmittedJobs,
 )
-from fanout.orchestrator.server.http.requests import Jobs
+from fanout.orchestrator.server.http.requests import Jobs, Shared
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
 
@@ -58,6 +59,7 @@ def links(job_id: str) -> dict[str, str]:
 @router.post("/jobs", status_code=201)
 async def submit(
     jobs: Jobs,
+    service: Shared,
     response: Response,
     body: Annotated[OneOrMany, Body()],
     idempotency_key: IdempotencyKey = None,
@@ -68,13 +70,20 @@ async def submit(
     key with their number, unless they have an `idempotency_key` of their own. A list whose items
     belong together is a tree if they have the same label.
     """
+    requests = [body] if isinstance(body, JobRequest) else body
+    keys = [idempotency_key] * len(requests)
+    if isinstance(body, list):
+        keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
+    told = service.notifications.subscriptions
+    await check_webhooks(requests, told)
+    specs = [_spec(one, key) for one, key in zip(requests, keys, strict=True)]
+    ids = await jobs.submit_many(specs)
+    await add_webhooks(jobs, requests, ids, told)
     if isinstance(body, JobRequest):
-        job_id = (await jobs.submit_many([_spec(body, idempotency_key)]))[0]
+        job_id = ids[0]
         response.headers["Location"] = f"/v1/jobs/{job_id}"
         return SubmittedJob(id=job_id, links=links(job_id))
-    keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
-    specs = [_spec(one, key) for one, key in zip(body, keys, strict=True)]
-    return SubmittedJobs(job_ids=await jobs.submit_many(specs))
+    return SubmittedJobs(job_ids=ids)
 
 
 def _spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    model_validator,
+)
 
 from fanout.orchestrator.approvals import Decision, InterruptOn
 from fanout.orchestrator.jobs.approvals import Approval
@@ -22,6 +30,11 @@ from fanout.orchestrator.jobs.spec import (
 )
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.notifications.subscription import (
+    MAX_URL_CHARACTERS,
+    NotifiedEvent,
+    Subscription,
+)
 
 MAX_BATCH = 1_000
 """Jobs of one request: they are stored within half a second."""
@@ -46,13 +59,36 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class WebhookRequest(_Body):
+    """A URL that is told of what happens to a job."""
+
+    url: str = Field(min_length=1, max_length=MAX_URL_CHARACTERS)
+    """On the public internet, with https."""
+    secret: SecretStr
+    """Signs the messages, as Standard Webhooks says: `whsec_` and 24 to 64 random bytes in
+    base64."""
+    events: frozenset[NotifiedEvent] = Field(
+        default=frozenset({NotifiedEvent.END, NotifiedEvent.APPROVAL}), min_length=1
+    )
+    """`end`, `approval` (the job, or one below it, waits for a person), `state` (each change)."""
+
+    def subscription(self, **fields: Any) -> Subscription:
+        """Return the subscription that it asks for."""
+        return Subscription(url=self.url, secret=self.secret, events=self.events, **fields)
 
 
 class JobRequest(_Body):
     """A job to be submitted."""
 
-    description: Text = Field(min_length=1, max_length=200_000, pattern=r"\S")
+    description: Text = Field(
+        min_length=1,
+        max_length=200_000,
+        pattern=r"\S",
+        examples=["Summarize the release notes in notes/ in ten lines."],
+    )
     """The task, in plain language."""
     agent: AgentName = "general-purpose"
     """The agent definition that works on it."""
@@ -89,6 +125,9 @@ class JobRequest(_Body):
     traceparent: str | None = Field(default=None, max_length=200)
     """The W3C trace context that the job's spans belong to."""
 
+    webhook: WebhookRequest | None = None
+    """Who is told when the job ends, or waits for a person."""
+
     @model_validator(mode="after")
     def _point_is_of_a_job(self) -> JobRequest:
         if self.at is not None and self.continues is None:
@@ -103,7 +142,7 @@ class JobRequest(_Body):
         Args:
             fields: Values that override or add to those of the request.
         """
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"webhook"}}
         return JobSpec.model_validate({**given, **fields})
 
 
@@ -163,6 +202,26 @@ class JobLine(_Body):
         fields = record.model_dump(include=set(cls.model_fields))
         fields["description"] = record.description[:SHOWN_CHARACTERS]
         return cls.model_construct(**fields, usage=usage)
+
+
+class Webhook(_Body):
+    """A webhook of a job, without its secret."""
+
+    id: str
+    url: str
+    events: list[NotifiedEvent]
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> Webhook:
+        """Return a subscription as it is shown."""
+        events = sorted(subscription.events)
+        return cls(id=subscription.id, url=subscription.url, events=events)
+
+
+class WebhookList(_Body):
+    """The webhooks of a job."""
+
+    items: list[Webhook]
 
 
 class JobList(_Body):

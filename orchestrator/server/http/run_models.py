@@ -21,12 +21,12 @@ from fanout.orchestrator.jobs.spec import (
     ShellCommand,
 )
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.server.http.models import JobLine, JobView, Labels, Text
+from fanout.orchestrator.server.http.models import JobLine, JobView, Labels, Text, WebhookRequest
 from fanout.orchestrator.workspace.exchange.cloned import MAX_DEPTH, GitSource
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class GitWorkspace(_Body):
@@ -96,6 +96,8 @@ class RunRequest(_Body):
     """For filters and reports."""
     traceparent: str | None = Field(default=None, max_length=200)
     """The W3C trace context that the run's spans belong to."""
+    webhook: WebhookRequest | None = None
+    """Who is told when it ends, or waits for a person."""
 
     @model_validator(mode="after")
     def _continues_with_its_files(self) -> Self:
@@ -115,7 +117,8 @@ class RunRequest(_Body):
         """
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         given["description"] = given.pop("goal")
-        given.pop("workspace", None)
+        for name in ("workspace", "webhook"):
+            given.pop(name, None)
         if self.continues is None:
             given["agent"] = self.agent
         if idempotency_key is not None:

@@ -27,6 +27,7 @@ from fanout.orchestrator.server.http.run_models import (
     RunWorkspace,
     SubmittedRun,
 )
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem, invalid
@@ -99,7 +100,10 @@ async def start(
     finally:
         if form is not None:
             await form.close()
+    told = shared.notifications.subscriptions
+    await check_webhooks([wanted], told)
     run_id = (await jobs.submit_many([spec]))[0]
+    await add_webhooks(jobs, [wanted], [run_id], told)
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return SubmittedRun(id=run_id, snapshot=spec.snapshot, links=links(run_id))
 

@@ -23,7 +23,9 @@ NO_APPROVAL = "ap_00000000000000000000"
 BODIES: dict[str, Any] = {
     ":tell": {"text": "hello"},
     "/approvals/": {"decision": "approve"},
+    "/webhooks": {"url": "https://example.com/", "secret": "whsec_" + "A" * 32},
 }
+QUERIES = {"/files/patch": {"path": "a.txt"}}
 SCRIPT = conversation(
     "", calls(call("write_file", file_path="/workspace/a.txt", content="hi")), says("done")
 )
@@ -86,10 +88,11 @@ async def test_another_owners_job_and_approval_do_not_exist_in_any_operation(
         for stranger in (bob, other_tenant):
             for method, path in operations:
                 body = next((one for part, one in BODIES.items() if part in path), None)
+                query = next((one for part, one in QUERIES.items() if part in path), None)
                 answers = [
                     masked(
                         await stranger.request(
-                            method, re.sub(r"\{[^}]*\}", wanted, path), json=body
+                            method, re.sub(r"\{[^}]*\}", wanted, path), json=body, params=query
                         ),
                         wanted,
                     )
