@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -31,6 +31,9 @@ MAX_OUTPUT_BYTES = 256 * 1024**2
 
 _READ_BYTES = 64 * 1024
 """The size of a pipe."""
+
+_WATCH_SECONDS = 0.5
+"""How often a caller is asked whether Git is still to run."""
 
 _SETTINGS = (
     "core.fsmonitor=false",
@@ -85,6 +88,8 @@ def run_git(
     accepted: Collection[int] = (0,),
     seconds: float = DEFAULT_SECONDS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
+    protocols: str = "",
+    watch: Callable[[], None] = lambda: None,
 ) -> tuple[int, bytes]:
     """Run Git, and return its exit code and what it wrote to its standard output; blocks.
 
@@ -101,19 +106,22 @@ def run_git(
         accepted: The exit codes that are not a failure.
         seconds: After this time, it is killed with all its processes.
         max_output_bytes: After so much output, it is killed as well.
+        protocols: By which it may connect a host, with colons between them.
+        watch: Called twice a second; when it raises GitFailed, Git is killed.
 
     Raises:
         GitFailed: Git is not installed, ended with another code, or was killed.
     """
     places = {"GIT_DIR": git_dir, "GIT_WORK_TREE": work_tree, "GIT_OBJECT_DIRECTORY": objects}
-    environment = _ENVIRONMENT | {key: str(path) for key, path in places.items() if path}
+    environment = _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": protocols}
+    environment |= {key: str(path) for key, path in places.items() if path}
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
         process = _start(["--no-pager", *options, *arguments], folder, environment, given)
     try:
-        output, errors = _read(process, time.monotonic() + seconds, max_output_bytes)
+        output, errors = _read(process, time.monotonic() + seconds, max_output_bytes, watch)
     except GitFailed as failure:
         raise GitFailed(f"git {arguments[0]} {failure}") from None
     finally:
@@ -146,7 +154,9 @@ def _start(
         raise GitFailed(f"git could not be started: {error.strerror}") from error
 
 
-def _read(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> tuple[bytes, bytes]:
+def _read(
+    process: subprocess.Popen[bytes], deadline: float, max_bytes: int, watch: Callable[[], None]
+) -> tuple[bytes, bytes]:
     """Return what a process writes until it ends: standard output and errors."""
     assert process.stdout is not None and process.stderr is not None  # noqa: PT018, S101 - both are pipes
     output, errors = bytearray(), bytearray()
@@ -154,7 +164,9 @@ def _read(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> 
         waiting.register(process.stdout, selectors.EVENT_READ, output)
         waiting.register(process.stderr, selectors.EVENT_READ, errors)
         while waiting.get_map():
-            ready = waiting.select(max(0.0, deadline - time.monotonic()))
+            remaining = max(0.0, deadline - time.monotonic())
+            ready = waiting.select(min(remaining, _WATCH_SECONDS))
+            watch()
             if not ready and time.monotonic() >= deadline:
                 raise GitFailed("took too long")
             for key, _ in ready:

@@ -59,6 +59,12 @@ class RemoteService:
     release: threading.Event = field(default_factory=threading.Event)
     """Lets what is slow go on."""
 
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def await_cancelled(self, task_id: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: task_id in self.cancelled, START_SECONDS)
+
     async def released(self) -> None:
         while not await asyncio.to_thread(self.release.wait, 0.05):
             pass
@@ -123,13 +129,26 @@ class Scripted(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
         assert context.context_id is not None
-        self._service.cancelled.append(context.task_id)
+        with self._service.changed:
+            self._service.cancelled.append(context.task_id)
+            self._service.changed.notify_all()
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager
 def remote_service(
-    *, binding: str = "JSONRPC", version: str = "1.0", streaming: bool = True, key: str = ""
+    *,
+    binding: str = "JSONRPC",
+    version: str = "1.0",
+    streaming: bool = True,
+    key: str = "",
+    port: int = 0,
 ) -> Iterator[RemoteService]:
     """A service on the loopback, in a thread of this process.
 
@@ -138,10 +157,9 @@ def remote_service(
         version: Of the protocol, as its card says.
         streaming: Whether it streams.
         key: Is expected as a bearer token of each request.
+        port: Where it listens; 0: on any free one.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = port or free_port()
     service = RemoteService(url=f"http://127.0.0.1:{port}")
     card = AgentCard(
         name="remote",

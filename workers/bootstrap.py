@@ -40,6 +40,7 @@ from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.live_configuration import LiveConfiguration
+from fanout.workers.agent.remote.abandoned import AbandonedTasks
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.job_runner import JobRunner, ShuttingDown
@@ -233,6 +234,7 @@ class WorkerProcess:
             secrets=self._live.secrets,
             ceilings=settings.ceilings,
         )
+        self._abandoned = AbandonedTasks(services)
         return JobRunner(
             services,
             admission=admission,
@@ -348,9 +350,9 @@ class WorkerProcess:
                     while True:
                         message = await channel.get_message(timeout=1.0)
                         if message is not None:
-                            self._heartbeats.stop(
-                                message["data"], JobCancelled("The job was cancelled.")
-                            )
+                            job_id, reason = message["data"], "The job was cancelled."
+                            self._heartbeats.stop(job_id, JobCancelled(reason))
+                            self._abandoned.cancel_of(job_id)
                 except Exception as error:  # noqa: BLE001 - subscribe again after any failure
                     log.warning("subscription to cancellations lost", error=type(error).__name__)
                     await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)

@@ -69,7 +69,7 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
-MCP_COMMANDS = {"serve": "integration.mcp.serve"}
+MCP_COMMANDS = {"serve": "integration.mcp.serve", "install": "integration.mcp.install"}
 """Those of `fanout mcp`."""
 
 

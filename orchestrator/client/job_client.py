@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.approvals import ApprovalAnswer, Decision
 from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.client.job_files import JobFiles
 from fanout.orchestrator.client.job_reader import Ids, JobReader
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
@@ -31,8 +32,10 @@ from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.jobs.store.service.uploads import Uploads
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace
@@ -60,6 +63,12 @@ class JobClient(JobReader):
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
+        self.files = JobFiles(
+            self._blobs,
+            PrivatePlaces(settings.state_dir.expanduser() / "received"),
+            Uploads(self._redis, self._keys),
+            settings.limits.snapshot_bytes,
+        )
         self.definitions = definitions
         self.notifications = NotificationStore(self._redis, self._keys)
         """Who is told of what happens to jobs."""

@@ -16,6 +16,7 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import BEGINNING, Announcements, Journal, JournalEvent
@@ -50,6 +51,7 @@ Approvals = list[Approval]
 Accounts = list[JobAccount]
 PastRuns = list[PastRun]
 Usages = list[Usage]
+States = list[Mapping[str, int]]
 Events = list[JournalEvent]
 """Defined here because a method of the reader is called `list`."""
 
@@ -123,6 +125,10 @@ class JobReader:
     async def owner_of(self, job_id: str) -> Ownership | None:
         """Return to whom a job belongs; None when it does not exist."""
         return await self._records.owner_of(job_id)
+
+    async def known_as(self, spec: JobSpec) -> str | None:
+        """Return the id of the job that has a specification's idempotency key; None: no job."""
+        return await self._records.known_as(spec)
 
     async def records(self, job_ids: Iterable[str]) -> Records:
         """Return the records of those jobs that exist, without the reasons why queued ones wait."""
@@ -254,6 +260,15 @@ class JobReader:
                 skipped = skipped or root == before
             begin += RECORDS_AT_ONCE
         return [await self._past_run(root) for root in list(roots)[:limit]]
+
+    async def tree_states(self, root_ids: Iterable[str]) -> States:
+        """Return for each tree how many of its jobs are in which state."""
+
+        async def count(root_id: str) -> Mapping[str, int]:
+            ids = await self._records.tree_ids(root_id)
+            return Counter(filter(None, await self._records.states(ids)))
+
+        return await asyncio.gather(*map(count, root_ids))
 
     async def _past_run(self, root_id: str) -> PastRun:
         ids = await self._records.tree_ids(root_id)

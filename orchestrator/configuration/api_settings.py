@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -185,14 +186,19 @@ class ApiSettings(_Section):
     """Of a request: a batch of jobs with long contexts; files go to where archives are sent."""
     max_upload_bytes: int = Field(default=2048 * MIB, ge=1024)
     """Of an archive: as much as the largest workspace (FANOUT_LIMITS__SNAPSHOT_BYTES)."""
-    max_batch_jobs: int = Field(default=1000, ge=1, le=10_000)
-    """Of one list: Redis stores as many within a second."""
+    git_hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
+    """Hosts, or `host:port`, of one's own network from which the workspace of a run may be cloned;
+    others have to be on the public internet."""
+    git_seconds: float = Field(default=120.0, ge=1, le=3600)
+    """How long a clone may take: large projects take half a minute at depth 1."""
+    git_ca_file: Path | None = None
+    """A PEM file of certificate authorities that count for clones, instead of the system's."""
     max_streams: int = Field(default=1000, ge=1)
     """Concurrent event streams of one server process; each takes some 0.3 MiB."""
-    longest_wait_seconds: float = Field(default=60.0, ge=0, le=600)
-    """Of `?wait=`: proxies end connections without an answer after a minute."""
+    max_streams_of_caller: int = Field(default=600, ge=1)
+    """Of one caller among them, so that the others get some, too."""
     requests_per_minute: int = Field(default=6000, ge=1)
-    """Of one caller at one server process: enough for a program that polls a hundred jobs."""
+    """Of one caller at all servers together: enough for a program that polls a hundred jobs."""
     failed_logins_per_minute: int = Field(default=20, ge=1)
     """Wrong keys and tokens from one address before it has to wait: a person's typing errors,
     too few to guess with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +21,11 @@ from fanout.orchestrator.server.http import (
     events,
     health,
     jobs,
+    runs,
+    snapshots,
     webhooks,
 )
+from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -57,6 +60,7 @@ def create_app(
     guards: Sequence[Middleware] = (),
     routes: Sequence[BaseRoute] = (),
     public_url: str | None = None,
+    background: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
 ) -> FastAPI:
     """Return the application.
 
@@ -67,6 +71,7 @@ def create_app(
         guards: What a request passes before its body is read.
         routes: Further routes, such as those of the login.
         public_url: The origin under which clients reach the service; None: that of each request.
+        background: What runs beside the requests, until cancelled.
     """
     mcp_routes, mcp_running = mcp_app(service)
     app = FastAPI(
@@ -75,33 +80,36 @@ def create_app(
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
-        lifespan=partial(_lifespan, mcp_running),
+        generate_unique_id_function=operation_name,
+        lifespan=partial(_lifespan, mcp_running, [service.changed.run, *background]),
         middleware=[
             Middleware(RequestIds, headers=HEADERS),
             *guards,
             Middleware(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
-                larger={"/v1/snapshots": bounds.upload_bytes},
+                larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
             ),
             authentication,
         ],
     )
     app.state.service = service
     add_problems(app)
-    for module in (jobs, changes, events, webhooks, approvals, audit, health):
+    for module in (runs, jobs, changes, snapshots, events, approvals, webhooks, audit, health):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
+    describe(app)
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(
-    running: contextlib.AbstractAsyncContextManager[None], app: FastAPI
+    running: contextlib.AbstractAsyncContextManager[None],
+    background: Sequence[Callable[[], Coroutine[None, None, None]]],
+    app: FastAPI,
 ) -> AsyncIterator[None]:
-    service: Service = app.state.service
-    background = (service.changed.run(), service.notifications.run())
-    tasks = [asyncio.create_task(each) for each in background]
+    del app
+    tasks = [asyncio.create_task(one()) for one in background]
     try:
         async with running:
             yield

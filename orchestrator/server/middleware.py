@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanout.orchestrator.server.problems import problem_response
 
+JSON = "application/json"
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
@@ -58,7 +59,8 @@ class BodyLimit:
     Args:
         app: The application.
         max_bytes: Of a body.
-        larger: Path prefix -> another maximum.
+        larger: Path prefix -> another maximum, of bodies that are no JSON: these are read into
+            memory.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
@@ -71,9 +73,9 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limits = (size for prefix, size in self._larger.items() if scope["path"].startswith(prefix))
-        limit = next(limits, self._max_bytes)
-        announced = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        limit = self._limit(scope["path"], headers.get("content-type", ""))
+        announced = headers.get("content-length", "0")
         received = 0
         is_begun = False
 
@@ -99,6 +101,12 @@ class BodyLimit:
             if is_begun:
                 raise
             await _refuse(limit, scope, receive, send)
+
+    def _limit(self, path: str, kind: str) -> int:
+        if kind.partition(";")[0].strip().lower() == JSON:
+            return self._max_bytes
+        limits = (size for prefix, size in self._larger.items() if path.startswith(prefix))
+        return next(limits, self._max_bytes)
 
 
 async def _refuse(limit: int, scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,25 +6,28 @@ does not exist for the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.job_files import StoredFiles
 from fanout.orchestrator.client.job_pages import JobFilter, JobPage
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownApproval, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
+from fanout.orchestrator.jobs.store.stored import owner_key
 from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllowed, Scope
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
@@ -100,6 +103,7 @@ class OwnedJobs:
                 if spec.continues:
                     await self._check(spec.continues)
             owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
+            await self._check_snapshots(owned)
             known = await self._client.records(spec.id for spec in owned)
             if any(not self.caller.owns(record) for record in known):
                 raise KeyReused("A job has this id already: use another one, or none.")
@@ -107,6 +111,51 @@ class OwnedJobs:
             call.target = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
             await self._check_repeated(owned, ids)
         return ids
+
+    async def add_snapshot(self, folder: Path) -> StoredFiles:
+        """Store a snapshot of a private folder, from which the caller's jobs may start.
+
+        Raises:
+            WorkspaceUnusable: It is too large.
+        """
+        async with self._recorded("snapshot.add", Scope.SUBMIT) as call:
+            stored = await self._client.files.store(folder)
+            await self._client.files.owners.add(owner_key(*self._account), [stored.snapshot])
+            call.target = stored.snapshot
+        return stored
+
+    @property
+    def max_snapshot_bytes(self) -> int:
+        """The maximum sum of file sizes of a snapshot."""
+        return self._client.files.max_bytes
+
+    @asynccontextmanager
+    async def private_place(self) -> AsyncIterator[Path]:
+        """Yield an empty private folder for files that the caller sends."""
+        self.caller.require(Scope.SUBMIT)
+        async with self._client.files.private_place() as folder:
+            yield folder
+
+    async def known_as(self, spec: JobSpec) -> JobRecord | None:
+        """Return the caller's job that has a specification's idempotency key; None: no job."""
+        self.caller.require(Scope.SUBMIT)
+        tenant, owner = self._account
+        owned = spec.model_copy(update={"owner": owner, "tenant": tenant})
+        job_id = await self._client.known_as(owned)
+        return next(iter(await self._client.records([job_id] if job_id else [])), None)
+
+    @property
+    def _account(self) -> tuple[str, str]:
+        owner, tenant = self.caller.submits_as
+        return tenant, owner
+
+    async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse snapshots that the caller has not stored, as if they did not exist."""
+        if self.caller.owner == EVERYBODY:
+            return
+        used = {spec.snapshot for spec in specs if spec.snapshot}
+        for unknown in await self._client.files.owners.missing(owner_key(*self._account), used):
+            raise BlobMissing(f"There is no snapshot {unknown}: store it (POST /v1/snapshots).")
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
         """Refuse a key or an id that names an earlier job with another task."""
@@ -143,6 +192,12 @@ class OwnedJobs:
         await self._read(job_id)
         return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
 
+    async def tree_states(self, records: Sequence[JobRecord]) -> list[Mapping[str, int]]:
+        """Return for each of the caller's trees how many of its jobs are in which state."""
+        self.caller.require(Scope.READ)
+        roots = [one.root_id for one in records if self.caller.owns(one)]
+        return await self._client.tree_states(roots)
+
     async def usage(self, job_id: str) -> Usage:
         """Return what a job and the jobs below it have used together."""
         await self._read(job_id)
@@ -175,6 +230,19 @@ class OwnedJobs:
         await self._read(job_id)
         async with self._client.changes(job_id) as bundle:
             yield bundle
+
+    async def archive(self, job_id: str, *, changed_only: bool) -> Iterator[bytes]:
+        """Return the files after a job that has ended as a tar.gz, in chunks; iterating blocks.
+
+        Raises:
+            InvalidJob: It has not ended.
+            BlobMissing: A part of them has expired.
+        """
+        record = await self.get(job_id)
+        result = await self.result(job_id)
+        if result is None:
+            raise InvalidJob(f"Job {job_id} has not ended: its files are known when it has.")
+        return await self._client.files.archive(record, result, changed_only=changed_only)
 
     async def page(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """Return some of the caller's jobs, newest first."""

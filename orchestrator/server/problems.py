@@ -8,7 +8,9 @@ from http import HTTPStatus
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from fanout.orchestrator.jobs.failures import (
@@ -28,12 +30,23 @@ from fanout.orchestrator.server.access.callers import (
     NotAuthenticated,
 )
 from fanout.orchestrator.server.owned_jobs import KeyReused
+from fanout.orchestrator.server.uploads import ServiceFull
+from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
+from fanout.orchestrator.workspace.exchange.cloned import CloneRefused
+from fanout.orchestrator.workspace.exchange.received import ArchiveRefused
+from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
 
 log = structlog.get_logger(__name__)
 
 PROBLEM = "application/problem+json"
 
 STATUS: Mapping[type[Exception], int] = {
+    ClientDisconnect: 400,
+    ArchiveRefused: 422,
+    CloneRefused: 422,
+    WorkspaceUnusable: 422,
+    ServiceFull: 507,
+    BlobStoreUnusable: 503,
     UnknownJob: 404,
     UnknownApproval: 404,
     BlobMissing: 410,
@@ -59,6 +72,7 @@ class Problem(Exception):
     Args:
         status: The status of the response.
         detail: One sentence that says what to do.
+        name: The failure's name; by default that of the status.
         headers: Further headers.
         fields: Further members of the problem.
     """
@@ -68,10 +82,12 @@ class Problem(Exception):
         status: int,
         detail: str,
         *,
+        name: str = "",
         headers: Mapping[str, str] | None = None,
         **fields: object,
     ) -> None:
         super().__init__(detail)
+        self.name = name
         self.status = status
         self.headers = headers or {}
         self.fields = fields
@@ -125,7 +141,7 @@ def add_problems(app: FastAPI) -> None:
 async def _failure(request: Request, failure: Exception) -> JSONResponse:
     status = status_of(failure)
     fields = failure.fields if isinstance(failure, Problem) else {}
-    name = "" if isinstance(failure, Problem) else type(failure).__name__
+    name = failure.name if isinstance(failure, Problem) else type(failure).__name__
     response = problem_response(request, status, str(failure), name=name, **fields)
     if isinstance(failure, Problem):
         response.headers.update(failure.headers)
@@ -141,15 +157,19 @@ async def _http(request: Request, failure: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, failure: Exception) -> JSONResponse:
-    """Return what is wrong with a request, without the values: they may be prompts or keys."""
     if not isinstance(failure, RequestValidationError):
         raise TypeError(failure)
+    return await _failure(request, invalid(failure))
+
+
+def invalid(failure: RequestValidationError | ValidationError) -> Problem:
+    """Return what is wrong with a request, without the values: they may be prompts or keys."""
     errors = [
         {"at": ".".join(map(str, filter(_is_shown, one["loc"]))), "problem": one["msg"]}
         for one in failure.errors()
     ]
     detail = f"{errors[0]['at']}: {errors[0]['problem']}." if errors else "The request is invalid."
-    return problem_response(request, 422, detail, name="InvalidRequest", errors=errors)
+    return Problem(422, detail, name="InvalidRequest", errors=errors)
 
 
 def _is_shown(step: object) -> bool:

@@ -23,9 +23,12 @@ from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
+from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
+from fanout.orchestrator.server.uploads import Uploads
+from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
 KEEP_ALIVE_SECONDS = 65
 """Of an idle connection: longer than the minute after which proxies give up theirs, so that none
@@ -90,12 +93,20 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 
 
 def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
+    api = settings.api
+    rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
     told = settings.notifications
     if told.base_url is None:
-        told = told.model_copy(update={"base_url": settings.api.public_url})
+        told = told.model_copy(update={"base_url": api.public_url})
     notifications = make_notifications(client, client.notifications, told)
-    feeds = (EventFeed(client), ChangedJobs(client))
-    service = Service(client, *feeds, access.audit, notifications)
+    service = Service(
+        client,
+        EventFeed(client),
+        ChangedJobs(client),
+        access.audit,
+        notifications,
+        Uploads(rules),
+    )
     return create_app(
         service,
         Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
@@ -103,6 +114,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         guards=[Middleware(access.guarded)],
         routes=[*Login(access).routes(), *page_routes()],
         public_url=settings.api.public_url,
+        background=[notifications.run],
     )
 
 

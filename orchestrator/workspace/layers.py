@@ -102,7 +102,7 @@ def write(sink: IO[bytes], bundles: Sequence[Path | IO[bytes]]) -> None:
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(ChangeBundle.open(_rewound(one))) for one in bundles]
-        paths = _composed(opened)
+        paths = composed(opened)
         files = tuple(_entry(path, paths[path]) for path in sorted(paths))
         contents: dict[str, tuple[ChangeBundle, FileVersion]] = {}
         for one in paths.values():
@@ -115,7 +115,7 @@ def write(sink: IO[bytes], bundles: Sequence[Path | IO[bytes]]) -> None:
                 add_content(archive, f"objects/{sha256}", bundle.content(version))
 
 
-class _Path(NamedTuple):
+class PathChange(NamedTuple):
     """The change of one path by several bundles."""
 
     before: FileVersion | None
@@ -126,12 +126,13 @@ class _Path(NamedTuple):
     """The last, which has that content."""
 
 
-def _composed(bundles: Sequence[ChangeBundle]) -> dict[str, _Path]:
-    paths: dict[str, _Path] = {}
+def composed(bundles: Sequence[ChangeBundle]) -> dict[str, PathChange]:
+    """Return the changed paths of bundles that follow one another, each with its change by all."""
+    paths: dict[str, PathChange] = {}
     for bundle in bundles:
         for path, before, after in _single_changes(bundle.changes):
             first = paths[path].before if path in paths else before
-            paths[path] = _Path(first, after, bundle)
+            paths[path] = PathChange(first, after, bundle)
     # what was added and removed again is unknown to the snapshot below
     return {path: one for path, one in paths.items() if one.before or one.after}
 
@@ -148,7 +149,7 @@ def _single_changes(
             yield file.path, None, file.after
 
 
-def _entry(path: str, change: _Path) -> ChangedFile:
+def _entry(path: str, change: PathChange) -> ChangedFile:
     before, after = change.before, change.after
     if before is None:
         kind = ChangeKind.ADDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -92,6 +93,17 @@ class Workspace:
             for last in self._last.values()
             for file in (*last.tree.left_at_home, *last.omitted.left_at_home)
         )
+
+    @property
+    def measured(self) -> tuple[int, int]:
+        """The number and the bytes of files in the last snapshots, without Git's own data."""
+        files = [
+            entry
+            for last in self._last.values()
+            for entry in last.tree.entries
+            if entry.git_dir is None and not stat.S_ISDIR(entry.mode)
+        ]
+        return len(files), sum(entry.size for entry in files)
 
     async def snapshot(self, blobs: BlobStore, included: frozenset[str] = frozenset()) -> BlobId:
         """Store a snapshot of the folder as it is now, and return its id.

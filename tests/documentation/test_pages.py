@@ -112,8 +112,12 @@ def setting_names() -> set[str]:
     return names
 
 
+def is_definition(text: str) -> bool:
+    return "instruction" in text or "a2a:" in text
+
+
 def test_every_definition_of_an_agent_can_be_loaded(tmp_path: Path):
-    definitions = [block for block in of("yaml") if "instruction" in block.text]
+    definitions = [block for block in of("yaml") if is_definition(block.text)]
     assert len(definitions) >= 4
     for number, block in enumerate(definitions):
         folder = tmp_path / str(number)
@@ -130,7 +134,7 @@ def test_every_definition_of_an_agent_can_be_loaded(tmp_path: Path):
 
 def test_every_other_yaml_is_a_script_of_a_model():
     for block in of("yaml"):
-        if "instruction" not in block.text:
+        if not is_definition(block.text):
             assert Script.model_validate(yaml.safe_load(block.text)), str(block)
 
 

@@ -58,6 +58,18 @@ class Keys:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""
         return f"{self.prefix}:owned:{owner_key}"
 
+    def uploads(self, owner_key: str) -> str:
+        """Sorted set: the snapshots that an owner has stored, by time (`stored.owner_key`)."""
+        return f"{self.prefix}:uploads:{owner_key}"
+
+    def idempotency(self, unique_key: str) -> str:
+        """String: the id of the job that has an idempotency key (`stored.unique_key`)."""
+        return f"{self.prefix}:idempotency:{unique_key}"
+
+    def requests(self, caller: str) -> str:
+        """String: when a caller of the service would have an empty account of requests."""
+        return f"{self.prefix}:requests:{caller}"
+
     @property
     def live(self) -> str:
         """Set: the ids of jobs that have not ended."""

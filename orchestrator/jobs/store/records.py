@@ -22,6 +22,7 @@ from fanout.orchestrator.jobs.store.stored import (
     record_of,
     seconds,
     stored_approval,
+    unique_key,
 )
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
@@ -73,6 +74,13 @@ class Records:
         ids = list(job_ids)
         found = zip(ids, await self._hashes(map(self._keys.job, ids)), strict=True)
         return [record_of(job_id, fields) for job_id, fields in found if fields]
+
+    async def known_as(self, spec: JobSpec) -> str | None:
+        """Return the id of the job that has a specification's idempotency key; None: no job."""
+        key = unique_key(spec)
+        with redis_failures():
+            found: Any = await self._redis.get(self._keys.idempotency(key)) if key else None
+        return found or None
 
     async def specification(self, job_id: str) -> JobSpec:
         """Return the complete specification of a job.

@@ -31,7 +31,7 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     """
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
-    key = _unique_key(spec)
+    key = unique_key(spec)
     try:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
         wire = version_of(json.loads(stored))
@@ -55,7 +55,7 @@ def owner_key(tenant: str, owner: str) -> str:
     return json.dumps([tenant, owner]) if owner else ""
 
 
-def _unique_key(spec: JobSpec) -> str:
+def unique_key(spec: JobSpec) -> str:
     """Return the job's idempotency key, which is its owner's alone; empty without one."""
     if not spec.idempotency_key:
         return ""

@@ -13,10 +13,11 @@ from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
 from fanout.orchestrator.server.access.authenticator import Authenticator
+from fanout.orchestrator.server.access.caller_limits import CallerLimits
 from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
-from fanout.orchestrator.server.access.issuer_keys import IssuerKeys
+from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys
+from fanout.orchestrator.server.access.oidc.tokens import TokenVerifier
 from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
-from fanout.orchestrator.server.access.tokens import TokenVerifier
 
 ALLOWED_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID",
@@ -38,8 +39,9 @@ class Access:
     attempts: FailedAttempts
 
     def authenticated(self, app: ASGIApp) -> ASGIApp:
-        """Return an application behind the authentication."""
-        return AuthenticationMiddleware(app, self.authenticator, self.sessions, self.settings)
+        """Return an application behind the authentication and its callers' limits."""
+        limited = CallerLimits(app, self.settings)
+        return AuthenticationMiddleware(limited, self.authenticator, self.sessions, self.settings)
 
     def guarded(self, app: ASGIApp) -> ASGIApp:
         """Return an application behind the check of the header Host, and behind CORS if it is open.

@@ -6,12 +6,10 @@ import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.store.access.api_keys import fingerprint
+from fanout.orchestrator.server.access.buckets import Buckets
 
-MAX_ADDRESSES = 10_000
-"""Remembered by one process, in some 2 MB; beyond, the one that failed longest ago is forgotten."""
 MAX_GOOD_CREDENTIALS = 10_000
 """Remembered as fingerprints: they pass while their address, a proxy's perhaps, has to wait."""
 IPV6_NETWORK_BITS = 64
@@ -30,14 +28,6 @@ class TooManyAttempts(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-@dataclass
-class _Bucket:
-    """What an address has left, as of a time."""
-
-    left: float
-    at: float
-
-
 class FailedAttempts:
     """The failures of each address, and the credentials that were right.
 
@@ -50,9 +40,7 @@ class FailedAttempts:
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_minute = per_minute
-        self._clock = clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._failures = Buckets(per_minute, clock)
         self._good: OrderedDict[str, None] = OrderedDict()
 
     def check(self, address: str, credential: str) -> None:
@@ -63,19 +51,14 @@ class FailedAttempts:
         """
         if fingerprint(credential) in self._good:
             return
-        bucket = self._buckets.get(_network(address))
-        if bucket is not None and self._refill(bucket) < 1:
-            raise TooManyAttempts((1 - bucket.left) * 60 / self._per_minute)
+        wait = self._failures.wait(_network(address))
+        if wait:
+            raise TooManyAttempts(wait)
 
     def failed(self, address: str, credential: str) -> None:
         """Count a wrong credential."""
         self._good.pop(fingerprint(credential), None)
-        network = _network(address)
-        bucket = self._buckets.pop(network, None) or _Bucket(self._per_minute, self._clock())
-        bucket.left = self._refill(bucket) - 1
-        self._buckets[network] = bucket
-        if len(self._buckets) > MAX_ADDRESSES:
-            self._buckets.popitem(last=False)
+        self._failures.take(_network(address))
 
     def succeeded(self, credential: str) -> None:
         """Remember a right credential."""
@@ -84,12 +67,6 @@ class FailedAttempts:
         self._good.move_to_end(digest)
         if len(self._good) > MAX_GOOD_CREDENTIALS:
             self._good.popitem(last=False)
-
-    def _refill(self, bucket: _Bucket) -> float:
-        now = self._clock()
-        earned = (now - bucket.at) * self._per_minute / 60
-        bucket.left, bucket.at = min(bucket.left + earned, self._per_minute), now
-        return bucket.left
 
 
 def _network(address: str) -> str:

@@ -72,7 +72,9 @@ class Caller:
             NotAllowed: The caller does not have it.
         """
         if scope not in self.scopes:
-            raise NotAllowed(f"This needs the scope {scope.value!r}, which {self.name} does not have.")
+            raise NotAllowed(
+                f"This needs the scope {scope.value!r}, which {self.name} does not have."
+            )
 
     def owns(self, thing: Owned) -> bool:
         """Return whether the caller may know of something."""

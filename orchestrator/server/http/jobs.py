@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import Discriminator, Field, Tag
@@ -35,6 +35,9 @@ MAX_WAIT_SECONDS = 60
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
+PATCH: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}
+}
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY_CHARACTERS)
 ]
@@ -195,11 +198,7 @@ async def tree(jobs: Jobs, job_id: str) -> JobList:
     return JobList(items=[JobLine.of(one, used) for one, used in zip(records, usages, strict=True)])
 
 
-@router.get(
-    "/jobs/{job_id}/patch",
-    response_class=Response,
-    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for `git apply`."}},
-)
+@router.get("/jobs/{job_id}/patch", response_class=Response, responses=PATCH)
 async def patch(jobs: Jobs, job_id: str) -> Response:
     """Return what a job has changed, as a patch for `git apply`; empty when it changed nothing."""
     found = await result(jobs, job_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -14,6 +14,7 @@ from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.notifications.service import Notifications
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Service:
     changed: ChangedJobs
     audit: AuditLog
     notifications: Notifications
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 def service_of(request: Request) -> Service:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from fastapi import APIRouter
 
 from fanout.orchestrator.server.http.models import (
-    JobRequest,
     Webhook,
     WebhookList,
     WebhookRequest,
@@ -45,7 +45,15 @@ async def remove(jobs: Jobs, job_id: str, webhook_id: str) -> None:
         raise Problem(404, "The job has no such webhook.")
 
 
-async def check_webhooks(requests: Sequence[JobRequest], subscriptions: Subscriptions) -> None:
+class AsksForWebhook(Protocol):
+    """A request that may bring a webhook."""
+
+    @property
+    def webhook(self) -> WebhookRequest | None:
+        """The webhook; None without one."""
+
+
+async def check_webhooks(requests: Sequence[AsksForWebhook], subscriptions: Subscriptions) -> None:
     """Check the webhooks of jobs before any of these is submitted.
 
     Raises:
@@ -58,7 +66,7 @@ async def check_webhooks(requests: Sequence[JobRequest], subscriptions: Subscrip
 
 async def add_webhooks(
     jobs: OwnedJobs,
-    requests: Sequence[JobRequest],
+    requests: Sequence[AsksForWebhook],
     job_ids: Sequence[str],
     subscriptions: Subscriptions,
 ) -> None:

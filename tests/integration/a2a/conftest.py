@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -26,12 +27,14 @@ from tests.services import START_SECONDS, Installation, Installer
 
 SCRIPT = (
     conversation(
-        "^write", shell("echo one > notes.txt"), says("It is written.\n\n## Summary\nWritten.")
+        "^write",
+        shell("echo one > notes.txt"),
+        says("It is written.\n\n## Summary\nWritten."),
+        shell("cat notes.txt > seen.txt"),
+        DONE,
     ),
-    conversation("^and then", shell("cat notes.txt > seen.txt"), DONE),
     conversation("^guarded", shell("echo ok > ok.txt"), DONE, DONE),
     conversation("^lead", delegates("guarded task", agent="guarded"), DONE, DONE),
-    conversation("^hold", shell("until [ -e go ]; do sleep 0.1; done"), DONE),
     conversation("^wait", shell("sleep 60"), DONE),
     conversation("^fail", {"raise": "the key is sk-SECRET123"}),
 )
@@ -103,6 +106,11 @@ class Server:
             yield await create_client(self.url, config)
 
 
+def go_of(folder: Path) -> Path:
+    """The file for which the task `hold` waits."""
+    return folder / "go"
+
+
 def headers(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {KEYS[name]}"}
 
@@ -130,7 +138,9 @@ def place(install_for_module: Installer) -> Installation:
     agents.mkdir()
     (agents / "guarded.yaml").write_text(GUARDED)
     (agents / "lead.yaml").write_text(LEAD)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+    hold = shell(f"until [ -e {go_of(install_for_module.folder)} ]; do sleep 0.1; done")
+    script = (*SCRIPT, conversation("^hold", hold, DONE))
+    made = install_for_module(*script, FANOUT_AGENTS_DIR=str(agents))
     made.start_worker()
     return made
 

@@ -23,8 +23,9 @@ NO_APPROVAL = "ap_00000000000000000000"
 BODIES: dict[str, Any] = {
     ":tell": {"text": "hello"},
     "/approvals/": {"decision": "approve"},
-    "/webhooks": {"url": "https://receiver.example/", "secret": "whsec_" + "MDEy" * 8},
+    "/webhooks": {"url": "https://example.com/", "secret": "whsec_" + "A" * 32},
 }
+QUERIES = {"/files/patch": {"path": "a.txt"}}
 SCRIPT = conversation(
     "", calls(call("write_file", file_path="/workspace/a.txt", content="hi")), says("done")
 )
@@ -58,7 +59,7 @@ async def waiting_job(ann: httpx2.AsyncClient) -> tuple[str, str]:
     """A job that waits for an approval, and the approval."""
     body = {"description": "write", "interrupt_on": {"write_file": True}}
     job_id = (await ann.post("/v1/jobs", json=body)).json()["id"]
-    while not (items := (await ann.get("/v1/approvals")).json()["items"]):
+    while not (items := (await ann.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110 - a person looks
         await asyncio.sleep(0.1)
     return job_id, items[0]["id"]
 
@@ -87,10 +88,11 @@ async def test_another_owners_job_and_approval_do_not_exist_in_any_operation(
         for stranger in (bob, other_tenant):
             for method, path in operations:
                 body = next((one for part, one in BODIES.items() if part in path), None)
+                query = next((one for part, one in QUERIES.items() if part in path), None)
                 answers = [
                     masked(
                         await stranger.request(
-                            method, re.sub(r"\{[^}]*\}", wanted, path), json=body
+                            method, re.sub(r"\{[^}]*\}", wanted, path), json=body, params=query
                         ),
                         wanted,
                     )

@@ -17,13 +17,16 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents.connection import connect
 from fanout.workers.agent.remote.reply import reply_of
 from fanout.workers.agent.remote.watching import STATES, stopped_task
-from tests.a2a_servers import RemoteService, remote_service
+from tests.a2a_servers import RemoteService, free_port, remote_service
 from tests.builders import make_spec
-from tests.integration.worker.approvals import file_of, parked
+from tests.integration.scripts import DONE, conversation
+from tests.integration.worker.approvals import file_of, journal, parked
+from tests.integration.worker.children import children_of, delegates
 from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
 
+LATE_PORT = free_port()
 KEY = "canary-remote-key-8841"
 HEAD = "name: {name}\ndescription: Works elsewhere.\na2a:\n  url: {url}\n"
 CREDENTIALS = "  credentials: [{secret: REMOTE_KEY}]\n"
@@ -49,7 +52,16 @@ def place(install_for_module: Installer, service: RemoteService) -> Installation
     }
     for name, text in definitions.items():
         (agents / f"{name}.yaml").write_text(HEAD.format(name=name, url=service.url) + text)
-    made = install_for_module(FANOUT_AGENTS_DIR=str(agents), FANOUT_SECRETS__REMOTE_KEY=KEY)
+    for name, policy in {"lead": "", "careful": "interrupt_on: {write_file: true}\n"}.items():
+        text = f"name: {name}\ndescription: Delegates.\ninstruction: Do it.\n{policy}"
+        (agents / f"{name}.yaml").write_text(f"{text}subagents: [remote]\n")
+    late = HEAD.format(name="late", url=f"http://127.0.0.1:{LATE_PORT}")
+    (agents / "late.yaml").write_text(late)
+    made = install_for_module(
+        conversation("delegate", delegates("files", agent="remote"), DONE),
+        FANOUT_AGENTS_DIR=str(agents),
+        FANOUT_SECRETS__REMOTE_KEY=KEY,
+    )
     made.start_worker(concurrency=4)
     return made
 
@@ -94,6 +106,19 @@ async def test_its_files_and_patches_become_the_changes_of_the_job(place, servic
     assert {part.filename for part in sent.parts[1:]} == {"in.txt", "notes.txt"}
     assert sent.message_id == f"{result.job_id}-1"
     assert set(service.keys) == {f"Bearer {KEY}"}
+
+
+async def test_a_task_for_it_lands_in_the_files_of_the_agent_that_called_it(place, workspace):
+    async with place.client() as client:
+        result = await client.run(make_spec("delegate", agent="lead"), workspace=workspace)
+        guarded = await client.run(make_spec("delegate", agent="careful"), workspace=workspace)
+        (child,) = await children_of(client, guarded.job_id)
+        refused = await client.result(child.id)
+
+    assert {file.path for file in result.files_modified} == {"in.txt", "new/made.bin", "notes.txt"}
+    assert guarded.files_modified == ()
+    assert refused.error is not None
+    assert "interrupt_on: write_file" in refused.error.message
 
 
 async def test_it_answers_with_a_message_a_structure_or_a_failure(place, service):
@@ -167,6 +192,32 @@ async def test_a_cancelled_job_cancels_its_remote_task(place, service):
 
     assert result.state is JobState.CANCELLED
     assert len(service.cancelled) == before + 1
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_cancels_its_remote_task(place, service):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("ask me", agent="remote"))
+        await parked(client, job_id)
+        asked = await journal(client, job_id, EventType.MODEL_REPLY)
+        await client.cancel(job_id)
+    event = asked[-1].data["event"]
+    assert isinstance(event, dict)
+    task_id = event["custom_metadata"]["a2a"]["task"]
+    await asyncio.to_thread(service.await_cancelled, task_id)
+
+
+async def test_a_service_that_is_down_is_tried_again_by_the_next_attempt(place):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("greet", agent="late"))
+        async for event in client.events(job_id):
+            if event.data.get("state") == JobState.QUEUED and event.attempt:
+                assert "RemoteAgentUnavailable" in str(event.data)
+                break
+        with remote_service(port=LATE_PORT):
+            result = await client.wait(job_id)
+
+    assert (result.success, result.summary) == (True, "Hello.")
+    assert result.attempts > 1
 
 
 async def test_a_killed_workers_successor_takes_the_task_up_again(place, service):

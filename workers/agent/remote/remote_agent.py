@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO
 
-import structlog
 from a2a.types import AgentCard, StreamResponse, Task
 from google.adk.events import Event
 from google.genai import types
 
-from fanout.orchestrator.approvals import ApprovalRequest, fingerprint
+from fanout.orchestrator.approvals import ApprovalRequest, fingerprint, parse_policy
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema, summary_of
@@ -33,6 +32,7 @@ from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.live_log import LiveLog
+from fanout.workers.agent.remote.abandoned import cancel_task
 from fanout.workers.agent.remote.conversation import Conversation, Turn
 from fanout.workers.agent.remote.outgoing import (
     SentFiles,
@@ -56,14 +56,14 @@ from fanout.workers.agent.verification import Verifier, max_reworks, rejection
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox
 
-ABANDON_SECONDS = 1.0
-"""For telling the agent that its task is cancelled: a cancelled job ends within two seconds."""
 ASK_PERSON = "answer_remote_agent"
 """The tool of the approvals by which a person answers the agent's questions."""
+FILE_TOOLS = frozenset(
+    {"apply_patch", "delete_file", "edit_file", "execute", "multi_edit", "write_file"}
+)
+"""The tools whose guard would be avoided if files came from elsewhere."""
 LEAST_SECONDS = 1.0
 """For an answer, when the job's time is nearly over: its deadline ends it."""
-
-log = structlog.get_logger(__name__)
 
 
 class RemoteAgent:
@@ -96,7 +96,7 @@ class RemoteAgent:
         self._spec = spec
         self._definition = definition
         self._remote = remote
-        self._secrets = services.secrets
+        self._services = services
         self._schema = spec.output_schema or definition.output_schema
         self._ends_at = ends_at
         self._sandbox = sandbox
@@ -122,7 +122,7 @@ class RemoteAgent:
         history = await self._journal.history()
         self._checkpoints.resume_from(history.checkpoints)
         self._conversation = self._conversation_of(history)
-        async with connect(self._remote, self._secrets) as remote:
+        async with connect(self._remote, self._services.secrets) as remote:
             self._card = remote.card
             await self._fetch_lost_files(remote, self._conversation.without_files)
             while True:
@@ -142,14 +142,11 @@ class RemoteAgent:
     async def abandon(self) -> None:
         """See `JobWorker.abandon`: the agent is told that its task is cancelled."""
         try:
-            async with asyncio.timeout(ABANDON_SECONDS):
-                if self._conversation is None:
-                    self._conversation = self._conversation_of(await self._journal.history())
-                if task := self._conversation.task:
-                    async with connect(self._remote, self._secrets, self._card) as remote:
-                        await remote.cancel(task)
-        except (JobFailure, TimeoutError) as error:
-            log.warning("remote task not cancelled", error=type(error).__name__)
+            if self._conversation is None:
+                self._conversation = self._conversation_of(await self._journal.history())
+        except JobFailure:  # its journal cannot be read
+            return
+        await cancel_task(self._remote, self._services, self._conversation, self._card)
 
     def _conversation_of(self, history: History) -> Conversation:
         return Conversation(self._definition.name, self._spec.id, history)
@@ -263,10 +260,12 @@ class RemoteAgent:
         await self._note(conversation, event)
 
     async def _put_files(self, reply: Reply) -> None:
-        if (reply.files or reply.patches) and self._spec.interrupt_on:
+        guarded = FILE_TOOLS & parse_policy(self._spec.interrupt_on).keys()
+        if (reply.files or reply.patches) and guarded:
             raise InvalidJob(
                 "The remote agent sent files, but the agent that called it changes none without "
-                "approval (interrupt_on): have it call this agent for answers only."
+                f"approval (interrupt_on: {', '.join(sorted(guarded))}): have it call this agent "
+                "for answers only."
             )
         for reason in dict.fromkeys(reply.ignored):
             await self._journal.note(

@@ -29,9 +29,11 @@ end
 -- Ends a queued or waiting job; asks the worker of a running one to end it, and gives the worker
 -- `hearing` milliseconds to confirm. Lists its children for cancellation.
 local function cancel_one(id, hearing)
-  local job = redis.call('HMGET', key('job', id), 'state', 'cancel')
+  local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'started_at')
   if job[1] == 'queued' or job[1] == 'waiting' then
     end_with_error(id, 'cancelled', 'JobCancelled', 'The job was cancelled before it finished.')
+    -- A remote agent may still work for it.
+    if job[3] then redis.call('PUBLISH', key('cancel'), id) end
   elseif job[1] == 'running' then
     if job[2] ~= '1' then redis.call('ZADD', key('deadlines'), now_ms() + hearing, id) end
     redis.call('HSET', key('job', id), 'cancel', 1)

@@ -108,6 +108,6 @@ function update(element, job) {
   const use = [elapsed(job), job.usage && tokens(job.usage) ? compact(tokens(job.usage)) : "", cost(job.usage)];
   setText(parts.use, use.filter(Boolean).join(" · "));
   const step = ENDED.has(job.state) ? job.reason : job.waiting_for ?? job.last_event;
-  setText(parts.step, oneLine(`${job.state.replace("_", " ")}${step ? ` — ${step}` : ""}`, 120));
+  setText(parts.step, oneLine(`${job.state.replace("_", " ")}${step && step !== job.state ? ` — ${step}` : ""}`, 120));
   link.classList.toggle("needs", job.approvals.length > 0);
 }

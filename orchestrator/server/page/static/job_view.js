@@ -30,7 +30,7 @@ export class JobView {
       "section",
       { class: "job" },
       this.tree.element,
-      h("div", { class: "detail" }, this.head, this.facts, this.actions, tabList, Object.values(this.panels)),
+      h("div", { class: "detail" }, this.head, this.facts, tabList, Object.values(this.panels)),
     );
     this.unsubscribe = [
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
@@ -138,7 +138,8 @@ export class JobView {
     const up = [h("a", { href: "/" }, "Runs")];
     if (job.parent_id) up.push(" / ", h("a", { href: `?${new URLSearchParams({ job: job.root_id })}` }, `run ${job.root_id.slice(-8)}`));
     if (job.continues) up.push(" · continues ", h("a", { href: `?${new URLSearchParams({ job: job.continues })}` }, job.continues.slice(-8)));
-    fill(this.head, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), Object.entries(job.labels).map(([name, value]) => h("span", { class: "label" }, oneLine(`${name}=${value}`, 80)))));
+    const about = h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), Object.entries(job.labels).map(([name, value]) => h("span", { class: "label" }, oneLine(`${name}=${value}`, 80)))));
+    fill(this.head, about, this.actions);
   }
 
   showFacts() {

@@ -256,9 +256,11 @@ function updateRow(row, job, index) {
   const labels = Object.entries(job.labels).slice(0, 3).map(([name, value]) => `${name}=${value}`);
   setText(parts.about, oneLine([job.agent, job.id.slice(-8), ...labels].join(" · "), 160));
   const waits = job.approvals.length ? "waits for your decision" : job.waiting_for;
-  setText(parts.event, oneLine((ENDED.has(job.state) ? job.reason : waits) ?? job.last_event, 160));
+  const step = (ENDED.has(job.state) ? job.reason : waits) ?? job.last_event;
+  setText(parts.event, step === job.state ? "" : oneLine(step, 160));
   parts.event.classList.toggle("needs", job.approvals.length > 0);
-  setText(parts.tokens, job.usage ? compact(tokens(job.usage)) : "");
+  const used = tokens(job.usage);
+  setText(parts.tokens, used ? compact(used) : "");
   setText(parts.cost, cost(job.usage));
   updateTimes(row, job);
 }

@@ -193,5 +193,7 @@ function details(event) {
   const output = typeof data.output_tail === "string" ? [h("pre", {}, data.output_tail)] : [];
   const rest = Object.fromEntries(Object.entries(data).filter(([name]) => name !== "text" && name !== "output_tail"));
   const others = Object.keys(rest).length ? [h("pre", { class: "json" }, json(rest))] : [];
-  return [...text, ...output, ...others, h("p", { class: "muted" }, `${event.id} · attempt ${event.attempt} · ${moment(event.at)}`)];
+  const isTask = event.type.startsWith("child.") && typeof data.id === "string";
+  const task = isTask ? [h("p", {}, h("a", { href: `?${new URLSearchParams({ job: data.id })}` }, "Open the task"))] : [];
+  return [...text, ...output, ...others, ...task, h("p", { class: "muted" }, `${event.id} · attempt ${event.attempt} · ${moment(event.at)}`)];
 }

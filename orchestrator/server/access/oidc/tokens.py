@@ -9,7 +9,7 @@ import jwt
 from fanout.orchestrator.configuration.api_settings import EVERYBODY, OidcSettings
 from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated, Scope
-from fanout.orchestrator.server.access.issuer_keys import IssuerKeys, UnknownIssuerKey
+from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys, UnknownIssuerKey
 
 TOKEN = "token:"  # noqa: S105 - the beginning of an id
 """The beginning of the id of a token; its end follows, in seconds since the epoch."""

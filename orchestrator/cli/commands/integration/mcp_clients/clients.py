@@ -1,0 +1,217 @@
+"""The MCP clients: the files of their servers, and the form of an entry in them.
+
+The forms are those of the vendors' documentation, which each client names. A key is never written:
+an entry names the variable of the environment that holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+class InstallScope(StrEnum):
+    """For whom a client is configured."""
+
+    USER = "user"
+    """All projects of this person."""
+    PROJECT = "project"
+    """All persons of the project in the current folder, whose file belongs into Git."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The server as a process that the client starts."""
+
+    program: str
+    arguments: tuple[str, ...]
+
+    def entry(self) -> Entry:
+        """Return the form that most clients share."""
+        return {"command": self.program, "args": list(self.arguments)}
+
+
+@dataclass(frozen=True)
+class Service:
+    """The server of a `fanout serve`."""
+
+    url: str
+    key_variable: str
+    """The variable of the environment that holds the key."""
+
+    def headers(self, reference: str) -> dict[str, str]:
+        """Return the header with the key.
+
+        Args:
+            reference: How the client refers to a variable, with `NAME` for its name.
+        """
+        return {"Authorization": f"Bearer {reference.replace('NAME', self.key_variable)}"}
+
+
+@dataclass(frozen=True)
+class McpClient:
+    """A program that uses MCP servers."""
+
+    title: str
+    documentation: str
+    files: Mapping[InstallScope, Callable[[], Path]]
+    """Where it keeps its servers."""
+    section: str
+    """The key of the servers in the file."""
+    local: Callable[[Command], Entry]
+    remote: Callable[[Service], Entry] | None
+    """None: its file has no servers by URL."""
+    project_variable: str = ""
+    """What it puts the project's folder for, if it does not start servers there."""
+    starts_in_project: bool = True
+    """Whether it knows the project's folder at all."""
+    inputs: Callable[[Service], list[Entry]] = field(default=lambda _: [])
+    """What it asks the person for, and keeps itself."""
+
+
+def _home(*parts: str) -> Callable[[], Path]:
+    return lambda: Path.home().joinpath(*parts)
+
+
+def _project(*parts: str) -> Callable[[], Path]:
+    return lambda: Path.cwd().joinpath(*parts)
+
+
+def _applications(*parts: str) -> Callable[[], Path]:
+    """Return where desktop applications keep their files."""
+
+    def find() -> Path:
+        if sys.platform == "darwin":
+            return Path.home().joinpath("Library", "Application Support", *parts)
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").joinpath(*parts)
+
+    return find
+
+
+def _codex_home() -> Path:
+    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
+
+
+def _by_url(reference: str, key: str = "url", **more: str) -> Callable[[Service], Entry]:
+    """Return the form of an entry with a URL and a header.
+
+    Args:
+        reference: How the client refers to a variable.
+        key: The name of the URL.
+        more: Further fields.
+    """
+    return lambda service: {**more, key: service.url, "headers": service.headers(reference)}
+
+
+def _typed(command: Command) -> Entry:
+    return {"type": "stdio", **command.entry()}
+
+
+def _vscode_inputs(service: Service) -> list[Entry]:
+    return [
+        {
+            "type": "promptString",
+            "id": service.key_variable,
+            "description": "Key of the fanout service",
+            "password": True,
+        }
+    ]
+
+
+USER, PROJECT = InstallScope.USER, InstallScope.PROJECT
+
+CLIENTS: Mapping[str, McpClient] = {
+    "claude-code": McpClient(
+        title="Claude Code",
+        documentation="https://code.claude.com/docs/en/mcp",
+        files={USER: _home(".claude.json"), PROJECT: _project(".mcp.json")},
+        section="mcpServers",
+        local=_typed,
+        remote=_by_url("${NAME}", type="http"),
+    ),
+    "claude-desktop": McpClient(
+        title="Claude Desktop",
+        documentation="https://modelcontextprotocol.io/docs/develop/connect-local-servers",
+        files={USER: _applications("Claude", "claude_desktop_config.json")},
+        section="mcpServers",
+        local=Command.entry,
+        remote=None,
+        starts_in_project=False,
+    ),
+    "cursor": McpClient(
+        title="Cursor",
+        documentation="https://cursor.com/docs/mcp",
+        files={USER: _home(".cursor", "mcp.json"), PROJECT: _project(".cursor", "mcp.json")},
+        section="mcpServers",
+        local=_typed,
+        remote=_by_url("${env:NAME}"),
+        project_variable="${workspaceFolder}",
+    ),
+    "vscode": McpClient(
+        title="VS Code",
+        documentation="https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
+        files={
+            USER: _applications("Code", "User", "mcp.json"),
+            PROJECT: _project(".vscode", "mcp.json"),
+        },
+        section="servers",
+        local=_typed,
+        remote=_by_url("${input:NAME}", type="http"),
+        project_variable="${workspaceFolder}",
+        inputs=_vscode_inputs,
+    ),
+    "gemini": McpClient(
+        title="Gemini CLI",
+        documentation="https://geminicli.com/docs/tools/mcp-server",
+        files={
+            USER: _home(".gemini", "settings.json"),
+            PROJECT: _project(".gemini", "settings.json"),
+        },
+        section="mcpServers",
+        local=Command.entry,
+        remote=_by_url("${NAME}", key="httpUrl"),
+    ),
+    "codex": McpClient(
+        title="Codex",
+        documentation="https://developers.openai.com/codex/mcp",
+        files={USER: _codex_home, PROJECT: _project(".codex", "config.toml")},
+        section="mcp_servers",
+        local=Command.entry,
+        remote=lambda service: {
+            "url": service.url,
+            "bearer_token_env_var": service.key_variable,
+        },
+    ),
+    "windsurf": McpClient(
+        title="Windsurf",
+        documentation="https://docs.windsurf.com/windsurf/cascade/mcp",
+        files={USER: _home(".codeium", "windsurf", "mcp_config.json")},
+        section="mcpServers",
+        local=Command.entry,
+        remote=_by_url("${env:NAME}", key="serverUrl"),
+        starts_in_project=False,
+    ),
+    "opencode": McpClient(
+        title="opencode",
+        documentation="https://opencode.ai/docs/mcp-servers",
+        files={
+            USER: _home(".config", "opencode", "opencode.json"),
+            PROJECT: _project("opencode.json"),
+        },
+        section="mcp",
+        local=lambda command: {
+            "type": "local",
+            "command": [command.program, *command.arguments],
+            "enabled": True,
+        },
+        remote=_by_url("{env:NAME}", type="remote"),
+    ),
+}
+"""The clients by the name that `fanout mcp install --client` takes."""

@@ -1,0 +1,120 @@
+"""`JobFiles`: files that no person's folder has, on their way into jobs and out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import BlobId
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.service.uploads import Uploads
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
+from fanout.orchestrator.workspace.exchange.result_archive import ResultArchive
+from fanout.orchestrator.workspace.workspace import Workspace
+
+Result = TypeVar("Result")
+IsWanted = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """A snapshot of a folder that exists for a moment."""
+
+    snapshot: BlobId
+    files: int
+    """Files and links of the work tree; the repository's own data is not counted."""
+    size_bytes: int
+    left_out: tuple[SkippedFile, ...]
+    """Files that are not in it because they seem to be secret, or cannot be copied."""
+
+
+class JobFiles:
+    """Stores uploaded files as snapshots, and reads the files that jobs leave.
+
+    Args:
+        blobs: The blob store.
+        places: Where files lie until they are a snapshot.
+        owners: Who has stored which snapshot.
+        max_bytes: The maximum sum of file sizes of a snapshot.
+    """
+
+    def __init__(
+        self, blobs: BlobStore, places: PrivatePlaces, owners: Uploads, max_bytes: int
+    ) -> None:
+        self._blobs = blobs
+        self._places = places
+        self.owners = owners
+        self.max_bytes = max_bytes
+
+    @asynccontextmanager
+    async def private_place(self) -> AsyncIterator[Path]:
+        """Yield an empty private folder, which is removed afterwards.
+
+        Raises:
+            OSError: It cannot be created.
+        """
+        place = self._places.new()
+        folder = await asyncio.to_thread(place.__enter__)
+        try:
+            yield folder
+        finally:
+            await asyncio.shield(asyncio.to_thread(place.__exit__, None, None, None))
+
+    async def store(self, folder: Path) -> StoredFiles:
+        """Store a snapshot of a private folder.
+
+        Raises:
+            WorkspaceUnusable: It is too large.
+            BlobStoreUnusable: The blob store failed.
+        """
+        workspace = Workspace(folder, max_snapshot_bytes=self.max_bytes)
+        snapshot = await workspace.snapshot(self._blobs)
+        files, size_bytes = workspace.measured
+        left_out = (*workspace.left_at_home, *workspace.skipped)
+        return StoredFiles(snapshot, files, size_bytes, left_out)
+
+    async def archive(
+        self, record: JobRecord, result: JobResult, *, changed_only: bool
+    ) -> Iterator[bytes]:
+        """Return the files after a job as a tar.gz, in chunks; iterating blocks.
+
+        Args:
+            record: The job.
+            result: Its result.
+            changed_only: Only the files that the job added or changed.
+
+        Raises:
+            BlobMissing: A part of them has expired.
+            MalformedBundle: A part of them cannot be read.
+        """
+        start = [] if changed_only else list(record.start.layers)
+        ids = [*start, *([result.changes] if result.changes else [])]
+        bundles = [await self._blobs.fetch(one) for one in ids]
+        base = None
+        if record.snapshot is not None and not changed_only:
+            base = await self._blobs.fetch(record.snapshot)
+        return (await asyncio.to_thread(ResultArchive, base, bundles)).chunks()
+
+
+async def to_its_end(work: Callable[[IsWanted], Result]) -> Result:
+    """Run blocking work in a thread; a cancelled caller tells it so, and waits for its end.
+
+    Args:
+        work: Gets a function that returns False when the caller is cancelled.
+    """
+    unwanted = threading.Event()
+    running = asyncio.ensure_future(asyncio.to_thread(work, lambda: not unwanted.is_set()))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        unwanted.set()
+        await asyncio.wait([running])
+        raise

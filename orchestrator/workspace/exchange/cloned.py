@@ -1,0 +1,203 @@
+"""A commit of a Git repository, fetched into an empty folder.
+
+The repository and its host are not trusted: only HTTPS to an address that was checked, without
+redirects, submodules, hooks, filters, or a word from the environment; and what is checked out was
+measured before.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.workspace.exchange.received import MAX_MEMBERS
+
+MAX_DEPTH = 1_000
+"""Commits that are fetched: more are a history, not what a job needs to know."""
+HTTPS_PORT = 443
+
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./+@-]{0,249}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SIZE = re.compile(rb"^\d{6} \w+ [0-9a-f]+ +(\d+|-)\t", re.MULTILINE)
+_PACK_SHARE = 2
+"""How much larger than the files of a commit the history that comes with it may be."""
+
+
+class CloneRefused(JobFailure):
+    """The repository cannot be cloned; the text says why."""
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """A commit of a repository."""
+
+    url: str
+    """`https://host/path`, without a user, a query or a fragment."""
+    ref: str = "HEAD"
+    """A branch, a tag or a commit."""
+    depth: int = 1
+    """How many commits are fetched."""
+
+
+@dataclass(frozen=True)
+class GitRules:
+    """Which repositories are cloned."""
+
+    addresses: Callable[[str, int], list[str]] | None = None
+    """Takes a host and a port, and returns the addresses that may be connected; raises ValueError
+    with a sentence when there are none. None: nothing is cloned."""
+    seconds: float = 120.0
+    """How long a clone may take."""
+    ca_file: Path | None = None
+    """Certificates that are trusted instead of the system's."""
+
+
+def check_source(source: GitSource) -> SplitResult:
+    """Return the address of a repository, checked as far as that is possible without asking.
+
+    Raises:
+        CloneRefused: It is not allowed.
+    """
+    try:
+        url = urlsplit(source.url)
+        port = url.port
+    except ValueError:
+        url, port = urlsplit(""), None
+    if url.scheme != "https" or not url.hostname:
+        raise CloneRefused("A repository is cloned from https://HOST/PATH only.")
+    if url.username is not None or url.password is not None or url.query or url.fragment:
+        raise CloneRefused(
+            "The address of a repository holds no user, password or query: they would get into "
+            "logs. Upload the files of a private repository (POST /v1/snapshots)."
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", source.url) or port == 0:
+        raise CloneRefused("The address of the repository is invalid: write it as a URL.")
+    if not _REFERENCE.fullmatch(source.ref) or ".." in source.ref or "@{" in source.ref:
+        raise CloneRefused("ref is a branch, a tag or the 40 digits of a commit.")
+    return url
+
+
+def clone(
+    source: GitSource,
+    folder: Path,
+    rules: GitRules,
+    *,
+    max_bytes: int,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
+    """Fetch a commit into an empty private folder; blocks.
+
+    Args:
+        source: The commit.
+        folder: The folder, which becomes a repository.
+        rules: What is allowed.
+        max_bytes: The maximum sum of the files, and twice as much of the history.
+        is_wanted: Asked twice a second; when it returns False, Git is ended.
+
+    Raises:
+        CloneRefused: The repository is not allowed, cannot be reached, or is too large.
+    """
+    url = check_source(source)
+    git = _Git(folder, time.monotonic() + rules.seconds, max_bytes, is_wanted)
+    settings = _connection(url, rules)
+    try:
+        git.run(["init", "--quiet", "--template=", "--initial-branch=main", str(folder)])
+        git.run(
+            [
+                *(
+                    "fetch",
+                    "--quiet",
+                    "--no-tags",
+                    "--no-recurse-submodules",
+                    "--no-write-commit-graph",
+                ),
+                *(f"--depth={source.depth}", "--no-auto-maintenance", "--end-of-options"),
+                *(source.url, source.ref),
+            ],
+            settings,
+        )
+        git.require_small()
+        git.run(["update-ref", "--no-deref", "HEAD", "FETCH_HEAD^{commit}"])
+        git.run(["reset", "--quiet", "--hard", "--no-recurse-submodules"])
+        (folder / ".git" / "FETCH_HEAD").unlink(missing_ok=True)
+    except GitFailed as failure:
+        raise CloneRefused(f"The repository cannot be cloned: {failure}.") from failure
+
+
+def _connection(url: SplitResult, rules: GitRules) -> list[str]:
+    """Return Git's settings for a connection to an address that was checked, and to no other."""
+    host, port = str(url.hostname), url.port or HTTPS_PORT
+    if rules.addresses is None:
+        raise CloneRefused("This service clones no repositories: upload the files.")
+    try:
+        addresses = rules.addresses(host, port)
+    except ValueError as error:
+        raise CloneRefused(str(error)) from error
+    shown = ",".join(f"[{one}]" if ":" in one else one for one in addresses)
+    is_name = host not in addresses
+    return [
+        "protocol.https.allow=always",
+        *([f"http.curloptResolve={host}:{port}:{shown}"] if is_name else []),
+        "http.followRedirects=false",
+        "fetch.unpackLimit=1",  # one file, which grows while it is watched
+        "http.proxy=",
+        "http.lowSpeedLimit=1000",
+        "http.lowSpeedTime=20",
+        *([f"http.sslCAInfo={rules.ca_file}"] if rules.ca_file else []),
+    ]
+
+
+class _Git:
+    """Git in one new repository, with one limit of time and of bytes for all commands."""
+
+    def __init__(
+        self, folder: Path, deadline: float, max_bytes: int, is_wanted: Callable[[], bool]
+    ) -> None:
+        self._folder = folder
+        self._deadline = deadline
+        self._max_bytes = max_bytes
+        self._is_wanted = is_wanted
+
+    def run(self, arguments: list[str], settings: list[str] | None = None) -> bytes:
+        """Run a command and return its output."""
+        _, output = run_git(
+            arguments,
+            folder=self._folder,
+            git_dir=self._folder / ".git",
+            work_tree=self._folder,
+            settings=settings or (),
+            protocols="https" if settings else "",
+            seconds=max(self._deadline - time.monotonic(), 0.0),
+            watch=self._watch,
+        )
+        return output
+
+    def require_small(self) -> None:
+        """Refuse a commit whose files are too many or too large, before they are written.
+
+        Raises:
+            GitFailed: They are.
+        """
+        sizes = _SIZE.findall(self.run(["ls-tree", "-r", "-l", "FETCH_HEAD^{commit}"]))
+        if len(sizes) > MAX_MEMBERS:
+            raise GitFailed(f"its commit has more than {MAX_MEMBERS:,} files")
+        if sum(int(size) for size in sizes if size != b"-") > self._max_bytes:
+            raise GitFailed(
+                f"its files have more than {self._max_bytes:,} bytes (FANOUT_LIMITS__SNAPSHOT_BYTES)"
+            )
+
+    def _watch(self) -> None:
+        if not self._is_wanted():
+            raise GitFailed("is not wanted any more")
+        packs, used = self._folder / ".git" / "objects" / "pack", 0
+        with suppress(FileNotFoundError):  # not made yet, or renamed meanwhile
+            used = sum(one.stat().st_size for one in packs.iterdir())
+        if used > _PACK_SHARE * self._max_bytes:
+            raise GitFailed("received too many bytes")
