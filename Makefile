@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos compose docs images lock pins clean
+.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,6 +66,9 @@ compose: $(TOOLS) ## build the images with Compose, on stand-ins for a registry'
 docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html
 	echo "build/docs/html/index.html"
+
+openapi: $(TOOLS) ## freeze the description of the HTTP interface in docs/openapi.json
+	@$(BIN)/python -m tests.unit.server.openapi
 
 images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on Debian's packages, without a registry
 	@$(BIN)/fanout images build $(if $(FANOUT_SANDBOX_BASE),--base $(FANOUT_SANDBOX_BASE),--bootstrap)

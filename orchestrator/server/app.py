@@ -25,6 +25,7 @@ from fanout.orchestrator.server.http import (
     snapshots,
     webhooks,
 )
+from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -79,6 +80,7 @@ def create_app(
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=operation_name,
         lifespan=partial(_lifespan, mcp_running, [service.changed.run, *background]),
         middleware=[
             Middleware(RequestIds, headers=HEADERS),
@@ -96,6 +98,7 @@ def create_app(
     for module in (runs, jobs, changes, snapshots, events, approvals, webhooks, audit, health):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
+    describe(app)
     return app
 
 

@@ -59,7 +59,7 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class WebhookRequest(_Body):
@@ -83,7 +83,12 @@ class WebhookRequest(_Body):
 class JobRequest(_Body):
     """A job to be submitted."""
 
-    description: Text = Field(min_length=1, max_length=200_000, pattern=r"\S")
+    description: Text = Field(
+        min_length=1,
+        max_length=200_000,
+        pattern=r"\S",
+        examples=["Summarize the release notes in notes/ in ten lines."],
+    )
     """The task, in plain language."""
     agent: AgentName = "general-purpose"
     """The agent definition that works on it."""

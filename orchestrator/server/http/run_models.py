@@ -26,7 +26,7 @@ from fanout.orchestrator.workspace.exchange.cloned import MAX_DEPTH, GitSource
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class GitWorkspace(_Body):

@@ -26,12 +26,15 @@ from tests.services import START_SECONDS, Installation, Installer
 
 SCRIPT = (
     conversation(
-        "^write", shell("echo one > notes.txt"), says("It is written.\n\n## Summary\nWritten.")
+        "^write",
+        shell("echo one > notes.txt"),
+        says("It is written.\n\n## Summary\nWritten."),
+        shell("cat notes.txt > seen.txt"),
+        DONE,
     ),
-    conversation("^and then", shell("cat notes.txt > seen.txt"), DONE),
     conversation("^guarded", shell("echo ok > ok.txt"), DONE, DONE),
     conversation("^lead", delegates("guarded task", agent="guarded"), DONE, DONE),
-    conversation("^hold", shell("until [ -e go ]; do sleep 0.1; done"), DONE),
+    conversation("^see", shell("find docs -type f"), DONE),
     conversation("^wait", shell("sleep 60"), DONE),
     conversation("^fail", {"raise": "the key is sk-SECRET123"}),
 )
@@ -62,6 +65,7 @@ class Server:
             env={
                 **self.place.environment,
                 "FANOUT_API__KEYS": json.dumps(keys),
+                "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["127.0.0.1"]',
                 **self.environment,
             },
             cwd=REPOSITORY,

@@ -1,0 +1,91 @@
+"""Calls that a person approves: what a client is asked, and what counts as an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.client import Client, ClientCallContext
+from a2a.client.service_parameters import ServiceParametersFactory, with_a2a_extensions
+from a2a.types import GetTaskRequest, Part, Task, TaskState
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+
+from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
+from fanout.orchestrator.server.a2a.shown.parts import data_part
+from tests.integration.a2a.conftest import Server, events, message
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+
+HITL = ClientCallContext(
+    service_parameters=ServiceParametersFactory.create([with_a2a_extensions([HITL_URI])])
+)
+
+
+def confirmation(approval_id: str, **response: Any) -> Part:
+    """An answer as clients of ADK give it."""
+    data = {"id": approval_id, "name": "adk_request_confirmation", "response": response}
+    return data_part(data, adk_type="function_response")
+
+
+def asked_for(task: Task) -> list[dict[str, Any]]:
+    """The calls of the status message, which ADK's clients show."""
+    parts = [part for part in task.status.message.parts if part.HasField("data")]
+    assert all(part.metadata["adk_is_long_running"] for part in parts)
+    return [MessageToDict(part.data) for part in parts]
+
+
+async def asking(client: Client, text: str, agent: str) -> Task:
+    """A task that has come to its question."""
+    request = message(text, metadata={"fanout.agent": agent})
+    seen = await events(client.send_message(request))
+    task = await client.get_task(GetTaskRequest(id=seen[0].task.id))
+    assert seen[-1].status_update.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    return task
+
+
+async def test_a_text_is_no_approval_and_a_confirmation_is_one(server: Server) -> None:
+    async with server.client() as client:
+        task = await asking(client, "guarded task", "guarded")
+        call = asked_for(task)[0]
+        assert call["args"]["originalFunctionCall"]["name"] == "execute"
+        told = await events(client.send_message(message("yes", task_id=task.id)))
+        assert told[-1].task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        assert "A text is no approval" in told[-1].task.status.message.parts[0].text
+        for wrong in (confirmation("ap_unknown", confirmed=True), confirmation(call["id"])):
+            with pytest.raises(InvalidParamsError):
+                await events(client.send_message(message("", wrong, task_id=task.id)))
+        given = confirmation(call["id"], confirmed=True)
+        seen = await events(client.send_message(message("", given, task_id=task.id)))
+        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+        with pytest.raises(UnsupportedOperationError, match="has ended"):
+            await events(client.send_message(message("", given, task_id=task.id)))
+
+
+async def test_the_approval_of_a_sub_agent_is_asked_for_and_given_in_its_parents_task(
+    server: Server,
+) -> None:
+    async with server.client() as client:
+        task = await asking(client, "lead them", "lead")
+        shown = await client.get_task(GetTaskRequest(id=task.id), context=HITL)
+        asked = MessageToDict(shown.status.message.metadata)[HITL_URI]
+        assert asked["nested"]["subagent_name"] == "guarded"
+        assert asked["nested"]["task_id"] != task.id
+        tool = asked["nested"]["tools"][0]
+        assert tool["name"] == "execute"
+        answer = message("", Part(text="No."), task_id=task.id)
+        answer.message.extensions.append(HITL_URI)
+        decisions = [{"id": tool["id"], "approved": False, "rejection_reason": "not now"}]
+        payload = {"type": "tool_approval_response", "approvals": decisions}
+        for wrong in (
+            {**payload, "approvals": [*decisions, {"id": "ap_other", "approved": True}]},
+            {**payload, "approvals": []},
+            {"type": "something_else"},
+        ):
+            answer.message.metadata.update({HITL_URI: wrong})
+            with pytest.raises(InvalidParamsError):
+                await events(client.send_message(answer, context=HITL))
+        answer.message.metadata.update({HITL_URI: payload})
+        seen = await events(client.send_message(answer, context=HITL))
+        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
