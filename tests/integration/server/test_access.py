@@ -148,6 +148,15 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
             await stranger.get(path)
             for path in ("/openapi.json", "/metrics", "/v1/jobs", "/v1/nothing", "/mcp", "/a2a")
         ]
+        around = [
+            await stranger.get(path)
+            for path in (
+                "/static/..%2fv1/jobs",
+                "/static/%2e%2e/v1/jobs",
+                "//v1/jobs",
+                "/login/..%2fv1",
+            )
+        ]
         await stranger.get("/v1/jobs", headers={"X-API-Key": key})
 
     assert (page.status_code, page.headers["location"]) == (303, "/login?next=/docs")
@@ -157,6 +166,7 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
     assert elsewhere.status_code == 421
     assert [one.status_code for one in nowhere] == [405, 404]
     assert [one.status_code for one in closed] == [401] * 6
+    assert {one.status_code for one in around} <= {401, 404}
     assert key not in servers[0].log.read_text()
 
 
