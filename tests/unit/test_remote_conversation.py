@@ -47,7 +47,7 @@ def test_what_is_lost_with_a_host_is_the_files_and_not_what_the_agent_did():
         else:
             assert turn is not None
             event = made.taken(turn, "t1", "c1") if step == 1 else None
-            event = event or made.ended(turn, "Done.", state="completed")
+            event = event or made.ended(turn, "Done.", state="completed", has_files=True)
         made.add(event)
         events.append(event)
 

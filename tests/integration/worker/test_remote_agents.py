@@ -250,6 +250,20 @@ async def test_a_rejected_answer_is_sent_back_in_the_same_conversation(place, se
     assert again.context_id
 
 
+async def test_a_message_to_the_job_is_sent_when_the_agent_has_answered(place, service):
+    service.release.clear()
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("slow question", agent="remote"))
+        await thinks(client, job_id)
+        await client.send(job_id, "And this too.")
+        service.release.set()
+        result = await client.wait(job_id)
+
+    first, told = service.messages[-2:]
+    assert (result.summary, result.unread_messages) == ("Did: And this too.", ())
+    assert told.context_id == first.context_id
+
+
 async def test_a_cancelled_job_cancels_its_remote_task(place, service):
     service.release.clear()
     before = len(service.cancelled)
