@@ -20,8 +20,8 @@ from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
 from fanout.orchestrator.server.access.callers import Scope
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import ToolContext
+from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 ASKS_BY_RESULT = "2026-07-28"

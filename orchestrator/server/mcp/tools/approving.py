@@ -9,9 +9,9 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.reports import Answered, WaitingCall, WaitingCalls
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import Answered, WaitingCall, WaitingCalls
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 DECIDES = ToolAnnotations(
