@@ -143,7 +143,7 @@ async def test_a_server_that_is_asked_to_end_ends_streams_and_serves_what_it_beg
     place: Installation, servers: tuple[ServerProcess, ServerProcess]
 ) -> None:
     first, _ = servers
-    key = await make_key(place, "ann")
+    key = await make_key(place, "bob")
     async with first.client(key) as client:
         job_id = (await client.post("/v1/jobs", json={"description": "wait"})).json()["id"]
         waiting = asyncio.create_task(client.get(f"/v1/jobs/{job_id}?wait=2"))
