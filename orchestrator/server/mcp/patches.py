@@ -23,6 +23,7 @@ MERGES = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
 DEFAULT_PATCH_BYTES = 20_000
+"""About five thousand tokens: most patches are smaller."""
 MAX_PATCH_BYTES = 200_000
 """Of one part: about fifty thousand tokens."""
 MAX_FILES = 50

@@ -22,6 +22,7 @@ WAITS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MAX_WAIT_SECONDS = 45.0
 """Common clients give up after 60 s, whether there is progress or not."""
 DEFAULT_WAIT_SECONDS = 30.0
+"""Below the shortest limits of clients, and few calls of a long job."""
 STEP_SECONDS = 2.0
 """Between two looks at the jobs below; the job's own end is seen at once."""
 
