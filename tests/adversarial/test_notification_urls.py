@@ -109,7 +109,7 @@ async def test_a_hostile_url_is_refused_before_any_name_is_looked_up(url: str) -
     ],
 )  # fmt: skip
 async def test_a_name_with_any_address_that_is_not_public_is_refused(addresses: list[str]) -> None:
-    with pytest.raises(UrlRefused, match=r"not found|not on the public internet"):
+    with pytest.raises(UrlRefused, match="not found on the public internet"):
         await Receivers(resolve=Names(addresses)).check("https://inside.example/")
 
 
@@ -163,7 +163,7 @@ async def test_a_name_that_moves_into_the_private_network_after_the_check_is_not
         url = f"https://rebind.example:{8443}/in"
         await receivers.check(url)
         http = PinnedHttp(receivers)
-        with pytest.raises(UrlRefused, match="not on the public internet"):
+        with pytest.raises(UrlRefused, match="not found on the public internet"):
             await http.post(url, {}, b"{}")
         await http.close()
     assert inside.requests == []

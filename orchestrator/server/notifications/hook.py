@@ -46,7 +46,7 @@ class Hook:
         variables = event.variables()
         arguments: tuple[str, ...] = ("/bin/sh", "-c", self._command)
         if self._command == DESKTOP:
-            found = desktop_command(variables)
+            found = await asyncio.to_thread(desktop_command, variables)
             if found is None:
                 log.warning("hook_failed", reason="no notify-send and no osascript on PATH")
                 return False
