@@ -217,6 +217,22 @@ async def test_a_redirect_is_not_followed_and_a_proxy_of_the_environment_not_ask
     assert inside.requests == []
 
 
+async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_private_address() -> None:
+    names = Names([])
+    async with receiver() as proxy:
+        url = f"http://user:pass%20word@127.0.0.1:{proxy.port}"
+        receivers = Receivers(["a.inside"], names, by_proxy=True)
+        await receivers.check("https://elsewhere.example/")
+        http = PinnedHttp(receivers, proxy=url)
+        assert await http.post("http://a.inside/in", {}, b"{}") == Answer(204)
+        with pytest.raises(UrlRefused):
+            await http.post("https://10.0.0.1/", {}, b"{}")
+    (request,) = proxy.requests
+    assert request.line == "POST http://a.inside:80/in HTTP/1.1"
+    assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIHdvcmQ="
+    assert names.asked == []
+
+
 async def test_of_an_answer_only_the_status_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.orchestrator.server.notifications.pinned_http.REQUEST_SECONDS", 1.0)
     flood = b"HTTP/1.1 500 X\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 1_000_000

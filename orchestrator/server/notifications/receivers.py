@@ -82,9 +82,18 @@ class Receivers:
         allowed: Hosts, or `host:port`, that may have any address and any port, and be notified
             without TLS: receivers in one's own network.
         resolve: Finds the addresses of a host.
+        by_proxy: Whether a proxy makes the connections: it looks up the names, and refuses those of
+            private networks.
     """
 
-    def __init__(self, allowed: Collection[str] = (), resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        allowed: Collection[str] = (),
+        resolve: Resolve | None = None,
+        *,
+        by_proxy: bool = False,
+    ) -> None:
+        self._by_proxy = by_proxy
         self._allowed = {each.lower() for each in allowed}  # their form: NotificationSettings
         self._resolve = resolve or Lookup()
 
@@ -126,7 +135,8 @@ class Receivers:
             UrlRefused: It may not be notified.
         """
         target = self.target(url)
-        await self.addresses(target.host, target.port)
+        if not self._by_proxy:
+            await self.addresses(target.host, target.port)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host, all of which may be connected to.
