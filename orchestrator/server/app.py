@@ -15,13 +15,12 @@ from starlette.routing import BaseRoute
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a.routes import a2a_routes
 from fanout.orchestrator.server.http import (
+    administration,
     approvals,
-    audit,
     changes,
     events,
     health,
     jobs,
-    metrics,
     runs,
     snapshots,
     webhooks,
@@ -105,8 +104,7 @@ def create_app(
         events,
         approvals,
         webhooks,
-        audit,
-        metrics,
+        administration,
         health,
     ):
         app.include_router(module.router)
