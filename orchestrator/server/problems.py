@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from fanout.orchestrator.jobs.changes import MalformedBundle
 from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
@@ -50,6 +51,7 @@ STATUS: Mapping[type[Exception], int] = {
     UnknownJob: 404,
     UnknownApproval: 404,
     BlobMissing: 410,
+    MalformedBundle: 422,
     AnsweredAlready: 409,
     ApprovalRefused: 422,
     LimitExceeded: 422,
@@ -165,7 +167,10 @@ async def _invalid(request: Request, failure: Exception) -> JSONResponse:
 def invalid(failure: RequestValidationError | ValidationError) -> Problem:
     """Return what is wrong with a request, without the values: they may be prompts or keys."""
     errors = [
-        {"at": ".".join(map(str, filter(_is_shown, one["loc"]))), "problem": one["msg"]}
+        {
+            "at": ".".join(map(str, filter(_is_shown, one["loc"]))),
+            "problem": one["msg"].removeprefix("Value error, "),
+        }
         for one in failure.errors()
     ]
     detail = f"{errors[0]['at']}: {errors[0]['problem']}." if errors else "The request is invalid."

@@ -15,9 +15,11 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import Access, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
@@ -25,6 +27,7 @@ from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
 from fanout.orchestrator.server.uploads import Uploads
@@ -98,13 +101,16 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
     told = settings.notifications
     if told.base_url is None:
         told = told.model_copy(update={"base_url": api.public_url})
-    notifications = make_notifications(client, client.notifications, told)
+    notifications = make_notifications(
+        client, client.notifications, told, {push.KIND: push.PushMessages(client)}
+    )
     service = Service(
         client,
         EventFeed(client),
         ChangedJobs(client),
         access.audit,
         notifications,
+        Metrics(JobCounts(client)),
         Uploads(rules),
     )
     return create_app(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent, PinnedHttp
 from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
 from tests.https_host import PrivateAuthority
@@ -107,7 +109,7 @@ async def test_a_hostile_url_is_refused_before_any_name_is_looked_up(url: str) -
     ],
 )  # fmt: skip
 async def test_a_name_with_any_address_that_is_not_public_is_refused(addresses: list[str]) -> None:
-    with pytest.raises(UrlRefused, match=r"not found|not on the public internet"):
+    with pytest.raises(UrlRefused, match="not found on the public internet"):
         await Receivers(resolve=Names(addresses)).check("https://inside.example/")
 
 
@@ -126,12 +128,33 @@ async def test_a_receiver_on_the_public_internet_is_accepted(url: str) -> None:
 
 async def test_only_what_the_operator_names_may_be_private_and_without_tls() -> None:
     names = Names(["10.0.0.1"])
-    receivers = Receivers(["hooks.inside", "exact.inside:8080"], names)
-    for url in ("http://hooks.inside:1234/", "https://HOOKS.inside/", "http://exact.inside:8080/"):
+    allowed = ("hooks.inside", "exact.inside:8080", "[::1]:80", "fd00::1")
+    settings = NotificationSettings.model_validate({"allowed_hosts": allowed})
+    receivers = Receivers(settings.allowed_hosts, names)
+    for url in (
+        "http://[::1]/",
+        "http://[fd00::1]:9/",
+        "http://hooks.inside:1234/",
+        "https://HOOKS.inside/",
+        "http://exact.inside:8080/",
+    ):
         await receivers.check(url)
-    for url in ("http://exact.inside/", "https://exact.inside/", "http://below.hooks.inside/"):
+    for url in (
+        "http://[::1]:81/",
+        "http://exact.inside/",
+        "https://exact.inside/",
+        "http://below.hooks.inside/",
+    ):
         with pytest.raises(UrlRefused):
             await receivers.check(url)
+
+
+@pytest.mark.parametrize(
+    "entry", ["https://a.inside", "a b", "a/b", "*.inside", "", "0x7f.1", "a:b"]
+)
+def test_a_host_that_could_not_match_is_no_setting(entry: str) -> None:
+    with pytest.raises(ValidationError, match="host or host:port"):
+        NotificationSettings.model_validate({"allowed_hosts": [entry]})
 
 
 async def test_a_name_that_moves_into_the_private_network_after_the_check_is_not_reached() -> None:
@@ -140,7 +163,7 @@ async def test_a_name_that_moves_into_the_private_network_after_the_check_is_not
         url = f"https://rebind.example:{8443}/in"
         await receivers.check(url)
         http = PinnedHttp(receivers)
-        with pytest.raises(UrlRefused, match="not on the public internet"):
+        with pytest.raises(UrlRefused, match="not found on the public internet"):
             await http.post(url, {}, b"{}")
         await http.close()
     assert inside.requests == []
@@ -192,6 +215,22 @@ async def test_a_redirect_is_not_followed_and_a_proxy_of_the_environment_not_ask
         http = PinnedHttp(HERE)
         assert (await http.post(host.url(), {}, b"{}")).status == 302
     assert inside.requests == []
+
+
+async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_private_address() -> None:
+    names = Names([])
+    async with receiver() as proxy:
+        url = f"http://user:pass%20word@127.0.0.1:{proxy.port}"
+        receivers = Receivers(["a.inside"], names, by_proxy=True)
+        await receivers.check("https://elsewhere.example/")
+        http = PinnedHttp(receivers, proxy=url)
+        assert await http.post("http://a.inside/in", {}, b"{}") == Answer(204)
+        with pytest.raises(UrlRefused):
+            await http.post("https://10.0.0.1/", {}, b"{}")
+    (request,) = proxy.requests
+    assert request.line == "POST http://a.inside:80/in HTTP/1.1"
+    assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIHdvcmQ="
+    assert names.asked == []
 
 
 async def test_of_an_answer_only_the_status_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

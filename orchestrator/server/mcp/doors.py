@@ -18,6 +18,7 @@ from fanout.orchestrator.server.access.callers import (
 )
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.mcp.folders import LocalFolders
+from fanout.orchestrator.server.mcp.workspaces import RemoteWorkspaces, Workspaces
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope))
@@ -31,6 +32,7 @@ class Opened:
     """What one call may use."""
 
     jobs: OwnedJobs
+    workspaces: Workspaces
     folders: LocalFolders | None = None
     """The folders of the client, if it is on this machine."""
 
@@ -72,7 +74,8 @@ class ServiceDoor:
         if request is None:
             raise NotAuthenticated("This server is reached over HTTP only.")
         caller = caller_of(request)
-        yield Opened(OwnedJobs(service.client, caller, service.audit))
+        jobs = OwnedJobs(service.client, caller, service.audit)
+        yield Opened(jobs, RemoteWorkspaces(jobs, service.uploads))
 
 
 class LocalDoor:
@@ -100,7 +103,8 @@ class LocalDoor:
         """Yield the jobs of everybody, and the folders."""
         del context
         async with self._connect() as client:
-            yield Opened(OwnedJobs(client, OPERATOR, _NoAudit()), self._folders(client))
+            folders = self._folders(client)
+            yield Opened(OwnedJobs(client, OPERATOR, _NoAudit()), folders, folders)
 
 
 class _NoAudit:

@@ -43,7 +43,7 @@ class LocalFolders:
         self._roots = roots
         self._runs = Runs(state_dir)
 
-    async def snapshot(self, path: str, agent: str) -> tuple[BlobId, list[str]]:
+    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
         """Store a snapshot of a folder, and return its id and the files that stayed at home.
 
         Raises:
@@ -51,7 +51,7 @@ class LocalFolders:
             UnknownAgent: The agent does not exist.
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
-        folder = await asyncio.to_thread(self._find, path)
+        folder = await asyncio.to_thread(self._find, workspace)
         snapshot = await self._client.snapshot(folder, agent)
         return snapshot, [file.path for file in self._client.workspace(folder).left_at_home]
 
@@ -80,7 +80,10 @@ class LocalFolders:
                 "This server may use no folder: it was started in a home folder or above. Start it "
                 "in a project, or name one: fanout mcp serve --workspace DIR."
             )
-        folder = (self._roots[0] / path).resolve()
+        try:
+            folder = (self._roots[0] / path).resolve()
+        except (OSError, ValueError, RuntimeError):  # too long, a NUL, links in a circle
+            raise InvalidJob("The path is none of a folder.") from None
         if not any(folder.is_relative_to(root) for root in self._roots):
             below = ", ".join(map(str, self._roots))
             raise InvalidJob(

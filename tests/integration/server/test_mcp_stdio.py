@@ -147,3 +147,20 @@ async def test_without_a_form_the_report_names_the_call_and_a_tool_passes_on_the
     assert not report["result"]["files_modified"]
     assert again.is_error
     assert "answered already" in again.content[0].text
+
+
+async def test_without_services_each_tool_says_how_they_are_started(
+    place: Installation, project: Path
+) -> None:
+    environment = {**place.environment, "FANOUT_STATE_DIR": str(project.parent / "state")}
+    del environment["FANOUT_REDIS_URL"]
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "fanout", "mcp", "serve"], env=environment, cwd=project
+    )
+    async with Client(command) as client:
+        refused = await client.call_tool("run", {"goal": "anything"})
+
+    assert refused.is_error
+    assert [one.text for one in refused.content] == [
+        "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
+    ]

@@ -12,16 +12,17 @@ from pydantic import Field
 
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
-from fanout.orchestrator.server.mcp.elicitation import Elicitation
-from fanout.orchestrator.server.mcp.reports import JobReport, progress_line
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.elicitation import Elicitation
+from fanout.orchestrator.server.mcp.tools.reports import JobReport, progress_line
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 WAITS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MAX_WAIT_SECONDS = 45.0
 """Common clients give up after 60 s, whether there is progress or not."""
 DEFAULT_WAIT_SECONDS = 30.0
+"""Below the shortest limits of clients, and few calls of a long job."""
 STEP_SECONDS = 2.0
 """Between two looks at the jobs below; the job's own end is seen at once."""
 

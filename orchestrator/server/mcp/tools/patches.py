@@ -12,9 +12,9 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.reports import Applied, Patch
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import Applied, Patch
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
@@ -23,6 +23,7 @@ MERGES = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
 DEFAULT_PATCH_BYTES = 20_000
+"""About five thousand tokens: most patches are smaller."""
 MAX_PATCH_BYTES = 200_000
 """Of one part: about fifty thousand tokens."""
 MAX_FILES = 50

@@ -9,11 +9,12 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.spec import BlobId, JobSpec
 from fanout.orchestrator.server.http.models import JobRequest
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
-from fanout.orchestrator.server.mcp.reports import JobLine, Submitted, links
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import JobLine, Submitted, links
 
 SUBMITS = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
@@ -124,16 +125,24 @@ class Submitting:
 
 async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None) -> Submitted:
     request = JobRequest.model_validate(_given(fields))
-    at_home: list[str] = []
-    snapshot = workspace
-    if workspace and opened.folders is not None:
-        snapshot, at_home = await opened.folders.snapshot(workspace, request.agent)
-    job_id = (await opened.jobs.submit_many([_spec(request, snapshot)]))[0]
+    spec, at_home = request.spec(), list[str]()
+    if workspace:
+        if spec.continues:
+            raise InvalidJob("A job that continues another has its files: leave workspace out.")
+        snapshot, at_home = await _snapshot(opened, spec, workspace)
+        spec = request.spec(snapshot=snapshot)
+    job_id = (await opened.jobs.submit_many([spec]))[0]
     return Submitted(job_id=job_id, left_at_home=at_home[:MAX_LEFT_AT_HOME], links=links(job_id))
 
 
-def _spec(request: JobRequest, snapshot: str | None) -> JobSpec:
-    return request.spec(**_given({"snapshot": snapshot}))
+async def _snapshot(
+    opened: Opened, spec: JobSpec, workspace: str
+) -> tuple[BlobId | None, list[str]]:
+    """Return the files of a job; a repetition has those of the first time, changed meanwhile."""
+    known = await opened.jobs.known_as(spec) if spec.idempotency_key else None
+    if known is not None:
+        return known.snapshot, []
+    return await opened.workspaces.snapshot(workspace, spec.agent)
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

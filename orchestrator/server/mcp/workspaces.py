@@ -1,0 +1,55 @@
+"""The files that jobs of a client elsewhere start from: uploaded ones, or a Git repository's."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanout.orchestrator.jobs.spec import BlobId
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.uploads import Uploads
+from fanout.orchestrator.workspace.exchange.cloned import GitSource, check_source
+
+_GIT = "https://"
+
+
+class Workspaces(Protocol):
+    """From the text that names a workspace to its snapshot."""
+
+    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
+        """Return the id of a snapshot, and the files that are not in it.
+
+        Args:
+            workspace: What the client names.
+            agent: The agent that gets it.
+
+        Raises:
+            JobFailure: It cannot be a workspace; the text says why.
+        """
+
+
+class RemoteWorkspaces:
+    """The workspaces that a service can reach.
+
+    Args:
+        jobs: The caller's.
+        uploads: Clones repositories.
+    """
+
+    def __init__(self, jobs: OwnedJobs, uploads: Uploads) -> None:
+        self._jobs = jobs
+        self._uploads = uploads
+
+    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
+        """Return the id of an uploaded snapshot, or of a repository that is cloned.
+
+        Raises:
+            CloneRefused: The repository's address is not allowed, it is too large, or Git failed.
+        """
+        del agent
+        if not workspace.startswith(_GIT):
+            return workspace, []
+        url, _, ref = workspace.partition("#")
+        source = GitSource(url, ref or "HEAD", depth=1)
+        check_source(source)
+        stored = await self._uploads.repository(self._jobs, source)
+        return stored.snapshot, [file.path for file in stored.left_out]
