@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -48,6 +49,12 @@ KEYS = {"ann": "a" * 32, "bob": "b" * 32}
 SCOPES = ["submit", "read", "approve"]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @dataclass
 class Server:
     """`fanout serve` as a process."""
@@ -56,6 +63,7 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     url: str = ""
+    grpc_port: int = field(default_factory=free_port)
     lines: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -66,6 +74,7 @@ class Server:
                 **self.place.environment,
                 "FANOUT_API__KEYS": json.dumps(keys),
                 "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["127.0.0.1"]',
+                "FANOUT_API__GRPC_PORT": str(self.grpc_port),
                 **self.environment,
             },
             cwd=REPOSITORY,
