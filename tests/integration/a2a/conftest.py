@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -137,18 +137,21 @@ async def events(stream: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
     return [one async for one in stream]
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = install_for_module.folder / "agents"
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One for all: a worker and a server take seconds to start."""
+    folder = tmp_path_factory.mktemp("a2a")
+    agents = folder / "agents"
     agents.mkdir()
     (agents / "guarded.yaml").write_text(GUARDED)
     (agents / "lead.yaml").write_text(LEAD)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker()
-    return made
+    with ExitStack() as opened:
+        made = Installer(folder, opened)(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+        made.start_worker()
+        yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(place: Installation) -> Iterator[Server]:
     made = Server(place)
     made.start()
