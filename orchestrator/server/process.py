@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
@@ -27,6 +28,7 @@ from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
 from fanout.orchestrator.server.uploads import Uploads
@@ -111,6 +113,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> FastA
         ChangedJobs(client),
         access.audit,
         notifications,
+        Metrics(JobCounts(client)),
         Uploads(rules),
     )
     return create_app(
