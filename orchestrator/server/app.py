@@ -22,12 +22,12 @@ from fanout.orchestrator.server.http import (
     health,
     jobs,
     metrics,
-    runs,
-    snapshots,
     webhooks,
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.http.runs import routes as runs
+from fanout.orchestrator.server.http.runs import snapshots
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
@@ -97,18 +97,8 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    for module in (
-        runs,
-        jobs,
-        changes,
-        snapshots,
-        events,
-        approvals,
-        webhooks,
-        audit,
-        metrics,
-        health,
-    ):
+    ways = (runs, jobs, changes, snapshots, events, approvals, webhooks, audit, metrics, health)
+    for module in ways:
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     describe(app)
