@@ -73,6 +73,11 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
+def session_environment() -> dict[str, str]:
+    """Return the variables of this process by which a person's own commands reach the session."""
+    return {name: os.environ[name] for name in SESSION if name in os.environ}
+
+
 def _overwrite_first_environment() -> None:
     """Write zeros over what `/proc/self/environ` shows."""
     fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.python_process import keeper_environment, python_argv
-from fanout.orchestrator.process_secrets import SESSION
+from fanout.orchestrator.process_secrets import session_environment
 
 STOP_SECONDS = 3.0
 """What it was sending is sent again by the next one."""
@@ -47,14 +46,13 @@ def notifier_process(folder: StateFolder) -> ChildProcess:
 
 def _environment(settings: Settings) -> dict[str, str]:
     """Return the environment: the settings of notifications, and what a desktop needs; no keys."""
-    session = {name: os.environ[name] for name in SESSION if name in os.environ}
     given = {
         f"{PREFIX}NOTIFICATIONS__{name.upper()}": _text(value)
         for name, value in settings.notifications
         if value
     }
     ours = {f"{PREFIX}REDIS_PREFIX": settings.redis_prefix, **given}
-    return {**keeper_environment(settings), **session, **ours}
+    return {**keeper_environment(settings), **session_environment(), **ours}
 
 
 def _text(value: str | SecretStr | Path | tuple[str, ...]) -> str:

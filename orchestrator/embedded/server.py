@@ -14,6 +14,7 @@ from fanout.orchestrator.client.state_folder import NotStarted, StateFolder, wri
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
+from fanout.orchestrator.process_secrets import session_environment
 
 START_SECONDS = 60.0
 """Importing the libraries of the web takes several seconds on a busy machine."""
@@ -83,7 +84,7 @@ class Server:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return what a server needs: our settings, but no keys of models and of sandboxes."""
+    """Return our settings, without keys of models and of sandboxes, and what its hook needs."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -95,7 +96,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
     }
-    return {**ours, **helper_environment(), **found}
+    return {**ours, **session_environment(), **helper_environment(), **found}
 
 
 def _free_port(wanted: int) -> int:

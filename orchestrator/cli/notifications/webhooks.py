@@ -46,7 +46,8 @@ class JobWebhook:
     """
 
     def __init__(self, url: str, settings: Settings, client: JobClient) -> None:
-        secret = settings.notifications.secret
+        told = settings.notifications
+        secret = told.secret
         if secret is None:
             raise UsageProblem(
                 "Webhooks are signed: set FANOUT_NOTIFICATIONS__SECRET, here and where they are "
@@ -54,7 +55,7 @@ class JobWebhook:
             )
         self._settings = settings
         self._subscription = Subscription(id=SUBSCRIPTION_ID, url=url, secret=secret)
-        receivers = Receivers(settings.notifications.allowed_hosts)
+        receivers = Receivers(told.allowed_hosts, by_proxy=told.proxy is not None)
         self._subscriptions = Subscriptions(client.notifications, receivers)
 
     async def register(self, specs: Sequence[JobSpec]) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import structlog
 
-from fanout.orchestrator.process_secrets import SESSION, inherited_environment
+from fanout.orchestrator.process_secrets import inherited_environment, session_environment
 from fanout.orchestrator.server.notifications.hook_events import HookEvent
 
 DESKTOP = "desktop"
@@ -46,7 +46,7 @@ class Hook:
         variables = event.variables()
         arguments: tuple[str, ...] = ("/bin/sh", "-c", self._command)
         if self._command == DESKTOP:
-            found = desktop_command(variables)
+            found = await asyncio.to_thread(desktop_command, variables)
             if found is None:
                 log.warning("hook_failed", reason="no notify-send and no osascript on PATH")
                 return False
@@ -64,13 +64,12 @@ class Hook:
 
     async def _run(self, arguments: Sequence[str], variables: Mapping[str, str]) -> int | None:
         """Run a command, and return its exit code; None when it had to be killed."""
-        session = {name: os.environ[name] for name in SESSION if name in os.environ}
         process = await asyncio.create_subprocess_exec(
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**inherited_environment(), **session, **variables},
+            env={**inherited_environment(), **session_environment(), **variables},
             start_new_session=True,
         )
         try:

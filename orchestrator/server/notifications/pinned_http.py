@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpcore2
 
@@ -24,6 +25,7 @@ REQUEST_SECONDS = 10.0
 """From the lookup of the name to the status: a receiver that has more to do does it afterwards."""
 MAX_CONNECTIONS = 256
 """As many as the notifier sends at once: none waits for a connection."""
+PROXY_PORTS = {"http": 80, "https": 443}
 
 
 class NotSent(Exception):
@@ -97,7 +99,7 @@ class PinnedHttp:
             tls.load_verify_locations(ca_file)
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
-            proxy=None if proxy is None else httpcore2.Proxy(proxy),
+            proxy=None if proxy is None else _proxy(proxy),
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=0,
             network_backend=None if proxy else _CheckedNetwork(receivers),
@@ -135,6 +137,19 @@ class PinnedHttp:
             raise NotSent(_why_not_connected(error)) from None
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError):
             raise NotSent("the connection broke") from None
+
+
+def _proxy(url: str) -> httpcore2.Proxy:
+    """Return a proxy, with the user and the password in its URL."""
+    parts = urlsplit(url)
+    address = httpcore2.URL(
+        scheme=parts.scheme,
+        host=str(parts.hostname),
+        port=parts.port or PROXY_PORTS[parts.scheme],
+        target="/",
+    )
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return httpcore2.Proxy(address, auth=(user, password) if user else None)
 
 
 def _why_not_connected(error: BaseException) -> str:

@@ -23,9 +23,10 @@ LOOKUPS_AT_ONCE = 32
 PORTS = {"https": (443, 8443), "http": (80,)}
 """Of hosts that the operator does not name: those of web servers, and none of other services."""
 NOT_PUBLIC = (
-    "The host of the URL is not on the public internet: only an operator can allow it "
-    "(FANOUT_NOTIFICATIONS__ALLOWED_HOSTS)."
+    "The host of the URL is not found on the public internet; another one has to be allowed by an "
+    "operator (FANOUT_NOTIFICATIONS__ALLOWED_HOSTS)."
 )
+"""The same for a name that does not exist: a stranger learns nothing of the private network."""
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host as texts; raises OSError when it has none."""
@@ -81,9 +82,18 @@ class Receivers:
         allowed: Hosts, or `host:port`, that may have any address and any port, and be notified
             without TLS: receivers in one's own network.
         resolve: Finds the addresses of a host.
+        by_proxy: Whether a proxy makes the connections: it looks up the names, and refuses those of
+            private networks.
     """
 
-    def __init__(self, allowed: Collection[str] = (), resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        allowed: Collection[str] = (),
+        resolve: Resolve | None = None,
+        *,
+        by_proxy: bool = False,
+    ) -> None:
+        self._by_proxy = by_proxy
         self._allowed = {each.lower() for each in allowed}  # their form: NotificationSettings
         self._resolve = resolve or Lookup()
 
@@ -125,7 +135,8 @@ class Receivers:
             UrlRefused: It may not be notified.
         """
         target = self.target(url)
-        await self.addresses(target.host, target.port)
+        if not self._by_proxy:
+            await self.addresses(target.host, target.port)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host, all of which may be connected to.
@@ -136,10 +147,9 @@ class Receivers:
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError):
-            raise UrlRefused("The host of the URL is not found.") from None
-        if not found:
-            raise UrlRefused("The host of the URL is not found.")
-        if not self._is_allowed(host, port) and not all(map(_is_public, found)):
+            found = ()
+        is_allowed = self._is_allowed(host, port) or all(map(_is_public, found))
+        if not found or not is_allowed:
             raise UrlRefused(NOT_PUBLIC)
         return found
 

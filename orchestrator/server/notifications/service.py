@@ -49,7 +49,7 @@ def make_notifications(
     Raises:
         OSError: The file of certificate authorities cannot be read.
     """
-    receivers = Receivers(settings.allowed_hosts)
+    receivers = Receivers(settings.allowed_hosts, by_proxy=settings.proxy is not None)
     http = PinnedHttp(receivers, ca_file=settings.ca_file, proxy=settings.proxy)
     made: dict[str, MessageBuilder] = {"webhook": WebhookMessages(jobs, settings.base_url or "")}
     made |= builders or {}

@@ -75,7 +75,7 @@ async def test_a_run_of_this_machine_tells_its_command_the_setting_and_a_webhook
         )
     ]
     assert [one.code for one in refused] == [2, 2, 2, 2]
-    words = ("--detach does not wait", "not on the public", "are signed", "whsec_ and 24")
+    words = ("--detach does not wait", "not found on the public", "are signed", "whsec_ and 24")
     for one, word in zip(refused, words, strict=True):
         assert word in one.err
     assert "short" not in refused[-1].err
