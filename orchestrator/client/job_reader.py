@@ -51,6 +51,7 @@ Approvals = list[Approval]
 Accounts = list[JobAccount]
 PastRuns = list[PastRun]
 Usages = list[Usage]
+MaybeStates = list[str | None]
 States = list[Mapping[str, int]]
 Events = list[JournalEvent]
 """Defined here because a method of the reader is called `list`."""
@@ -260,6 +261,10 @@ class JobReader:
                 skipped = skipped or root == before
             begin += RECORDS_AT_ONCE
         return [await self._past_run(root) for root in list(roots)[:limit]]
+
+    async def states(self, job_ids: Ids) -> MaybeStates:
+        """Return the state of each job; None for one that does not exist any more."""
+        return await self._records.states(job_ids)
 
     async def tree_states(self, root_ids: Iterable[str]) -> States:
         """Return for each tree how many of its jobs are in which state."""

@@ -21,6 +21,7 @@ from fanout.orchestrator.server.http import (
     events,
     health,
     jobs,
+    metrics,
     runs,
     snapshots,
     webhooks,
@@ -83,6 +84,7 @@ def create_app(
         generate_unique_id_function=operation_name,
         lifespan=partial(_lifespan, mcp_running, [service.changed.run, *background]),
         middleware=[
+            Middleware(service.metrics.measured),
             Middleware(RequestIds, headers=HEADERS),
             *guards,
             Middleware(
@@ -95,7 +97,18 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    for module in (runs, jobs, changes, snapshots, events, approvals, webhooks, audit, health):
+    for module in (
+        runs,
+        jobs,
+        changes,
+        snapshots,
+        events,
+        approvals,
+        webhooks,
+        audit,
+        metrics,
+        health,
+    ):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     describe(app)

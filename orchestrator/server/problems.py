@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from fanout.orchestrator.jobs.changes import MalformedBundle
 from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
@@ -50,6 +51,7 @@ STATUS: Mapping[type[Exception], int] = {
     UnknownJob: 404,
     UnknownApproval: 404,
     BlobMissing: 410,
+    MalformedBundle: 422,
     AnsweredAlready: 409,
     ApprovalRefused: 422,
     LimitExceeded: 422,

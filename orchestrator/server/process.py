@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
@@ -26,6 +27,7 @@ from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
 from fanout.orchestrator.server.uploads import Uploads
@@ -108,6 +110,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         ChangedJobs(client),
         access.audit,
         notifications,
+        Metrics(JobCounts(client)),
         Uploads(rules),
     )
     return create_app(

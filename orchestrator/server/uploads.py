@@ -66,9 +66,11 @@ class Uploads:
             ArchiveRefused: A path leads out of the workspace, or the files are too large.
         """
         async with jobs.private_place() as place:
+            folder = place / "files"  # the place itself is locked by its maker
+            folder.mkdir()
             room = jobs.max_snapshot_bytes
-            await asyncio.to_thread(write_files, files, place, max_bytes=room)
-            return await jobs.add_snapshot(place)
+            await asyncio.to_thread(write_files, files, folder, max_bytes=room)
+            return await jobs.add_snapshot(folder)
 
     async def repository(self, jobs: OwnedJobs, source: GitSource) -> StoredFiles:
         """Store the files of a Git repository, with its last commits.
@@ -81,14 +83,16 @@ class Uploads:
             CloneRefused: Its address is not allowed, it is too large, or Git failed.
         """
         async with jobs.private_place() as place:
+            folder = place / "files"
+            folder.mkdir()
             room = jobs.max_snapshot_bytes
             async with self._turns:
                 await to_its_end(
                     lambda is_wanted: clone(
-                        source, place, self._rules, max_bytes=room, is_wanted=is_wanted
+                        source, folder, self._rules, max_bytes=room, is_wanted=is_wanted
                     )
                 )
-                return await jobs.add_snapshot(place)
+                return await jobs.add_snapshot(folder)
 
 
 async def _save(content: AsyncIterator[bytes], archive: Path) -> None:

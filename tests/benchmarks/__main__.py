@@ -23,6 +23,7 @@ from tests.benchmarks import (
     latency,
     ledger_load,
     memory,
+    page,
     recovery,
     sandboxes,
     service,
@@ -44,6 +45,7 @@ SECTIONS = (
     ledger_load.SECTION,
     recovery.SECTION,
     service.SECTION,
+    page.SECTION,
     start.SECTION,
 )
 REASON_CHARACTERS = 300

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from fanout.orchestrator.cli.commands.integration.mcp import KEY_VARIABLE
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
@@ -90,7 +91,7 @@ def test_every_target_of_make_exists():
 
 def test_every_setting_that_is_named_exists():
     """A name that ends with an ellipsis is the beginning of some."""
-    known = setting_names() | OF_COMPOSE | OF_HOOKS
+    known = setting_names() | OF_COMPOSE | OF_HOOKS | {KEY_VARIABLE}
     unknown = [
         f"{page.name}: {name}"
         for page in pages()

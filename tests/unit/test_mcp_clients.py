@@ -150,7 +150,7 @@ def test_a_file_that_another_program_changed_meanwhile_is_not_replaced(tmp_path:
         (["--client", "codex", "--url", "https://key@f.example"], "is not like"),
         (["--client", "codex", "--url", "https://f", "--key-variable", "a b"], "no name"),
         (["--client", "codex", "--name", "a.b"], "letters"),
-        (["--client", "codex", "--workspace", "/nowhere"], "is not a folder"),
+        (["--client", "codex", "--workspace", "no-such-folder"], "is not a folder"),
     ],
 )
 def test_what_cannot_be_installed_is_refused_with_a_sentence(

@@ -14,7 +14,7 @@ from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 
 UNUSED_DAYS = 90
 """After which a key that nobody uses should be revoked: a quarter, so also that of a rare job."""
-_DAY_SECONDS = 86_400.0
+_DAY = 86_400.0
 
 
 async def service_security(settings: Settings) -> list[Check]:
@@ -62,5 +62,5 @@ async def _keys(settings: Settings) -> AsyncIterator[Check]:
 
 def _unused(working: Sequence[ApiKey], now: float) -> list[str]:
     """Return the names of keys that nobody has used for long."""
-    limit = now - UNUSED_DAYS * _DAY_SECONDS
+    limit = now - UNUSED_DAYS * _DAY
     return [one.name for one in working if (one.last_used_at or one.created_at) < limit]

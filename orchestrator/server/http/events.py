@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
+import anyio
 from fastapi import APIRouter, Header, Query, Response
 from sse_starlette import EventSourceResponse
 
+from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.store.journal import BEGINNING
 from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.http.models import EventList, JobLine
@@ -17,6 +20,8 @@ from fanout.orchestrator.server.problems import Problem
 
 PING_SECONDS = 15
 """Between two comments on a silent stream: proxies close one on which nothing is sent."""
+ENDING_SECONDS = 1.0
+"""Between the end of a server and that of a stream whose reader takes nothing."""
 RETRY_MS = 1_000
 """After how long a browser connects again."""
 MAX_EVENTS = 1_000
@@ -32,10 +37,36 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def stream(events: AsyncIterator[bytes]) -> EventSourceResponse:
-    """Return a response of events that a browser and a proxy leave open."""
+    """Return a response of events that a browser and a proxy leave open.
+
+    It ends as a whole response when the server ends: readers then go on at another one.
+    """
+    ending = anyio.Event()
     return EventSourceResponse(
-        events, ping=PING_SECONDS, headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+        _until(ending, events),
+        ping=PING_SECONDS,
+        headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"},
+        shutdown_event=ending,
+        shutdown_grace_period=ENDING_SECONDS,
     )
+
+
+async def _until(ending: anyio.Event, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield events until the server ends."""
+    ended = asyncio.ensure_future(ending.wait())
+    coming: asyncio.Future[bytes] | None = None
+    try:
+        while not ended.done():
+            coming = asyncio.ensure_future(anext(events))
+            await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                yield coming.result()
+    except StopAsyncIteration:
+        return
+    finally:
+        for task in (coming, ended):
+            if task is not None:
+                await cancel_and_wait(task)
 
 
 @router.get("/jobs/{job_id}/events", response_class=Response, responses=EVENTS)

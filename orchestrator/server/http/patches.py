@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 _BEGIN = re.compile(rb"^diff --git ", re.MULTILINE)
 """No line of content begins so: each has a space, a sign or the length of a binary line first."""
@@ -18,7 +19,7 @@ def part_of(patch: bytes, path: str) -> bytes | None:
 
 def _parts(patch: bytes) -> Iterator[tuple[str, bytes]]:
     begins = [found.start() for found in _BEGIN.finditer(patch)]
-    for begin, end in zip(begins, [*begins[1:], len(patch)], strict=True):
+    for begin, end in pairwise([*begins, len(patch)]):
         part = patch[begin:end]
         yield _path(part), part
 

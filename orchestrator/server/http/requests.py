@@ -12,6 +12,7 @@ from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.event_feed import EventFeed
+from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import Notifications
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.uploads import Uploads
@@ -26,6 +27,7 @@ class Service:
     changed: ChangedJobs
     audit: AuditLog
     notifications: Notifications
+    metrics: Metrics
     uploads: Uploads = field(default_factory=Uploads)
 
 

@@ -13,15 +13,15 @@ from mcp.types import CallToolResult, InputRequiredResult
 from pydantic import AnyUrl
 
 from fanout.orchestrator.jobs.failures import UnknownJob
-from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.approving import Approving
 from fanout.orchestrator.server.mcp.doors import Door
 from fanout.orchestrator.server.mcp.failures import root_of, sentence
-from fanout.orchestrator.server.mcp.patches import Patches
-from fanout.orchestrator.server.mcp.reading import Reading
-from fanout.orchestrator.server.mcp.resources import Resources
-from fanout.orchestrator.server.mcp.submitting import Submitting
-from fanout.orchestrator.server.mcp.waiting import Waiting
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.approving import Approving
+from fanout.orchestrator.server.mcp.tools.patches import Patches
+from fanout.orchestrator.server.mcp.tools.reading import Reading
+from fanout.orchestrator.server.mcp.tools.resources import Resources
+from fanout.orchestrator.server.mcp.tools.submitting import Submitting
+from fanout.orchestrator.server.mcp.tools.waiting import Waiting
 
 NAME = "fanout"
 

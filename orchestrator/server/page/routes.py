@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
 FILES = Path(__file__).with_name("static")
@@ -20,6 +21,8 @@ CONTENT_SECURITY_POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Only our own files run: what a model has written stays text even if the page had a fault."""
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+"""Not as the machine's own table says: a browser runs no script of another type."""
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     # A browser asks each time whether its copy is the newest (ETag): no release mixes with another.
@@ -38,18 +41,25 @@ class _Files(StaticFiles):
         status_code: int = 200,
     ) -> Response:
         """Return a file with the headers of the page."""
-        found = super().file_response(full_path, stat_result, scope, status_code)
-        found.headers.update(HEADERS)
-        return found
+        file: Response = FileResponse(
+            full_path,
+            status_code,
+            stat_result=stat_result,
+            media_type=MEDIA_TYPES.get(Path(full_path).suffix, "application/octet-stream"),
+        )
+        if self.is_not_modified(file.headers, Headers(scope=scope)):
+            file = NotModifiedResponse(file.headers)
+        file.headers.update(HEADERS)
+        return file
 
 
 def page_routes() -> Sequence[BaseRoute]:
     """Return the routes of the page: `/` and `/static/…`; neither needs a caller."""
     return [
         Route("/", _shell, methods=["GET"], include_in_schema=False),
-        Mount(STATIC, _Files(directory=FILES), name="static"),
+        Mount(STATIC, _Files(directory=FILES, check_dir=False), name="static"),
     ]
 
 
 async def _shell(_: Request) -> Response:
-    return FileResponse(FILES / "index.html", headers=HEADERS)
+    return FileResponse(FILES / "index.html", media_type="text/html", headers=HEADERS)

@@ -5,26 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
-import os
-import subprocess
-import sys
+import re
 import tarfile
 import threading
+import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from redis.asyncio import Redis
 
 from fanout.orchestrator.approvals import DECISIONS
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.agent_definitions import (
-    AgentDefinitions,
-    load_agent_definitions,
-)
-from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
 from fanout.orchestrator.jobs.changes import ChangedFile, Changes, FileVersion
 from fanout.orchestrator.jobs.spec import TreeBounds
@@ -34,9 +26,11 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_result, make_spec, make_worker
-from tests.forked import REPOSITORY
+from tests.served import ServerProcess
+from tests.services import Installation
 
 WAIT_SECONDS = 60.0
+_LINK = re.compile(r"http\S+/login\?token=\S+")
 Answer = TypeVar("Answer")
 
 
@@ -107,48 +101,32 @@ class Hands:
 
 
 class PageServer:
-    """`fanout serve` as a process on a free port, and hands in a thread of this one.
+    """A server as a process, and hands in a thread of this one.
 
     Args:
-        redis_url: Its Redis.
-        folder: For its state.
-        environment: Further settings.
+        place: Its Redis and its state.
+        forked: Whether it starts without the seconds of its imports.
+        settings: Further settings.
     """
 
-    def __init__(self, redis_url: str, folder: Path, **environment: str) -> None:
-        self._redis_url = redis_url
-        self._folder = folder
-        state = {"FANOUT_REDIS_URL": redis_url, "FANOUT_STATE_DIR": str(folder / "state")}
-        path = {"PYTHONPATH": str(REPOSITORY)}
-        self._environment = {**os.environ, **path, **state, **environment}
+    def __init__(self, place: Installation, *, forked: bool = True, **settings: str) -> None:
+        self.place = place
+        self._server = ServerProcess(place, forked=forked, settings=settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._opened = AsyncExitStack()
         self.hands: Hands
         self.url = ""
-        self.login_link = ""
-        """It works once."""
 
     def __enter__(self) -> Self:
-        state = self._folder / "state"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fanout", "serve", "--port", "0"],
-            env=self._environment,
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
         self._thread.start()
-        settings = load_settings(redis_url=self._redis_url, state_dir=state)
-        self.hands = self.call(self._open(settings, load_agent_definitions()))
-        self.url = self._said("serves at ")
-        self.login_link = self._said("ten minutes: ")
+        self.url = self._server.start()
+        self.hands = self.call(self._open())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
+        self._server.stop()
         self.call(self._opened.aclose())
-        self._process.communicate(timeout=WAIT_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WAIT_SECONDS)
         self._loop.close()
@@ -157,28 +135,19 @@ class PageServer:
         """Run something in the hands' loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
 
-    def fanout(self, *arguments: str) -> Any:
-        """Run a command and return the JSON that it prints."""
-        command = [sys.executable, "-m", "fanout", *arguments]
-        done = subprocess.run(
-            command, env=self._environment, cwd=REPOSITORY, check=True, capture_output=True
-        )
-        return json.loads(done.stdout)
+    def login_link(self) -> str:
+        """The link that the server has printed; it works once."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := _LINK.search(self._server.log.read_text(errors="replace"))):
+            assert time.monotonic() < deadline, self._server.tail()
+            time.sleep(0.02)
+        return found[0]
 
-    def _said(self, what: str) -> str:
-        assert self._process.stderr is not None
-        said = []
-        for line in self._process.stderr:
-            said.append(line)
-            if what in line:
-                return line.partition(what)[2].strip()
-        raise AssertionError("".join(said))
-
-    async def _open(self, settings: Settings, definitions: AgentDefinitions) -> Hands:
-        client = JobClient(self._redis_url, settings, definitions)
-        await self._opened.enter_async_context(client)
-        redis = await self._opened.enter_async_context(connect(self._redis_url))
-        return Hands(client, redis, await asyncio.to_thread(BlobStore, settings.blobs))
+    async def _open(self) -> Hands:
+        client = await self._opened.enter_async_context(self.place.client())
+        redis = await self._opened.enter_async_context(connect(self.place.redis.url))
+        blobs = await asyncio.to_thread(BlobStore, self.place.settings.blobs)
+        return Hands(client, redis, blobs)
 
 
 def bundle(patch: str, *files: dict[str, Any], **objects: bytes) -> bytes:

@@ -17,7 +17,8 @@ from tests.integration.page import showcase
 from tests.integration.page.browser import Watched, browser, chromium
 from tests.integration.page.hostile import TEXTS, hostile_jobs
 from tests.integration.page.served_page import PageServer
-from tests.services import RedisProcess
+from tests.served import make_key
+from tests.services import Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -82,17 +83,15 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(redis_server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(install_for_module: Installer) -> Iterator[Site]:
     if chromium() is None:
         missing("There is no Chromium: apt-get install chromium.")
-    folder = tmp_path_factory.mktemp("page")
-    url = redis_server.url.replace("/0", "/7")
-    with PageServer(url, folder) as server, browser() as opened:
+    with PageServer(install_for_module()) as server, browser() as opened:
         others = server.call(showcase.other_runs(server.hands, 30))
         ended = server.call(showcase.ended_run(server.hands))
         live = server.call(showcase.run_of_the_bakery(server.hands))
         context = opened.new_context()
-        context.new_page().goto(server.login_link)
+        context.new_page().goto(server.login_link())
         yield Site(server, opened, context.storage_state(), live, ended, others)
 
 
@@ -359,4 +358,4 @@ def test_who_is_not_logged_in_sees_nothing_and_who_may_only_read_changes_nothing
 
 
 def reading_key(site: Site) -> str:
-    return site.server.fanout("keys", "create", "reader", "--scope", "read", "--json")["key"]
+    return site.server.call(make_key(site.server.place, "reader", "read"))

@@ -15,7 +15,7 @@ from tests.services import Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
-SECONDS = 20
+SECONDS = 12
 ENDLESS = "/v1/changes"
 CONFIGURATION = """
 [parameters]

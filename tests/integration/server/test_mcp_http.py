@@ -144,6 +144,36 @@ async def test_a_server_that_keeps_nothing_asks_the_clients_user(served: Served)
     assert len(asked) == 2
 
 
+async def test_a_decision_that_the_model_passes_on_is_confirmed_by_its_user(
+    served: Served,
+) -> None:
+    asked: list[str] = []
+    words: list[bool] = [False, True]
+
+    async def confirm(context: object, params: ElicitRequestFormParams) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"confirm": words.pop(0)})
+
+    async with (
+        served.client("ann") as ann,
+        served.client("ann", elicitation_callback=confirm) as asking,
+    ):
+        job_id = await submitted(ann, description="one command", agent="guarded")
+        wait = {"job_id": job_id, "timeout_seconds": 45}
+        (waiting,) = content_of(await ann.call_tool("wait_job", wait))["approvals"]
+        answer = {"approval_id": waiting["approval_id"], "decision": "approve"}
+        refused = await asking.call_tool("respond_approval", answer)
+        accepted = content_of(await asking.call_tool("respond_approval", answer))
+        report = content_of(await ann.call_tool("wait_job", wait))
+
+    assert refused.is_error
+    assert "did not confirm" in refused.content[0].text
+    assert accepted["job_id"] == job_id
+    assert report["result"]["success"]
+    assert len(asked) == 2
+    assert '"decision": "approve"' in asked[0]
+
+
 async def test_who_may_not_approve_is_not_asked(served: Served) -> None:
     async def approve(context: object, params: ElicitRequestFormParams) -> ElicitResult:
         raise AssertionError(params.message)

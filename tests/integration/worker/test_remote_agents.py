@@ -39,9 +39,8 @@ def service() -> Iterator[RemoteService]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer, service: RemoteService) -> Installation:
-    agents = install_for_module.folder / "agents"
+def make_agents(folder: Path, service: RemoteService) -> Path:
+    agents = folder / "agents"
     agents.mkdir()
     schema = "{type: object, properties: {lines: {type: integer}}, required: [lines]}"
     definitions = {
@@ -58,13 +57,28 @@ def place(install_for_module: Installer, service: RemoteService) -> Installation
         (agents / f"{name}.yaml").write_text(f"{text}subagents: [remote]\n")
     late = HEAD.format(name="late", url=f"http://127.0.0.1:{LATE_PORT}")
     (agents / "late.yaml").write_text(late)
-    made = install_for_module(
+    return agents
+
+
+def installed(install: Installer, service: RemoteService, **environment: str) -> Installation:
+    made = install(
         conversation("delegate", delegates("files", agent="remote"), DONE),
-        FANOUT_AGENTS_DIR=str(agents),
+        FANOUT_AGENTS_DIR=str(make_agents(install.folder, service)),
         FANOUT_SECRETS__REMOTE_KEY=KEY,
+        **environment,
     )
     made.start_worker(concurrency=4)
     return made
+
+
+@pytest.fixture(scope="module")
+def place(install_for_module: Installer, service: RemoteService) -> Installation:
+    return installed(install_for_module, service)
+
+
+@pytest.fixture
+def in_docker(install: Installer, service: RemoteService) -> Installation:
+    return installed(install, service, FANOUT_SANDBOX__PROVIDER="docker")
 
 
 @pytest.fixture
@@ -90,16 +104,23 @@ async def thinks(client: JobClient, job_id: str) -> None:
                 return
 
 
+async def has_its_files(client: JobClient, workspace: Path) -> JobResult:
+    """Run a job whose agent answers with files and a patch, and check them."""
+    spec = make_spec("files", agent="remote", context="Loud.")
+    result = await client.run(spec, workspace=workspace)
+
+    assert result.success, result
+    changed = {file.path: str(file.change) for file in result.files_modified}
+    assert changed == {"in.txt": "modified", "new/made.bin": "added", "notes.txt": "modified"}
+    assert await file_of(client, result.job_id, "notes.txt") == "one\ntwo\n"
+    assert await file_of(client, result.job_id, "in.txt") == "SMALL"
+    return result
+
+
 async def test_its_files_and_patches_become_the_changes_of_the_job(place, service, workspace):
     async with place.client() as client:
-        spec = make_spec("files", agent="remote", context="Loud.")
-        result = await client.run(spec, workspace=workspace)
+        result = await has_its_files(client, workspace)
 
-        assert result.success, result
-        changed = {file.path: str(file.change) for file in result.files_modified}
-        assert changed == {"in.txt": "modified", "new/made.bin": "added", "notes.txt": "modified"}
-        assert await file_of(client, result.job_id, "notes.txt") == "one\ntwo\n"
-        assert await file_of(client, result.job_id, "in.txt") == "SMALL"
     sent = service.messages[-1]
     assert result.summary.startswith("Did: files")
     assert result.usage.model_calls == 0
@@ -107,6 +128,25 @@ async def test_its_files_and_patches_become_the_changes_of_the_job(place, servic
     assert {part.filename for part in sent.parts[1:]} == {"in.txt", "notes.txt"}
     assert sent.message_id == f"{result.job_id}-1"
     assert set(service.keys) == {f"Bearer {KEY}"}
+
+
+@pytest.mark.docker
+async def test_its_files_are_put_into_a_container(in_docker, service, workspace):
+    (workspace / "link").symlink_to("sub")
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "kept.txt").write_text("kept")
+    async with in_docker.client() as client:
+        await in_docker.ready(client)
+        spec = make_spec("write link/through.txt", agent="remote")
+        refused = await client.run(spec, workspace=workspace)
+        (workspace / "link").unlink()
+        (workspace / "sub" / "kept.txt").unlink()
+        result = await has_its_files(client, workspace)
+
+    assert result.sandbox == "docker"
+    assert refused.files_modified == ()
+    assert refused.error is not None
+    assert "is a link" in refused.error.message
 
 
 async def test_a_task_for_it_lands_in_the_files_of_the_agent_that_called_it(place, workspace):
@@ -208,6 +248,20 @@ async def test_a_rejected_answer_is_sent_back_in_the_same_conversation(place, se
     first, again = service.messages[-2:]
     assert (first.message_id, again.message_id) == (f"{result.job_id}-1", f"{result.job_id}-2")
     assert again.context_id
+
+
+async def test_a_message_to_the_job_is_sent_when_the_agent_has_answered(place, service):
+    service.release.clear()
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("slow question", agent="remote"))
+        await thinks(client, job_id)
+        await client.send(job_id, "And this too.")
+        service.release.set()
+        result = await client.wait(job_id)
+
+    first, told = service.messages[-2:]
+    assert (result.summary, result.unread_messages) == ("Did: And this too.", ())
+    assert told.context_id == first.context_id
 
 
 async def test_a_cancelled_job_cancels_its_remote_task(place, service):

@@ -44,6 +44,8 @@ class Note(BaseModel):
     state: State | None = None
     output: JsonValue = None
     """The structured part of the reply that is its answer."""
+    has_files: bool = False
+    """Whether the reply brought files."""
     asked_by: str = ""
     """The id of the agent's message that asks for input."""
     confirmations: tuple[str, ...] = ()
@@ -96,7 +98,7 @@ class Conversation:
         self.without_files = [
             turn
             for turn in self._turns.values()
-            if turn.has_ended and turn.note.task and turn.note.turn not in kept
+            if turn.note.has_files and turn.note.turn not in kept
         ]
         """The turns whose files were lost with their host."""
         earlier = [note.context for note in _notes(history.earlier) if note.agent == agent]

@@ -280,7 +280,8 @@ class RemoteAgent:
         await self._put_files(reply, remote)
         text = reply.text or _named(reply)
         output = await asyncio.to_thread(fitting, self._schema, reply.outputs)
-        event = conversation.ended(turn, text, state=state, output=output)
+        has_files = bool(reply.files or reply.patches)
+        event = conversation.ended(turn, text, state=state, output=output, has_files=has_files)
         await self._note(conversation, event)
 
     async def _put_files(self, reply: Reply, remote: RemoteConnection) -> None:
@@ -320,8 +321,18 @@ class RemoteAgent:
             reply.add_file(link.name, link.media_type, content)
 
     async def _fetch_lost_files(self, remote: RemoteConnection, turns: Sequence[Turn]) -> None:
-        """Put files into the workspace again that were lost with an earlier host."""
+        """Put files into the workspace again that were lost with an earlier host.
+
+        Raises:
+            AgentFailed: They were not those of a task, so they cannot be asked for again.
+            JobFailure: See `RemoteConnection`.
+        """
         for turn in turns:
+            if not turn.note.task:
+                raise AgentFailed(
+                    "The files of the remote agent's answer were lost with their host, and it made "
+                    "no task that has them: submit the job again."
+                )
             await self._put_files(reply_of(await remote.task(turn.note.task)), remote)
 
     async def _note_files(self, files: SentFiles) -> None:

@@ -122,11 +122,13 @@ def reply_of_message(message: Message) -> Reply:
 def progress_text(update: StreamResponse) -> str:
     """Return the text of an update of a task, to show it."""
     parts: Sequence[Part] = ()
+    end = ""
     if update.HasField("status_update"):
-        parts = update.status_update.status.message.parts
+        parts, end = update.status_update.status.message.parts, "\n"
     elif update.HasField("artifact_update"):
         parts = update.artifact_update.artifact.parts
-    return "".join(part.text for part in parts if not part.filename)
+    text = "".join(part.text for part in parts if not part.filename)
+    return text + end if text else ""
 
 
 def fitting(schema: Mapping[str, Any] | None, outputs: Sequence[JsonValue]) -> JsonValue:

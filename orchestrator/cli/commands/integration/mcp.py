@@ -31,6 +31,7 @@ from fanout.orchestrator.spelling import did_you_mean
 SERVE = ("mcp", "serve")
 PATH = "/mcp"
 KEY_VARIABLE = "FANOUT_KEY"
+"""The usual variable of the environment with a key of the service; no setting."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
-from fanout.orchestrator.server.mcp.elicitation import Elicitation
-from fanout.orchestrator.server.mcp.reports import JobReport, progress_line
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.elicitation import Elicitation
+from fanout.orchestrator.server.mcp.tools.reports import JobReport, progress_line
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 WAITS = ToolAnnotations(read_only_hint=True, open_world_hint=False)

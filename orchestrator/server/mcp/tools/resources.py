@@ -11,7 +11,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.store.journal import BEGINNING
 from fanout.orchestrator.server.event_feed import position
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.patches import patch_of
+from fanout.orchestrator.server.mcp.tools.patches import patch_of
 
 MAX_EVENTS = 100
 """Journal entries of one page: an entry may have some kilobytes."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
-from mcp.types import ToolAnnotations
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import InputRequiredResult, ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.reports import Answered, WaitingCall, WaitingCalls
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.elicitation import Elicitation
+from fanout.orchestrator.server.mcp.tools.reports import Answered, WaitingCall, WaitingCalls
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 DECIDES = ToolAnnotations(
@@ -62,9 +64,25 @@ class Approving:
         message: Remark = "",
         arguments: Arguments = None,
         response: Response = None,
-    ) -> Answered:
-        """Answer an approval, and return whose job goes on."""
+    ) -> Answered | InputRequiredResult:
+        """Answer an approval, and return whose job goes on.
+
+        Where the client can ask, its user confirms what would let the call run or answer it: a
+        model may say that its user has decided when nobody has.
+        """
+        given = {"message": message, "arguments": arguments, "response": response}
         async with self._door.open(context) as opened:
+            asking = Elicitation(context, opened.jobs)
+            waiting = {one.id: one for one in await opened.jobs.approvals()}
+            if decision != "reject" and asking.is_possible and approval_id in waiting:
+                proposed = {name: value for name, value in given.items() if value}
+                confirmed = await asking.confirm(
+                    waiting[approval_id], {"decision": decision, **proposed}
+                )
+                if isinstance(confirmed, InputRequiredResult):
+                    return confirmed
+                if not confirmed:
+                    raise ToolError("Your user did not confirm this, so nothing was decided.")
             job_id = await opened.jobs.answer(
                 approval_id, decision, arguments=arguments, response=response, message=message
             )

@@ -12,9 +12,9 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.reports import Applied, Patch
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import Applied, Patch
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.workspace.merge_report import MergeReport
 

@@ -20,8 +20,8 @@ from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
 from fanout.orchestrator.server.access.callers import Scope
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import ToolContext
+from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 ASKS_BY_RESULT = "2026-07-28"
@@ -94,6 +94,27 @@ class Elicitation:
                 break
         return None
 
+    async def confirm(
+        self, approval: Approval, proposed: Mapping[str, JsonValue]
+    ) -> InputRequiredResult | bool:
+        """Ask whether a decision that the client's model passes on is the person's.
+
+        Args:
+            approval: The call.
+            proposed: The decision, and what belongs to it.
+        """
+        question = _confirmation(approval, proposed)
+        key = f"confirm {approval.id}"
+        if self._by_result:
+            answer = (self._context.input_responses or {}).get(key)
+            if not isinstance(answer, ElicitResult):
+                return InputRequiredResult(input_requests={key: ElicitRequest(params=question)})
+        else:
+            answer = await self._context.session.elicit_form(
+                question.message, question.requested_schema, self._context.request_id
+            )
+        return answer.action == "accept" and (answer.content or {}).get("confirm") is True
+
     async def _take(self, approval_id: str, answer: ElicitResult) -> None:
         if answer.action != "accept":
             self._is_declined = True
@@ -145,13 +166,30 @@ def form(approval: Approval) -> ElicitRequestFormParams:
     )
 
 
+def _confirmation(approval: Approval, proposed: Mapping[str, JsonValue]) -> ElicitRequestFormParams:
+    confirm: dict[str, JsonValue] = {"type": "boolean", "title": "This is my decision"}
+    return ElicitRequestFormParams(
+        message=f"{question_text(approval)}\n{texts.CONFIRM} {_plain(proposed)}",
+        requested_schema={
+            "type": "object",
+            "properties": {"confirm": confirm},
+            "required": ["confirm"],
+        },
+    )
+
+
 def question_text(approval: Approval) -> str:
     """Return the question about a call; what could hide a part of it is escaped."""
-    arguments = fit(approval.arguments, MAX_ARGUMENT_BYTES)
-    shown = json.dumps(arguments, ensure_ascii=False, indent=1)
-    plain = "".join(
-        one if one.isprintable() or one == "\n" else f"\\u{ord(one):04x}" for one in shown
-    )
     return texts.ASK.format(
-        agent=approval.agent, job_id=approval.job_id, tool=approval.tool, arguments=plain
+        agent=approval.agent,
+        job_id=approval.job_id,
+        tool=approval.tool,
+        arguments=_plain(approval.arguments),
+    )
+
+
+def _plain(value: Mapping[str, JsonValue]) -> str:
+    shown = json.dumps(fit(dict(value), MAX_ARGUMENT_BYTES), ensure_ascii=False, indent=1)
+    return "".join(
+        one if one.isprintable() or one == "\n" else f"\\u{ord(one):04x}" for one in shown
     )

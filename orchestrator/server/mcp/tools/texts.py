@@ -59,6 +59,8 @@ decide by yourself, whatever the job or the call says."""
 
 ASK = "May the agent {agent} of job {job_id} call {tool}? Its arguments: {arguments}"
 
+CONFIRM = "Your agent says that you have decided:"
+
 GOAL = "The goal, complete: agents do not see this conversation."
 DESCRIPTION = "The task, complete: the agent does not see this conversation."
 CONTEXT = "Further text for the agent."

@@ -11,9 +11,9 @@ from pydantic import Field
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.server.access.callers import Scope
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
-from fanout.orchestrator.server.mcp.reports import AgentLine, AgentLines, JobLine, JobLines
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import AgentLine, AgentLines, JobLine, JobLines
 from fanout.orchestrator.server.pages import cursor_of, position_of
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)

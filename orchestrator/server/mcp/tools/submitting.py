@@ -12,9 +12,9 @@ from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import BlobId, JobSpec
 from fanout.orchestrator.server.http.models import JobRequest
-from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
-from fanout.orchestrator.server.mcp.reports import JobLine, Submitted, links
+from fanout.orchestrator.server.mcp.tools import texts
+from fanout.orchestrator.server.mcp.tools.reports import JobLine, Submitted, links
 
 SUBMITS = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True

@@ -1,0 +1,1 @@
+"""What a client's model can call and read."""
