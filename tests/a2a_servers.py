@@ -37,6 +37,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 START_SECONDS = 20.0
 PATCH = b"""\
@@ -101,6 +102,15 @@ class Scripted(AgentExecutor):
             question = updater.new_agent_message([Part(text="Which colour?")])
             await updater.requires_input(question)
             return
+        if word == "confirm":
+            call = {"id": "call-7", "name": "adk_request_confirmation", "args": {"what": "pay"}}
+            question = updater.new_agent_message([Part(text="May I?"), new_data_part(call)])
+            await updater.requires_input(question)
+            return
+        if word == "link":
+            urls = f"{self._service.url}/files/linked.txt", "http://127.0.0.1:9/other.txt"
+            links = [Part(url=url, filename=url.rpartition("/")[2]) for url in urls]
+            await updater.add_artifact(links, name="result")
         if word == "fail":
             await updater.failed(updater.new_agent_message([Part(text="I could not.")]))
             return
@@ -176,7 +186,12 @@ def remote_service(
     handler = DefaultRequestHandler(
         agent_executor=Scripted(service), task_store=InMemoryTaskStore(), agent_card=card
     )
+
+    async def linked(_: Request) -> Response:
+        return PlainTextResponse("[linked]," * 50_000)
+
     routes = [
+        Route("/files/linked.txt", linked),
         *create_agent_card_routes(card),
         *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
         *create_rest_routes(handler),

@@ -18,6 +18,9 @@ MAX_VALUES = 300_000
 RECEIVED_ANSWERS = 32
 """How many answers of full size one connection may receive: an endless stream ends."""
 
+NO_JSON = "fanout.no_json"
+"""The extension of a request whose answer is not parsed, so that its values are not counted."""
+
 _ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
@@ -53,7 +56,9 @@ class OneOrigin(httpx.AsyncBaseTransport):
             raise AgentFailed("The remote agent sent a compressed answer, which was not asked for.")
         is_stream = "text/event-stream" in response.headers.get("content-type", "")
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - an async transport
-        response.stream = _Bounded(response.stream, self, is_stream=is_stream)
+        response.stream = _Bounded(
+            response.stream, self, is_stream=is_stream, is_json=NO_JSON not in request.extensions
+        )
         return response
 
     def count(self, size: int, values: int, received: int) -> None:
@@ -90,11 +95,17 @@ class OneOrigin(httpx.AsyncBaseTransport):
 
 class _Bounded(httpx.AsyncByteStream):
     def __init__(
-        self, inner: httpx.AsyncByteStream, counter: OneOrigin, *, is_stream: bool
+        self,
+        inner: httpx.AsyncByteStream,
+        counter: OneOrigin,
+        *,
+        is_stream: bool,
+        is_json: bool,
     ) -> None:
         self._inner = inner
         self._counter = counter
         self._is_stream = is_stream
+        self._signs = (b",", b"[", b"{") if is_json else ()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = values = 0
@@ -103,7 +114,7 @@ class _Bounded(httpx.AsyncByteStream):
             if len(newest) < len(chunk):
                 size = values = 0
             size += len(newest)
-            values += newest.count(b",") + newest.count(b"[") + newest.count(b"{")
+            values += sum(map(newest.count, self._signs))
             self._counter.count(size, values, len(chunk))
             yield chunk
 

@@ -44,7 +44,7 @@ from fanout.orchestrator.jobs.failures import (
     JobFailure,
     RemoteAgentUnavailable,
 )
-from fanout.orchestrator.remote_agents.bounded_http import OneOrigin, origin_of
+from fanout.orchestrator.remote_agents.bounded_http import NO_JSON, OneOrigin, origin_of
 
 BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
 """What is spoken; gRPC has a port of its own, so it is never at the card's origin."""
@@ -61,11 +61,15 @@ class RemoteConnection:
     Args:
         card: The agent's card.
         client: The SDK's client.
+        http: The HTTP client that it uses.
+        url: Where the agent is.
     """
 
-    def __init__(self, card: AgentCard, client: Client) -> None:
+    def __init__(self, card: AgentCard, client: Client, http: httpx.AsyncClient, url: str) -> None:
         self.card = card
         self._client = client
+        self._http = http
+        self._origin = origin_of(url)
 
     @property
     def streams(self) -> bool:
@@ -115,6 +119,15 @@ class RemoteConnection:
             async for update in self._client.subscribe(SubscribeToTaskRequest(id=task_id)):
                 yield update
 
+    async def fetch(self, url: str) -> bytes | None:
+        """Return a file of the agent; None if it is not at the agent's origin."""
+        if origin_of(url) != self._origin:
+            return None
+        with _failures():
+            response = await self._http.get(url, extensions={NO_JSON: True})
+            response.raise_for_status()
+            return response.content
+
     async def cancel(self, task_id: str) -> None:
         """Ask the agent to stop working on a task; one that has ended stays as it is."""
         with _failures(), contextlib.suppress(TaskNotCancelableError, TaskNotFoundError):
@@ -156,7 +169,7 @@ async def connect(
             polling=True,
             supported_protocol_bindings=list(BINDINGS),
         )
-        yield RemoteConnection(card, ClientFactory(config).create(card))
+        yield RemoteConnection(card, ClientFactory(config).create(card), http, definition.url)
 
 
 def _headers(definition: RemoteAgentDefinition, secrets: Mapping[str, SecretStr]) -> dict[str, str]:

@@ -165,7 +165,10 @@ async def _invalid(request: Request, failure: Exception) -> JSONResponse:
 def invalid(failure: RequestValidationError | ValidationError) -> Problem:
     """Return what is wrong with a request, without the values: they may be prompts or keys."""
     errors = [
-        {"at": ".".join(map(str, filter(_is_shown, one["loc"]))), "problem": one["msg"]}
+        {
+            "at": ".".join(map(str, filter(_is_shown, one["loc"]))),
+            "problem": one["msg"].removeprefix("Value error, "),
+        }
         for one in failure.errors()
     ]
     detail = f"{errors[0]['at']}: {errors[0]['problem']}." if errors else "The request is invalid."

@@ -18,6 +18,7 @@ from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import Access, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
@@ -98,7 +99,9 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
     told = settings.notifications
     if told.base_url is None:
         told = told.model_copy(update={"base_url": api.public_url})
-    notifications = make_notifications(client, client.notifications, told)
+    notifications = make_notifications(
+        client, client.notifications, told, {push.KIND: push.PushMessages(client)}
+    )
     service = Service(
         client,
         EventFeed(client),

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent, PinnedHttp
 from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
 from tests.https_host import PrivateAuthority
@@ -126,12 +128,33 @@ async def test_a_receiver_on_the_public_internet_is_accepted(url: str) -> None:
 
 async def test_only_what_the_operator_names_may_be_private_and_without_tls() -> None:
     names = Names(["10.0.0.1"])
-    receivers = Receivers(["hooks.inside", "exact.inside:8080"], names)
-    for url in ("http://hooks.inside:1234/", "https://HOOKS.inside/", "http://exact.inside:8080/"):
+    allowed = ("hooks.inside", "exact.inside:8080", "[::1]:80", "fd00::1")
+    settings = NotificationSettings.model_validate({"allowed_hosts": allowed})
+    receivers = Receivers(settings.allowed_hosts, names)
+    for url in (
+        "http://[::1]/",
+        "http://[fd00::1]:9/",
+        "http://hooks.inside:1234/",
+        "https://HOOKS.inside/",
+        "http://exact.inside:8080/",
+    ):
         await receivers.check(url)
-    for url in ("http://exact.inside/", "https://exact.inside/", "http://below.hooks.inside/"):
+    for url in (
+        "http://[::1]:81/",
+        "http://exact.inside/",
+        "https://exact.inside/",
+        "http://below.hooks.inside/",
+    ):
         with pytest.raises(UrlRefused):
             await receivers.check(url)
+
+
+@pytest.mark.parametrize(
+    "entry", ["https://a.inside", "a b", "a/b", "*.inside", "", "0x7f.1", "a:b"]
+)
+def test_a_host_that_could_not_match_is_no_setting(entry: str) -> None:
+    with pytest.raises(ValidationError, match="host or host:port"):
+        NotificationSettings.model_validate({"allowed_hosts": [entry]})
 
 
 async def test_a_name_that_moves_into_the_private_network_after_the_check_is_not_reached() -> None:

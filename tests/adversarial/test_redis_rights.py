@@ -29,6 +29,7 @@ from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder, file_of, journal, parked
+from tests.served import ServerProcess, make_key
 from tests.services import REPOSITORY, Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -151,6 +152,7 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
     assert refusals(server) == []
 
 
+APPROVED = {"decision": "approve"}
 ACTS = {
     "fanout-client": [
         "BRPOP fanout:queue:fanout 1",
@@ -178,7 +180,13 @@ ACTS = {
         "SET fanout:login:1 x",
         "XTRIM fanout:audit MAXLEN 0",
     ],
-    "fanout-server": ["INCR fanout:fence", "RPOP fanout:queue:fanout", "KEYS *", "SET other x"],
+    "fanout-server": [
+        "INCR fanout:fence",
+        "PSUBSCRIBE *",
+        "RPOP fanout:queue:fanout",
+        "KEYS *",
+        "SET other x",
+    ],
     "fanout-worker": ["SET other x", "KEYS *", "FLUSHALL", "CONFIG GET *", "ACL LIST", "EVAL 1 0"],
     "fanout-dashboard": [
         "HGETALL fanout:job:1",
@@ -248,6 +256,37 @@ async def test_the_service_has_all_rights_that_its_keys_sessions_and_audit_log_n
         await stores.audit.append(AuditEntry(action="a", outcome="done"))
         assert len((await stores.audit.page()).items) == 1
 
+    assert refusals(server) == []
+
+
+@pytest.mark.slow
+async def test_a_server_does_its_work_with_its_own_user_and_redis_refuses_nothing(
+    place: Installation, server: GuardedRedis
+) -> None:
+    place.start_worker()
+    place.environment["FANOUT_REDIS_URL"] = url(server, "fanout-server")
+    serving = ServerProcess(place)
+    serving.start()
+    async with serving.client(await make_key(place, "ann", owner="*")) as http:
+        body = {"description": "quick", "agent": "guarded"}
+        job_id = (await http.post("/v1/jobs", json=body)).json()["id"]
+        while not (asked := (await http.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        statuses = [
+            (await http.post(f"/v1/jobs/{job_id}:tell", json={"text": "hello"})).status_code,
+            (await http.post(f"/v1/approvals/{asked[0]['id']}", json=APPROVED)).status_code,
+        ]
+        ended = (await http.get(f"/v1/jobs/{job_id}?wait=60")).json()
+        async with http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
+            events = [line async for line in response.aiter_lines()]
+        paths = ("/readyz", "/v1/jobs", "/v1/audit", f"/v1/jobs/{job_id}/patch")
+        statuses += [(await http.get(path)).status_code for path in paths]
+        statuses.append((await http.post(f"/v1/jobs/{job_id}:retry")).status_code)
+    serving.stop()
+
+    assert ended["state"] == "succeeded", ended
+    assert '"succeeded"' in "".join(events)
+    assert statuses == [204, 200, 200, 200, 200, 200, 201]
     assert refusals(server) == []
 
 

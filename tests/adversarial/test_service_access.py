@@ -241,6 +241,20 @@ async def test_one_who_logs_others_in_or_leads_them_away_fails(site):
     assert "script-src" not in shown.headers["content-security-policy"]
 
 
+async def test_a_session_ends_when_its_browser_logs_in_again(site):
+    here = site()
+    await logged_in(here)
+    earlier = here.http.cookies["fanout_session"]
+
+    await logged_in(here)
+    later = here.http.cookies["fanout_session"]
+    here.http.cookies.clear()
+    stolen = await here.http.get("/v1/jobs", headers={"Cookie": f"fanout_session={earlier}"})
+
+    assert later != earlier
+    assert stolen.status_code == 401
+
+
 async def test_of_two_who_open_a_link_at_once_one_is_logged_in(site):
     here = site()
     link = await here.access.login_link(HERE)

@@ -21,7 +21,7 @@ SECRETS = {"FANOUT_USER": "1:1", "FLOWER_BASIC_AUTH": "u:p"} | {
 def test_what_is_published_is_published_on_loopback():
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
 
-    assert len(ports) == 2
+    assert len(ports) == 3
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 

@@ -18,12 +18,14 @@ from fanout.orchestrator.configuration.agent_definitions import load_agent_defin
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.server.notifications.hook_events import HookEvent
 from tests.architecture.sources import REPOSITORY
 from tests.documentation.blocks import CHECKED, RUN, SHOWN, Block, blocks, code_spans, pages
 from tests.documentation.commands import complaint, fanout_commands, groups
 
 MOST_README_LINES = 120
 OF_COMPOSE = set(re.findall(r"FANOUT_\w+", (REPOSITORY / "docker-compose.yml").read_text()))
+OF_HOOKS = set(HookEvent("finished", "id", "root", "agent", "failed").variables())
 
 
 def of(language: str) -> list[Block]:
@@ -89,7 +91,7 @@ def test_every_target_of_make_exists():
 
 def test_every_setting_that_is_named_exists():
     """A name that ends with an ellipsis is the beginning of some."""
-    known = setting_names() | OF_COMPOSE | {KEY_VARIABLE}
+    known = setting_names() | OF_COMPOSE | OF_HOOKS | {KEY_VARIABLE}
     unknown = [
         f"{page.name}: {name}"
         for page in pages()

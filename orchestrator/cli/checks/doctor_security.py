@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from fanout.orchestrator.cli.checks.doctor_checks import Check
 from fanout.orchestrator.cli.checks.security_files import file_security
 from fanout.orchestrator.cli.checks.security_redis import is_loopback, redis_security
+from fanout.orchestrator.cli.checks.security_service import service_security
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
@@ -55,6 +56,7 @@ async def security_checks() -> list[Check]:
         redis = await redis_security(str(settings.redis_url))
     return [
         *redis,
+        *await service_security(settings),
         *await _workers(settings),
         *_agents(settings),
         _engine(os.environ.get("DOCKER_HOST", "")),

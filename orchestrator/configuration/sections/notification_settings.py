@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from fanout.orchestrator.public_addresses import parse_address, parse_host
+
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 def _web_address(text: str) -> str:
@@ -29,7 +34,15 @@ def _signs(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _host(text: str) -> str:
+    match = _HOST.fullmatch(text)
+    if parse_address(text) is None and (match is None or parse_host(match["host"]) is None):
+        raise ValueError("has to be a host or host:port, such as hooks.internal")
+    return text.lower()
+
+
 WebAddress = Annotated[str, AfterValidator(_web_address)]
+ReceiverHost = Annotated[str, AfterValidator(_host)]
 
 
 class NotificationSettings(BaseModel):
@@ -44,7 +57,7 @@ class NotificationSettings(BaseModel):
     secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None
     """Signs the webhooks of `fanout submit --webhook`: `whsec_` and 24 to 64 random bytes in
     base64. Those that are registered over HTTP bring their own."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[ReceiverHost, ...] = ()
     """JSON: hosts, or `host:port`, of receivers in one's own network. They may have any address
     and port, and be notified without TLS; all others have to be on the public internet."""
     base_url: WebAddress | None = None

@@ -58,7 +58,7 @@ def card(
         supported_interfaces=_interfaces(f"{base_url}{path}"),
         capabilities=AgentCapabilities(
             streaming=True,
-            push_notifications=False,
+            push_notifications=True,
             extended_agent_card=True,
             extensions=[
                 AgentExtension(

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -26,6 +26,7 @@ from a2a.types import (
     ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
+    Message,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
@@ -35,7 +36,6 @@ from a2a.types import (
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     UnsupportedOperationError,
 )
@@ -45,9 +45,11 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a import cards
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
 from fanout.orchestrator.server.a2a.errors import protocol_errors
+from fanout.orchestrator.server.a2a.push import PushConfigs
 from fanout.orchestrator.server.a2a.received import messages
 from fanout.orchestrator.server.a2a.received.chains import place_of
 from fanout.orchestrator.server.a2a.received.decisions import answers_in, give
+from fanout.orchestrator.server.a2a.received.files import files_of
 from fanout.orchestrator.server.a2a.shown import lists
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
 from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
@@ -57,9 +59,9 @@ from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
+FILES_FIRST = "Files are sent with the first message of a context, and beside no fanout.snapshot."
 DISCONNECT_SECONDS = 5.0
 """How often it is looked whether a client that waits for an answer is still there."""
-NO_PUSH = "Subscribe to the task, or register a webhook of the service."
 
 
 P = ParamSpec("P")
@@ -162,33 +164,37 @@ class JobRequestHandler(RequestHandler):
         base_url = context.state[BASE_URL]
         return cards.card(jobs.definitions, base_url, context.state.get(AGENT), details=True)
 
+    @_answered
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse."""
-        del params, context
-        raise PushNotificationNotSupportedError(NO_PUSH)
+    ) -> TaskPushNotificationConfig:
+        """Have a URL told of what happens to a task."""
+        return await self._push(context).create(params.task_id, params)
 
+    @_answered
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
-    ) -> NoReturn:
-        """Refuse."""
-        del params, context
-        raise PushNotificationNotSupportedError(NO_PUSH)
+    ) -> TaskPushNotificationConfig:
+        """Return who is told, without secrets."""
+        return await self._push(context).get(params.task_id, params.id)
 
+    @_answered
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refuse."""
-        del params, context
-        raise PushNotificationNotSupportedError(NO_PUSH)
+        """Return all who are told: a task has few."""
+        configs = await self._push(context).all(params.task_id)
+        return ListTaskPushNotificationConfigsResponse(configs=configs)
 
+    @_answered
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refuse."""
-        del params, context
-        raise PushNotificationNotSupportedError(NO_PUSH)
+        """Tell nobody there any more."""
+        await self._push(context).delete(params.task_id, params.id)
+
+    def _push(self, context: ServerCallContext) -> PushConfigs:
+        return PushConfigs(self._view(context).jobs, self._service.notifications.subscriptions)
 
     def _view(self, context: ServerCallContext) -> TaskView:
         jobs = OwnedJobs(self._service.client, context.state[CALLER], self._service.audit)
@@ -201,18 +207,36 @@ class JobRequestHandler(RequestHandler):
         """Do what a message asks for, and return its task as it is then."""
         length = _history_length(params.configuration)
         _check_output_modes(params.configuration)
-        if params.configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError(NO_PUSH)
+        push = self._push(context)
+        config = params.configuration.task_push_notification_config
+        if config.url:
+            await push.check(config)
+        task_id = await self._done(params, context, view)
+        if config.url:
+            await push.create(task_id, config)
+        return await view.snapshot(task_id, length)
+
+    async def _done(
+        self, params: SendMessageRequest, context: ServerCallContext, view: TaskView
+    ) -> str:
+        """Do what a message asks for, and return the id of its task."""
         if params.message.task_id:
-            return await self._told(params, view, length)
+            await self._tell(params.message, view)
+            return params.message.task_id
         job_id = messages.task_id_of(view.jobs.caller, params.message)
         if await self._is_repeated(params, view.jobs, job_id):
-            return await view.snapshot(job_id, length)
+            return job_id
         place = await place_of(view.jobs, params.message, job_id, context.state.get(AGENT))
         metadata = MessageToDict(params.metadata)
         spec = messages.specification(job_id, params.message, metadata, place)
+        files = files_of(params.message)
+        if files and (spec.continues or spec.snapshot):
+            raise InvalidParamsError(FILES_FIRST)
+        if files:
+            stored = await self._service.uploads.files(view.jobs, files)
+            spec = spec.model_copy(update={"snapshot": stored.snapshot})
         await view.jobs.submit_many([spec])
-        return await view.snapshot(job_id, length)
+        return job_id
 
     async def _is_repeated(self, params: SendMessageRequest, jobs: OwnedJobs, job_id: str) -> bool:
         """Return whether the same message was sent before.
@@ -225,29 +249,25 @@ class JobRequestHandler(RequestHandler):
             raise InvalidParamsError("This messageId was used for another message: use a new one.")
         return bool(found)
 
-    async def _told(
-        self, params: SendMessageRequest, view: TaskView, length: int | None
-    ) -> Snapshot:
+    async def _tell(self, message: Message, view: TaskView) -> None:
         """Give the decisions of a message to a task that waits for them, or its text to the agent.
 
         A text is never taken for a decision: the task goes on waiting, and says how to answer.
         """
-        message = params.message
-        start = await view.snapshot(message.task_id, length)
+        start = await view.snapshot(message.task_id, 0)
         if message.context_id and message.context_id != context_of(start.record):
             raise InvalidParamsError("This task belongs to another context.")
         if start.has_ended:
             raise UnsupportedOperationError(
                 f"Task {start.task.id} has ended: go on in its context, without a taskId."
             )
+        if files_of(message):
+            raise InvalidParamsError(FILES_FIRST)
         answers = answers_in(message, start.waiting)
         if answers:
             await give(view.jobs, answers)
-        elif start.waiting:
-            return start
-        else:
+        elif not start.waiting:
             await view.jobs.send(start.task.id, messages.text_of(message))
-        return await view.snapshot(start.task.id, length)
 
 
 def _is_done(start: Snapshot) -> bool:

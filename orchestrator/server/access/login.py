@@ -116,7 +116,7 @@ class Login:
             return _too_many(following, refusal)
         except LedgerUnavailable as failure:
             return _page(following, notice=str(failure), status=503)
-        return await self._entered(caller, await access.sessions.begin(caller), following)
+        return await self._entered(request, caller, await access.sessions.begin(caller), following)
 
     async def _by_link(self, request: Request, token: str, following: str) -> Response:
         access, address = self._access, address_of(request.scope)
@@ -131,9 +131,15 @@ class Login:
             access.attempts.failed(address, token)
             await access.audit.record(None, "login", outcome="wrong link")
             return _page(following, notice=LINK_USED, status=403)
-        return await self._entered(*begun, following)
+        return await self._entered(request, *begun, following)
 
-    async def _entered(self, caller: Caller, cookie: str, following: str) -> Response:
+    async def _entered(
+        self, request: Request, caller: Caller, cookie: str, following: str
+    ) -> Response:
+        """Answer with the new session's cookie; the browser's earlier session ends."""
+        earlier = self._access.sessions.id_of(request.headers.getlist("cookie"))
+        if earlier is not None:
+            await self._access.sessions.end(earlier)
         await self._access.audit.record(caller, "login")
         headers = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return RedirectResponse(following, status_code=HTTPStatus.SEE_OTHER, headers=headers)

@@ -25,6 +25,7 @@ TAGS = {
     "events": "What happens to jobs, as server-sent events that are resumed, and as pages.",
     "approvals": "Calls that wait for a person's decision.",
     "agents": "The agents that jobs may name.",
+    "webhooks": "Who is told what happens to a job.",
     "service": "For those who run the service.",
 }
 SECURITY = {
@@ -41,7 +42,7 @@ PROBLEMS = {
     "400": "The request is damaged.",
     "401": "No credentials, or invalid ones.",
     "403": "The credentials do not permit this.",
-    "404": "It does not exist, or belongs to another owner.",
+    "404": "Something that is named does not exist, or belongs to another owner.",
     "409": "The state does not allow this.",
     "410": "Its files have expired.",
     "413": "The body is too large.",
@@ -138,8 +139,6 @@ def _complete(path: str, operation: dict[str, Any]) -> None:
     if path in PUBLIC:
         operation["security"] = []
         statuses = {"400", "503"}
-    if "{" not in path:
-        statuses -= {"404"}
     responses = operation["responses"]
     responses.pop("422", None)  # FastAPI's own form
     for status in sorted(statuses):

@@ -248,6 +248,7 @@ async def archive(jobs: Jobs, run_id: str, *, changed: bool = False) -> Streamin
 @router.get("/jobs/{job_id}/archive", response_class=Response, responses=ARCHIVE, tags=["jobs"])
 async def job_archive(jobs: Jobs, job_id: str, *, changed: bool = False) -> StreamingResponse:
     """Return the workspace after a job as a tar.gz; with `changed`, only what it has changed."""
+    await job_routes.result(jobs, job_id)
     chunks = await jobs.archive(job_id, changed_only=changed)
     name = f'attachment; filename="{job_id}.tar.gz"'
     return StreamingResponse(

@@ -24,6 +24,10 @@ from fanout.orchestrator.server.notifications.retry_times import next_try
 
 POLL_SECONDS = 0.5
 """Between two looks at an outbox with nothing to send: one command of Redis."""
+PASS_SECONDS = 2.0
+"""Before another process is offered what this one cannot send; a few of its looks at the outbox."""
+OUTAGE_POLL_SECONDS = 2.0
+"""Between two looks while Redis does not answer."""
 MAX_AT_ONCE = 256
 """Messages that one process sends at the same time: 64 hosts that do not answer leave room."""
 GONE = 410
@@ -67,13 +71,14 @@ class Notifier:
         self._jobs = jobs
         self._hook = hook
         self._sending: set[asyncio.Task[None]] = set()
+        self._has_outage = False
 
     async def run(self) -> None:
         """Send until cancelled; what is being sent then is sent again by another process."""
         try:
             while True:
                 if not await self._take():
-                    await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(OUTAGE_POLL_SECONDS if self._has_outage else POLL_SECONDS)
         finally:
             for task in self._sending:
                 task.cancel()
@@ -87,8 +92,11 @@ class Notifier:
         try:
             taken = await self._store.take(room, runs_hook=self._hook is not None)
         except LedgerUnavailable as failure:
-            log.warning("outbox_unavailable", failure=type(failure).__name__)
+            if not self._has_outage:  # once, however long it lasts
+                log.warning("outbox_unavailable", failure=type(failure).__name__)
+            self._has_outage = True
             return False
+        self._has_outage = False
         for each in taken:
             task = asyncio.create_task(self._send(each))
             self._sending.add(task)
@@ -110,7 +118,7 @@ class Notifier:
     async def _try(self, sent: Notification, url: str, kind: str) -> None:
         build = self._builders.get(kind)
         if build is None:
-            await self._again(sent, f"no server here sends {kind}")
+            await self._store.settle(sent, "pass", again_in=PASS_SECONDS)
             return
         try:
             message = await build(sent)

@@ -84,7 +84,7 @@ class Receivers:
     """
 
     def __init__(self, allowed: Collection[str] = (), resolve: Resolve | None = None) -> None:
-        self._allowed = {each.lower() for each in allowed}
+        self._allowed = {each.lower() for each in allowed}  # their form: NotificationSettings
         self._resolve = resolve or Lookup()
 
     def target(self, url: str) -> Target:
@@ -144,7 +144,8 @@ class Receivers:
         return found
 
     def _is_allowed(self, host: str, port: int) -> bool:
-        return host in self._allowed or f"{host}:{port}" in self._allowed
+        name = f"[{host}]" if ":" in host else host
+        return not self._allowed.isdisjoint((host, name, f"{name}:{port}"))
 
 
 def _host(parts: SplitResult) -> str:

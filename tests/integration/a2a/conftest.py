@@ -10,7 +10,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -35,6 +34,7 @@ SCRIPT = (
     ),
     conversation("^guarded", shell("echo ok > ok.txt"), DONE, DONE),
     conversation("^lead", delegates("guarded task", agent="guarded"), DONE, DONE),
+    conversation("^see", shell("find docs -type f"), DONE),
     conversation("^wait", shell("sleep 60"), DONE),
     conversation("^fail", {"raise": "the key is sk-SECRET123"}),
 )
@@ -65,6 +65,7 @@ class Server:
             env={
                 **self.place.environment,
                 "FANOUT_API__KEYS": json.dumps(keys),
+                "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["127.0.0.1"]',
                 **self.environment,
             },
             cwd=REPOSITORY,
@@ -106,11 +107,6 @@ class Server:
             yield await create_client(self.url, config)
 
 
-def go_of(folder: Path) -> Path:
-    """The file for which the task `hold` waits."""
-    return folder / "go"
-
-
 def headers(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {KEYS[name]}"}
 
@@ -138,9 +134,7 @@ def place(install_for_module: Installer) -> Installation:
     agents.mkdir()
     (agents / "guarded.yaml").write_text(GUARDED)
     (agents / "lead.yaml").write_text(LEAD)
-    hold = shell(f"until [ -e {go_of(install_for_module.folder)} ]; do sleep 0.1; done")
-    script = (*SCRIPT, conversation("^hold", hold, DONE))
-    made = install_for_module(*script, FANOUT_AGENTS_DIR=str(agents))
+    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
     made.start_worker()
     return made
 

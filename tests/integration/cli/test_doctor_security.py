@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
@@ -135,3 +136,21 @@ async def test_it_is_content_with_a_closed_redis(
     of_redis = {name: check["status"] for name, check in found.items() if "redis" in name}
     assert of_redis == dict.fromkeys(of_redis, "ok")
     assert "redis default user" not in of_redis
+
+
+async def test_it_names_keys_that_nobody_uses_and_an_address_without_https(
+    fanout: Fanout, ledger_url: str
+) -> None:
+    async with open_access_stores(ledger_url, Keys().prefix) as stores:
+        for name, owner in (("old", "old"), ("ops", "*")):
+            given = {"owner": owner, "tenant": "default", "created_by": "test"}
+            _, record = await stores.keys.create(name, ["read"], **given)
+            if name == "old":
+                await stores.redis.hset(Keys().api_key(record.id), "created_at", "1")
+
+    found = findings(fanout, FANOUT_API__HOST="0.0.0.0")  # noqa: S104 - what is found
+
+    assert found["service address"]["status"] == "warn"
+    assert "https" in found["service address"]["advice"]
+    assert found["service keys"]["found"] == "2, 1 of them for everybody's jobs"
+    assert found["service keys unused"]["found"] == "1 not used for 90 days: old"

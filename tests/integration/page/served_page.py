@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -117,7 +118,9 @@ class PageServer:
     def __init__(self, redis_url: str, folder: Path, **environment: str) -> None:
         self._redis_url = redis_url
         self._folder = folder
-        self._environment = environment
+        state = {"FANOUT_REDIS_URL": redis_url, "FANOUT_STATE_DIR": str(folder / "state")}
+        path = {"PYTHONPATH": str(REPOSITORY)}
+        self._environment = {**os.environ, **path, **state, **environment}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._opened = AsyncExitStack()
@@ -128,10 +131,9 @@ class PageServer:
 
     def __enter__(self) -> Self:
         state = self._folder / "state"
-        given = {"FANOUT_REDIS_URL": self._redis_url, "FANOUT_STATE_DIR": str(state)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fanout", "serve", "--port", "0"],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **given, **self._environment},
+            env=self._environment,
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
@@ -154,6 +156,14 @@ class PageServer:
     def call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run something in the hands' loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
+
+    def fanout(self, *arguments: str) -> Any:
+        """Run a command and return the JSON that it prints."""
+        command = [sys.executable, "-m", "fanout", *arguments]
+        done = subprocess.run(
+            command, env=self._environment, cwd=REPOSITORY, check=True, capture_output=True
+        )
+        return json.loads(done.stdout)
 
     def _said(self, what: str) -> str:
         assert self._process.stderr is not None

@@ -51,7 +51,7 @@ def patch(path: str, before: str, after: str) -> str:
 
 
 def changed_bundle(path: str = "bakery/prices.py", after: str = AFTER) -> bytes:
-    long = "\n".join(f"line {number}: {'x' * (number % 60)}" for number in range(100_000))
+    long = "\n".join(f"line {number}: {'x' * (number % 20)}" for number in range(100_000))
     files = [
         {"path": path, "change": "modified", "lines_added": 3, "lines_removed": 3}
         | {"before": "before", "after": "after"},

@@ -15,6 +15,7 @@ import pytest
 from fanout.orchestrator.server.access.standing import CHECK_SECONDS
 from tests.forked import ForkedProcess
 from tests.integration.scripts import conversation, says
+from tests.issuer import AUDIENCE, running_issuer
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer
 
@@ -133,7 +134,7 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
     found = re.search(r"http://\S+/login\?token=\S+", servers[0].log.read_text())
     assert found
     async with httpx2.AsyncClient(base_url=servers[0].url) as browser:
-        page = await browser.get("/", headers={"Accept": "text/html"})
+        page = await browser.get("/docs", headers={"Accept": "text/html"})
         opened = await browser.get(found[0], headers={"Sec-Fetch-Site": "none"})
         who = (await browser.get("/session")).json()
         forged = await browser.post("/v1/jobs", json={"description": "x"})
@@ -149,7 +150,7 @@ async def test_the_link_of_a_server_logs_one_browser_in_and_the_log_has_no_key(
         ]
         await stranger.get("/v1/jobs", headers={"X-API-Key": key})
 
-    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/")
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/docs")
     assert (opened.status_code, again.status_code) == (303, 403)
     assert (who["owner"], who["tenant"]) == ("*", "*")
     assert (forged.status_code, posted.status_code) == (403, 201)
@@ -164,3 +165,22 @@ def test_a_public_address_is_refused_without_a_key_with_exit_code_4(place: Insta
 
     assert code == 4
     assert "fanout keys create" in text
+
+
+async def test_a_token_of_an_issuer_submits_jobs_of_its_own_subject(place: Installation):
+    with running_issuer() as issuer:
+        settings = {"ISSUER": issuer.url, "AUDIENCE": AUDIENCE, "TENANT_CLAIM": "org"}
+        server = ServerProcess(
+            place, settings={f"FANOUT_API__OIDC__{name}": value for name, value in settings.items()}
+        )
+        server.start()
+        key = server.client(await make_key(place, "key", "read", owner="ann", tenant="blue"))
+        token = server.client(issuer.token(org="blue"))
+        other = server.client(issuer.token(org="green"))
+        async with token, other, key:
+            job_id = (await token.post("/v1/jobs", json={"description": "x"})).json()["id"]
+            seen = [await http.get(f"/v1/jobs/{job_id}") for http in (token, key, other)]
+        server.stop()
+
+    assert [one.status_code for one in seen] == [200, 200, 404]
+    assert (seen[0].json()["owner"], seen[0].json()["tenant"]) == ("ann", "blue")

@@ -17,11 +17,13 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobError
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.notifications.subscription import Notification, Subscription
 from fanout.orchestrator.server.notifications import retry_times
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.messages import (
     Message,
+    MessageBuilder,
     WebhookMessages,
     new_secret,
 )
@@ -47,7 +49,9 @@ def webhook(host: Receiver, name: str = "hook", **fields: Any) -> Subscription:
 
 
 @asynccontextmanager
-async def notifying(client: JobClient, hook: Hook | None = None) -> AsyncIterator[None]:
+async def notifying(
+    client: JobClient, hook: Hook | None = None, *, pushes: bool = True
+) -> AsyncIterator[None]:
     async def push(sent: Notification) -> Message:
         assert sent.subscription is not None
         secret = sent.subscription.secret
@@ -55,7 +59,11 @@ async def notifying(client: JobClient, hook: Hook | None = None) -> AsyncIterato
         return Message(b"{}", {"X-Token": secret.get_secret_value(), "X-What": sent.what})
 
     http = PinnedHttp(RECEIVERS)
-    builders = {"webhook": WebhookMessages(client, "https://fanout.example"), "a2a_push": push}
+    builders: dict[str, MessageBuilder] = {
+        "webhook": WebhookMessages(client, "https://fanout.example")
+    }
+    if pushes:
+        builders["a2a_push"] = push
     notifier = Notifier(client.notifications, http, builders, jobs=client, hook=hook)
     task = asyncio.create_task(notifier.run())
     yield
@@ -142,6 +150,31 @@ async def test_a_failed_delivery_is_repeated_with_its_id_and_another_kind_has_it
     assert {(one.headers["x-token"], one.headers["x-what"]) for one in other.requests} == {
         ("t", "queued"), ("t", "cancelled")
     }  # fmt: skip
+
+
+async def test_what_a_process_cannot_send_is_left_to_one_that_can(
+    hand: Hand, client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.orchestrator.server.notifications.notifier.PASS_SECONDS", 0.01)
+    spec = make_spec()
+    passed = 0
+    settle = NotificationStore.settle
+
+    async def counted(*given: Any, **named: Any) -> bool:
+        nonlocal passed
+        passed += given[2] == "pass"
+        return await settle(*given, **named)
+
+    monkeypatch.setattr(NotificationStore, "settle", counted)
+    async with receiver() as host, asyncio.timeout(30):
+        push = webhook(host, "push", kind="a2a_push", secret="t")
+        await client.notifications.register(spec.id, push)
+        await cancelled_job(hand, spec)
+        async with notifying(client, pushes=False):
+            while passed <= retry_times.MAX_TRIES:  # noqa: ASYNC110 - a count has no event
+                await asyncio.sleep(0.01)
+        async with notifying(client):
+            await host.wait_for(1)
 
 
 async def test_a_receiver_that_is_gone_is_asked_once_and_one_that_always_fails_is_given_up(

@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client.notification_reader import NotificationReader
 from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.notifier import notifier_process, start_notifier
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.server.notifications.service import make_notifications
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand, hand
 from tests.integration.jobs.test_notifications import lapse
 from tests.integration.server.test_notifier import webhook
-from tests.receiver import receiver
+from tests.receiver import answer, receiver
+from tests.services import RedisProcess
 
 __all__ = ["hand"]
 
@@ -75,3 +81,40 @@ async def test_a_killed_process_leaves_its_deliveries_to_the_next_and_runs_no_ho
 
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+async def test_a_killed_redis_keeps_what_is_to_be_told(tmp_path: Path) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisProcess(folder)
+    server.start()
+    notifications = NotificationSettings(allowed_hosts=("127.0.0.1",))
+    spec = make_spec()
+    try:
+        async with (
+            receiver(answer(500)) as host,
+            asyncio.timeout(50),
+            NotificationReader(server.url) as reader,
+            connect(server.url) as redis,
+        ):
+            service = make_notifications(reader, reader.notifications, notifications)
+            await reader.notifications.register(spec.id, webhook(host))
+            ledger = Ledger(redis, Keys())
+            await ledger.submit([spec])
+            await ledger.cancel(spec.id)
+            server.kill()
+            task = asyncio.create_task(service.run())  # while there is none
+            server.start()
+            await host.wait_for(1)
+            while not await redis.exists("fanout:notify:receivers"):  # noqa: ASYNC110 - as below
+                await asyncio.sleep(0.05)
+            server.kill()
+            server.start()
+            await lapse(redis, "127.0.0.1")
+            await host.wait_for(2)
+            while not await reader.notifications.is_idle():  # noqa: ASYNC110 - Redis has no event
+                await asyncio.sleep(0.05)
+            await cancel_and_wait(task)
+    finally:
+        server.stop()
+    assert len({request.headers["webhook-id"] for request in host.requests}) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from a2a.types import Message, Part, Role, StreamResponse
+from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
@@ -170,6 +171,34 @@ async def test_a_person_answers_its_question_and_a_follow_up_keeps_the_conversat
     assert answer.task_id == first.task_id != later.task_id
     assert answer.context_id == later.context_id != ""
     assert followed.success
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_a_call_that_it_asks_to_confirm_is_decided_not_answered(place, service, decision):
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("confirm it", agent="remote"))
+        (approval,) = await parked(client, job_id)
+        assert approval.decisions == ("approve", "reject")
+        assert '"what": "pay"' in str(approval.arguments["question"])
+        await client.answer(approval.id, decision)
+        assert (await client.wait(job_id)).success
+
+    answer = service.messages[-1].parts[1]
+    assert answer.metadata["adk_type"] == "function_response"
+    assert MessageToDict(answer.data) == {
+        "id": "call-7",
+        "name": "adk_request_confirmation",
+        "response": {"confirmed": decision == "approve"},
+    }
+
+
+async def test_files_by_address_are_fetched_from_its_own_origin_only(place, service):
+    async with place.client() as client:
+        result = await client.run(make_spec("link", agent="remote"))
+        notes = await journal(client, result.job_id, EventType.LOG)
+
+    assert [file.path for file in result.files_modified] == ["linked.txt"], result
+    assert "another origin" in str([note.data for note in notes])
 
 
 async def test_a_rejected_answer_is_sent_back_in_the_same_conversation(place, service):

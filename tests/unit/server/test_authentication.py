@@ -63,10 +63,10 @@ async def test_a_key_of_the_configuration_needs_no_redis_record(site):
 async def test_a_browser_is_led_to_the_login_and_a_program_is_not(site):
     here = site()
 
-    page = await here.http.get("/", headers={"Accept": "text/html"})
+    page = await here.http.get("/docs", headers={"Accept": "text/html"})
     program = await here.http.get("/v1/jobs", headers={"Accept": "text/html"})
 
-    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/")
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/docs")
     assert program.status_code == 401
 
 

@@ -43,9 +43,13 @@ class Note(BaseModel):
     is_taken: bool = False
     state: State | None = None
     output: JsonValue = None
-    """The last structured part of the reply."""
+    """The structured part of the reply that is its answer."""
     asked_by: str = ""
     """The id of the agent's message that asks for input."""
+    confirmations: tuple[str, ...] = ()
+    """The ids of the calls that it asks to confirm; a text would not confirm them."""
+    is_confirmed: bool | None = None
+    """The person's decision about the calls of the question before; None: it is a text."""
 
     @property
     def progress(self) -> int:
@@ -121,12 +125,13 @@ class Conversation:
                 turn = replace(turn, reply=text_of(event))
             self._turns[note.turn] = turn
 
-    def begun(self, text: str, messages_read: int) -> Event:
+    def begun(self, text: str, messages_read: int, *, is_confirmed: bool | None = None) -> Event:
         """Return the event of a message that is about to be sent.
 
         Args:
             text: The message.
             messages_read: How many messages to the job it contains, with those before it.
+            is_confirmed: A person's decision about the calls that the agent asks to confirm.
         """
         last = self.last
         number = last.note.turn + 1 if last else 1
@@ -137,6 +142,8 @@ class Conversation:
             task=last.note.task if last and last.asks else "",
             context=last.note.context if last else self._context,
             asked_by=last.note.asked_by if last else "",
+            confirmations=last.note.confirmations if last else (),
+            is_confirmed=is_confirmed,
         )
         metadata = {KEY: note.model_dump(exclude_defaults=True), NUMBER_KEY: messages_read}
         content = types.Content(role="user", parts=[types.Part(text=text)])

@@ -7,6 +7,7 @@ import mimetypes
 import posixpath
 from dataclasses import dataclass
 
+from a2a.helpers import new_data_part
 from a2a.types import Message, Part, Role
 from wcmatch import glob
 
@@ -16,6 +17,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.remote_agents.connection import RemoteConnection
 from fanout.workers.agent.remote.conversation import Turn
+from fanout.workers.agent.remote.reply import CONFIRMATION
 from fanout.workers.sandbox import WORKSPACE, Sandbox
 
 APPROVED = "Yes, approved."
@@ -65,13 +67,26 @@ class SentFiles:
 def message_of(turn: Turn, files: SentFiles) -> Message:
     """Return the message of a turn; a repeated one is the same."""
     note = turn.note
+    asked = note.confirmations if note.is_confirmed is not None else ()
     return Message(
         message_id=note.message,
         task_id=note.task,
         context_id=note.context,
         role=Role.ROLE_USER,
-        parts=[Part(text=turn.text), *files.parts],
+        parts=[
+            Part(text=turn.text),
+            *(_confirmation(call, is_confirmed=bool(note.is_confirmed)) for call in asked),
+            *files.parts,
+        ],
     )
+
+
+def _confirmation(call_id: str, *, is_confirmed: bool) -> Part:
+    """Return the answer to a call that an agent of ADK asks to confirm."""
+    answer = {"id": call_id, "name": CONFIRMATION, "response": {"confirmed": is_confirmed}}
+    part = new_data_part(answer)
+    part.metadata.update({"adk_type": "function_response"})
+    return part
 
 
 async def files_to_send(

@@ -12,7 +12,7 @@ from a2a.types import AgentCard, StreamResponse, Task
 from google.adk.events import Event
 from google.genai import types
 
-from fanout.orchestrator.approvals import ApprovalRequest, fingerprint, parse_policy
+from fanout.orchestrator.approvals import ApprovalAnswer, ApprovalRequest, fingerprint, parse_policy
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema, summary_of
@@ -44,6 +44,7 @@ from fanout.workers.agent.remote.outgoing import (
 from fanout.workers.agent.remote.received_files import put_files
 from fanout.workers.agent.remote.reply import (
     Reply,
+    fitting,
     progress_text,
     question_of,
     reply_of,
@@ -166,7 +167,7 @@ class RemoteAgent:
                 approval = self._approval(turn)
                 if approval.id not in history.answers:
                     return AgentAnswer(approvals=(approval,))
-                await self._begin(conversation, answer_text(history.answers[approval.id]))
+                await self._pass_on(history.answers[approval.id], turn, conversation)
             elif is_rejected:
                 is_rejected = False
                 parts = rejection(history.verifications[-1]).parts or ()
@@ -175,6 +176,15 @@ class RemoteAgent:
                 await self._begin(conversation, "\n\n".join(messages), len(messages))
             else:
                 return await self._answer(turn)
+
+    async def _pass_on(
+        self, answer: ApprovalAnswer, turn: Turn, conversation: Conversation
+    ) -> None:
+        """Begin the turn that answers the question of another one."""
+        is_confirmed = answer.decision == "approve" if turn.note.confirmations else None
+        read = self._journal.messages_read
+        event = conversation.begun(answer_text(answer), read, is_confirmed=is_confirmed)
+        await self._note(conversation, event)
 
     async def _begin(self, conversation: Conversation, text: str, messages: int = 0) -> None:
         """Begin a turn with a text, which holds a number of messages to the job."""
@@ -202,7 +212,7 @@ class RemoteAgent:
             raise AgentFailed("The remote agent answered with neither a task nor a message.")
         asked_by = turn.note.asked_by
         task = await stopped_task(remote, turn.note.task, self._show, asked_by=asked_by)
-        await self._end(turn, conversation, task)
+        await self._end(turn, conversation, remote, task)
 
     @staticmethod
     async def _is_awaited(turn: Turn, remote: RemoteConnection) -> bool:
@@ -228,7 +238,7 @@ class RemoteAgent:
             async for update in remote.send(message_of(turn, files), left):
                 if update.HasField("message"):
                     reply = reply_of_message(update.message)
-                    await self._take(turn, conversation, reply, "completed")
+                    await self._take(turn, conversation, remote, reply, "completed")
                     return
                 if not is_taken:
                     is_taken = True
@@ -238,28 +248,43 @@ class RemoteAgent:
             if not is_taken:  # sent again by the next attempt, under the same id
                 raise
 
-    async def _end(self, turn: Turn, conversation: Conversation, task: Task) -> None:
+    async def _end(
+        self, turn: Turn, conversation: Conversation, remote: RemoteConnection, task: Task
+    ) -> None:
         """Take what a task holds whose work has stopped."""
         state = STATES[task.status.state]
         if state in QUESTIONS:
-            asked_by = task.status.message.message_id
-            event = conversation.ended(turn, question_of(task), state=state, asked_by=asked_by)
+            question = question_of(task)
+            said = {
+                "asked_by": task.status.message.message_id,
+                "confirmations": question.confirmations,
+            }
+            event = conversation.ended(turn, question.text, state=state, **said)
             await self._note(conversation, event)
         else:
-            await self._take(turn, conversation, reply_of(task), state)
+            await self._take(turn, conversation, remote, reply_of(task), state)
 
-    async def _take(self, turn: Turn, conversation: Conversation, reply: Reply, state: str) -> None:
+    async def _take(
+        self,
+        turn: Turn,
+        conversation: Conversation,
+        remote: RemoteConnection,
+        reply: Reply,
+        state: str,
+    ) -> None:
         """Put the files of a reply into the workspace, then end its turn.
 
         Raises:
             AgentFailed: A file or a patch is refused.
         """
-        await self._put_files(reply)
+        await self._put_files(reply, remote)
         text = reply.text or _named(reply)
-        event = conversation.ended(turn, text, state=state, output=reply.output)
+        output = await asyncio.to_thread(fitting, self._schema, reply.outputs)
+        event = conversation.ended(turn, text, state=state, output=output)
         await self._note(conversation, event)
 
-    async def _put_files(self, reply: Reply) -> None:
+    async def _put_files(self, reply: Reply, remote: RemoteConnection) -> None:
+        await self._fetch_links(reply, remote)
         guarded = FILE_TOOLS & parse_policy(self._spec.interrupt_on).keys()
         if (reply.files or reply.patches) and guarded:
             raise InvalidJob(
@@ -273,10 +298,31 @@ class RemoteAgent:
             )
         await put_files(self._sandbox, reply.patches, reply.files)
 
+    async def _fetch_links(self, reply: Reply, remote: RemoteConnection) -> None:
+        """Fetch the files of a reply that are given by their addresses at the agent's own origin.
+
+        Raises:
+            AgentFailed: They are too large together.
+            JobFailure: See `RemoteConnection`.
+        """
+        left = self._remote.max_bytes
+        for link in reply.links:
+            content = await remote.fetch(link.url)
+            if content is None:
+                reply.ignored.append("a file at another origin, which is not called")
+                continue
+            left -= len(content)
+            if left < 0:
+                raise AgentFailed(
+                    "The remote agent links to files of more than "
+                    f"{self._remote.max_bytes:,} bytes; a2a.max_bytes of its definition gives more."
+                )
+            reply.add_file(link.name, link.media_type, content)
+
     async def _fetch_lost_files(self, remote: RemoteConnection, turns: Sequence[Turn]) -> None:
         """Put files into the workspace again that were lost with an earlier host."""
         for turn in turns:
-            await self._put_files(reply_of(await remote.task(turn.note.task)))
+            await self._put_files(reply_of(await remote.task(turn.note.task)), remote)
 
     async def _note_files(self, files: SentFiles) -> None:
         if files.parts or files.not_accepted:
@@ -298,7 +344,7 @@ class RemoteAgent:
             call_id=turn.note.message,
             tool=ASK_PERSON,
             arguments={"question": turn.reply},
-            decisions=("approve", "reject", "respond"),
+            decisions=("approve", "reject", *(() if turn.note.confirmations else ("respond",))),
             sha256=fingerprint(ASK_PERSON, arguments),
         )
         return waiting_approval(self._spec.id, turn.note.message, request)

@@ -1,23 +1,37 @@
 """What a remote agent has answered: texts, structured parts, files and patches.
 
-All of it is data of a stranger. Nothing in it is followed: an address of a file is not fetched.
+All of it is data of a stranger. An address of a file is followed at the agent's own origin only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from a2a.types import Message, Part, StreamResponse, Task
 from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
+from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.workers.agent.remote.received_files import ReceivedFile
 
 MAX_TEXT_CHARACTERS = 200_000
 """Of a reply: some fifty thousand tokens, more than another model would read of it."""
+CONFIRMATION = "adk_request_confirmation"
+"""The function by which agents of ADK, and fanout's own service, ask for a confirmation."""
 PATCH_TYPES = frozenset({"text/x-diff", "text/x-patch", "text/diff", "application/x-patch"})
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file that is given by its address."""
+
+    url: str
+    name: str
+    media_type: str
 
 
 @dataclass
@@ -25,12 +39,20 @@ class Reply:
     """What a message or the artifacts of a task hold."""
 
     texts: list[str] = field(default_factory=list)
-    output: JsonValue = None
-    """The last structured part."""
+    outputs: list[JsonValue] = field(default_factory=list)
+    """The structured parts."""
     files: list[ReceivedFile] = field(default_factory=list)
     patches: list[bytes] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     """What could not be taken, and why; no content."""
+
+    @property
+    def confirmations(self) -> tuple[str, ...]:
+        """The ids of the calls for which an agent of ADK asks a confirmation."""
+        calls = (one for one in self.outputs if isinstance(one, dict))
+        named = (one.get("id") for one in calls if one.get("name") == CONFIRMATION)
+        return tuple(one for one in named if isinstance(one, str))
 
     @property
     def text(self) -> str:
@@ -49,20 +71,20 @@ class Reply:
         for part in parts:
             kind = part.WhichOneof("content")
             if kind == "data":
-                self.output = MessageToDict(part.data)
+                self.outputs.append(MessageToDict(part.data))
             elif kind == "url":
-                self.ignored.append("a file by its address, which is not fetched")
+                self.links.append(Link(part.url, part.filename or name, part.media_type))
             elif kind == "text" and not part.filename and part.media_type not in PATCH_TYPES:
                 texts.append(part.text)
             elif kind in {"raw", "text"}:
-                self._add_file(part, name)
+                content = part.raw if kind == "raw" else part.text.encode()
+                self.add_file(part.filename or name, part.media_type, content)
         if texts:
             self.texts.append("".join(texts))
 
-    def _add_file(self, part: Part, name: str) -> None:
-        content = part.raw if part.WhichOneof("content") == "raw" else part.text.encode()
-        path = part.filename or name
-        if part.media_type in PATCH_TYPES:
+    def add_file(self, path: str, media_type: str, content: bytes) -> None:
+        """Add a file, or a patch."""
+        if media_type in PATCH_TYPES:
             self.patches.append(content)
         elif path:
             self.files.append(ReceivedFile(path, content))
@@ -82,12 +104,12 @@ def reply_of(task: Task) -> Reply:
     return reply
 
 
-def question_of(task: Task) -> str:
-    """Return what a task asks a person."""
+def question_of(task: Task) -> Reply:
+    """Return what a task asks a person; its structured parts are in its text too."""
     reply = Reply()
     reply.add(task.status.message.parts)
-    shown = [] if reply.output is None else [json.dumps(reply.output)]
-    return "\n\n".join([*filter(None, [reply.text]), *shown])[:MAX_TEXT_CHARACTERS]
+    reply.texts += [json.dumps(one) for one in reply.outputs]
+    return reply
 
 
 def reply_of_message(message: Message) -> Reply:
@@ -105,3 +127,15 @@ def progress_text(update: StreamResponse) -> str:
     elif update.HasField("artifact_update"):
         parts = update.artifact_update.artifact.parts
     return "".join(part.text for part in parts if not part.filename)
+
+
+def fitting(schema: Mapping[str, Any] | None, outputs: Sequence[JsonValue]) -> JsonValue:
+    """Return the last structured part that fits a schema; None if none does, or without a schema.
+
+    It may take seconds, so call it in a thread.
+    """
+    for output in reversed(outputs if schema is not None else ()):
+        with contextlib.suppress(OutputMismatch, ValueError):
+            value: JsonValue = OutputSchema(schema or {}).parse(json.dumps(output))
+            return value
+    return None

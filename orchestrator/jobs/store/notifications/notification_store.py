@@ -29,7 +29,7 @@ HOOK = "!hook"
 HOOK_KEPT_SECONDS = 24 * 3600
 """How long notifications wait for the process that runs the hook while none does."""
 
-Outcome = Literal["done", "retry", "gone", "dead"]
+Outcome = Literal["done", "retry", "pass", "gone", "dead"]
 
 
 class NotificationStore:
@@ -124,8 +124,9 @@ class NotificationStore:
 
         Args:
             sent: The notification.
-            outcome: `done`: delivered; `retry`: to be tried again; `gone`: the receiver wants no
-                more, so its subscription is deleted; `dead`: given up.
+            outcome: `done`: delivered; `retry`: to be tried again; `pass`: left to another process,
+                and no try; `gone`: the receiver wants no more, so its subscription is deleted;
+                `dead`: given up.
             again_in: Seconds until the next try.
             reason: Of one that is given up, for people; nothing that a receiver wrote.
 

@@ -22,7 +22,7 @@ from fanout.orchestrator.server.http.models import JobRequest
 
 MAX_ID_CHARACTERS = 200
 """Of a message's or a context's id, which clients make: several times a UUID."""
-OWN = frozenset({"description", "context", "snapshot", "continues", "at", "idempotency_key"})
+OWN = frozenset({"description", "context", "continues", "at", "idempotency_key"})
 """Fields of a job that a message has in its own form."""
 PREFIX = "fanout."
 """Of metadata that sets a field of the job, as `POST /v1/jobs` names it: `fanout.agent`."""
@@ -117,7 +117,7 @@ def specification(
 def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the job that the metadata sets."""
     fields = texts_in({**metadata, **MessageToDict(message.metadata)}, PREFIX)
-    known = JobRequest.model_fields.keys() - OWN
+    known = (JobRequest.model_fields.keys() & JobSpec.model_fields.keys()) - OWN
     unknown = sorted(fields.keys() - known)
     if unknown:
         raise InvalidParamsError(

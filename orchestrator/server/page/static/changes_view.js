@@ -148,7 +148,7 @@ export function diffList(lines, path, isSplit) {
   list.element.setAttribute("role", "region");
   const longest = lines.reduce((most, line) => Math.max(most, line.text.length), 0);
   const width = Math.min(longest, MAX_CHARACTERS + 40) + 14;
-  list.inner.style.minWidth = isSplit ? "100%" : `${width}ch`;
+  list.inner.style.minWidth = `max(100%, ${isSplit ? 2 * width : width}ch)`;
   list.element.style.height = `${Math.min(items.length * LINE_HEIGHT + 14, 4000)}px`;
   list.items = items;
   return list;

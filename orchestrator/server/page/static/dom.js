@@ -14,7 +14,7 @@ export function h(tag, attributes = {}, ...children) {
     else if (PROPERTIES.has(name)) element[name] = value;
     else setAttribute(element, name, value);
   }
-  element.append(...children.flat().filter((child) => child != null && child !== false).map(node));
+  element.append(...nodes(children));
   return element;
 }
 
@@ -33,8 +33,10 @@ function isOwn(href) {
   return href.startsWith("?") || href.startsWith("#") || /^\/(?![/\\])/.test(href);
 }
 
-function node(child) {
-  return child instanceof Node ? child : document.createTextNode(visible(child));
+// Children may be nodes, texts, lists of them, or nothing (null, undefined, false).
+function nodes(children) {
+  const given = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  return given.map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
 }
 
 // Sets a text if it is another one: an unchanged element costs no layout.
@@ -44,7 +46,7 @@ export function setText(element, text) {
 }
 
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child != null && child !== false).map(node));
+  element.replaceChildren(...nodes(children));
   return element;
 }
 

@@ -157,7 +157,7 @@ const SUMMARIES = {
   log: (data) => (data.stream ? `[${data.stream}] ${data.text}` : data.text),
   message: (data) => data.text,
   verify: (data) => `${data.exit_code === 0 ? "passes" : `fails (${data.exit_code})`}: ${data.command}`,
-  "child.submitted": (data) => `${data.agent}: ${data.description ?? data.task ?? data.id}`,
+  "child.submitted": (data) => `${data.agent} ${data.id}`,
   "child.finished": (data) => `${data.state} ${data.id}`,
   "child.landed": (data) => [data.outcome, data.id, data.reason].filter(Boolean).join(" "),
   "approval.requested": (data) => `${data.tool} ${flat(data.arguments)}`,

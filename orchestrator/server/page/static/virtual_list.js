@@ -54,26 +54,27 @@ export class VirtualList {
     this.inner.style.height = `${this.items.length * height}px`;
     const [begin, end] = this.range();
     const shown = new Set();
-    for (let index = begin; index < end; index += 1) {
-      const item = this.items[index];
-      const key = this.keyOf(item, index);
-      shown.add(key);
-      this.show(key, item, index, height);
-    }
+    for (let index = begin; index < end; index += 1) shown.add(this.keyOf(this.items[index], index));
     for (const [key, row] of this.rows) {
       if (shown.has(key) || row.contains(document.activeElement)) continue;
       row.remove();
       this.rows.delete(key);
     }
+    let place = this.inner.firstElementChild; // the order of rows is also that of reading
+    for (let index = begin; index < end; index += 1) {
+      const row = this.show(this.items[index], index, height);
+      if (row === place) place = place.nextElementSibling;
+      else this.inner.insertBefore(row, place);
+    }
     if (end >= this.items.length) this.onEnd();
   }
 
-  show(key, item, index, height) {
+  show(item, index, height) {
+    const key = this.keyOf(item, index);
     let row = this.rows.get(key);
     if (row === undefined) {
       row = this.make(item);
       this.rows.set(key, row);
-      this.inner.append(row);
     }
     if (row.shownAt !== index * height) {
       row.shownAt = index * height;
@@ -84,8 +85,9 @@ export class VirtualList {
       row.shownIndex = index;
       this.update(row, item, index);
     }
-    const focusable = row.focusable;
+    const { focusable } = row;
     if (focusable) focusable.tabIndex = index === this.active ? 0 : -1;
+    return row;
   }
 
   focus(index) {

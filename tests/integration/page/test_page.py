@@ -1,0 +1,362 @@
+"""The page in a headless Chromium, on a real server, with jobs that were made by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from fanout.orchestrator.jobs.store.journal import EventType
+from tests.conftest import missing
+from tests.integration.page import showcase
+from tests.integration.page.browser import Watched, browser, chromium
+from tests.integration.page.hostile import TEXTS, hostile_jobs
+from tests.integration.page.served_page import PageServer
+from tests.services import RedisProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+
+DESKTOP: Any = {"width": 1280, "height": 800}
+PHONE: Any = {"width": 360, "height": 740}
+TABS = ("journal", "todos", "result", "changes", "approvals", "task")
+FOREIGN = """[...document.querySelectorAll("body *")].filter((element) =>
+  ["SCRIPT", "IFRAME", "IMG", "SVG", "MATH", "BASE", "META", "LINK", "STYLE", "OBJECT", "EMBED"]
+    .includes(element.tagName.toUpperCase())
+  || [...element.attributes].some((one) => /^on|^src|^style$/.test(one.name)
+      && one.ownerElement.closest(".virtual") === null)
+  || (element.href && new URL(element.href).origin !== location.origin)
+).map((element) => element.outerHTML)"""
+"""Elements that the page itself never makes."""
+MIN_CONTRAST = 4.5
+"""WCAG 2 AA, for texts of this size."""
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const found = rgba(getComputedStyle(one).backgroundColor);
+      if (found[3] > 250) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+    if (!own || !element.checkVisibility() || element.closest(":disabled, .sr, dialog")) continue;
+    const [a, b] = [light(rgba(getComputedStyle(element).color)), light(ground(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.className} ${element.textContent.slice(0, 30)} ${ratio}`);
+  }
+  return poor;
+}"""
+
+
+@dataclass
+class Site:
+    """A server with its jobs, and a browser that is logged in."""
+
+    server: PageServer
+    browser: Browser
+    session: Any
+    live: str
+    ended: str
+    others: list[str]
+
+    def visit(self, **options: Any) -> Watched:
+        options = {"viewport": DESKTOP, **options}
+        context: BrowserContext = self.browser.new_context(storage_state=self.session, **options)
+        return Watched(context, self.server.url)
+
+
+@pytest.fixture(scope="module")
+def site(redis_server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if chromium() is None:
+        missing("There is no Chromium: apt-get install chromium.")
+    folder = tmp_path_factory.mktemp("page")
+    url = redis_server.url.replace("/0", "/7")
+    with PageServer(url, folder) as server, browser() as opened:
+        others = server.call(showcase.other_runs(server.hands, 30))
+        ended = server.call(showcase.ended_run(server.hands))
+        live = server.call(showcase.run_of_the_bakery(server.hands))
+        context = opened.new_context()
+        context.new_page().goto(server.login_link)
+        yield Site(server, opened, context.storage_state(), live, ended, others)
+
+
+def titles(page: Page) -> list[str]:
+    return page.locator(".job-row .title").all_text_contents()
+
+
+def test_the_list_is_searched_filtered_and_live(site):
+    watched = site.visit()
+    page = watched.open("", ".job-row .title")
+    expect(page.locator(".count")).to_have_text("32 runs")
+
+    page.fill("input[type=search]", "billing")
+    expect(page.locator(".count")).to_have_text("10 runs")
+    assert all("billing" in title for title in titles(page))
+    page.click(".chips .state-failed")
+    expect(page.locator(".count")).to_have_text("2 runs")
+    assert "q=billing" in page.url
+    assert "state=failed" in page.url
+    page.reload()
+    expect(page.locator(".count")).to_have_text("2 runs")
+    page.go_back()
+    expect(page.locator(".count")).to_have_text("10 runs")
+    page.fill("[aria-label=Label]", "team=none")
+    page.press("[aria-label=Label]", "Enter")
+    expect(page.locator(".empty")).to_contain_text("No job fits")
+
+    page.click("nav a >> text=Runs")
+    expect(page.locator(".count")).to_have_text("32 runs")
+    new = site.server.call(site.server.hands.submit("A job that came later"))
+    expect(page.locator(".job-row .title").first).to_have_text("A job that came later")
+    [claim] = site.server.call(site.server.hands.claim(new))
+    hands = site.server.hands
+    site.server.call(hands.note(new, EventType.LOG, "reads the manual", text="reads the manual"))
+    row = page.locator(".job-row", has_text="A job that came later")
+    expect(row).to_contain_text("reads the manual")
+    site.server.call(hands.finish(claim))
+    expect(row.locator(".state")).to_have_text("succeeded")
+    watched.check()
+
+
+def test_a_job_shows_its_tree_journal_plan_result_and_changes(site):
+    watched = site.visit()
+    page = watched.open(f"?job={site.live}", ".entry")
+    expect(page.locator("[role=treeitem]")).to_have_count(4)
+    expect(page.locator("[role=treeitem]").nth(1)).to_contain_text("tester")
+    expect(page.locator("[role=treeitem]").nth(1)).to_contain_text("5.4K")
+    expect(page.locator("#tab-todos .badge")).to_have_text("1/3")
+    hands = site.server.hands
+    text = "It goes on\nwith a second line"
+    site.server.call(hands.note(site.live, EventType.MODEL_REPLY, text=text))
+    page.click(".entry:has-text('It goes on') .line")
+    expect(page.locator(".entry .body pre").first).to_have_text(text)
+    page.fill("[aria-label='Message to the agent']", "Look at the VAT, too")
+    page.click("button >> text=Tell")
+    expect(page.locator(".entry .what", has_text="Look at the VAT, too")).to_be_visible()
+
+    page.click("#tab-todos")
+    expect(page.locator(".todo-in_progress")).to_contain_text("Mend the sum")
+    page.click("#tab-changes")
+    expect(page.locator(".side")).to_have_count(2)
+    expect(page.locator(".side .del").first).to_contain_text("only the last one counts")
+    expect(page.locator(".side .add").first).to_contain_text("item.count")
+
+    page.click("[role=treeitem] >> nth=1")
+    expect(page.locator("h1")).to_have_text("Find out why test_prices fails")
+    page.click("#tab-result")
+    expect(page.locator(".result")).to_contain_text(showcase.SUMMARY)
+    expect(page.locator(".result")).to_contain_text("13 passed")
+    page.click("#tab-changes")
+    expect(page.locator(".diff .add mark").first).to_be_visible()
+    expect(page.locator(".diff .t-keyword").first).to_be_visible()
+    page.click(".file >> text=large.txt")
+    expect(page.locator(".diff")).to_contain_text("line 3:")
+    page.locator(".diff").evaluate("(element) => { element.scrollTop = element.scrollHeight; }")
+    expect(page.locator(".diff")).to_contain_text("line 99999:")
+    assert page.locator(".diff-row").count() < 200
+    watched.check()
+
+
+def test_jobs_are_submitted_cancelled_and_retried(site):
+    watched = site.visit()
+    page = watched.open("?view=new", "option")
+    page.select_option("select", "tester")
+    page.fill("textarea >> nth=0", "Test it from the browser")
+    page.click("summary >> text=Labels")
+    page.fill("textarea >> nth=2", "from=page")
+    page.click("button >> text=Submit")
+    expect(page.locator(".job-head")).to_contain_text("from=page")
+    job_id = page.url.partition("job=")[2]
+    record = site.server.call(site.server.hands.client.get(job_id))
+    assert (record.agent, record.labels) == ("tester", {"from": "page"})
+
+    page.click("button >> text=Cancel")
+    page.click("dialog button >> text=Let it run")
+    expect(page.locator("dialog")).to_have_count(0)
+    page.click("button >> text=Cancel")
+    page.click("dialog button >> text=Cancel the job")
+    expect(page.locator(".facts .state")).to_have_text("cancelled")
+    page.click("button >> text=Retry")
+    expect(page.locator(".facts .state")).to_have_text("queued")
+    assert job_id not in page.url
+    watched.check()
+
+
+def test_approvals_show_the_exact_call_and_take_every_decision(site):
+    hands = site.server.hands
+    ids = [site.server.call(hands.submit(f"Ask {number}")) for number in range(3)]
+    claims = site.server.call(hands.claim(*ids))
+    watched = site.visit()
+    page = watched.open("?view=approvals", ".card")
+    card = page.locator(".card", has_text="rsync -a dist/ shop.example.com:/srv/prices/")
+    expect(card).to_be_visible()
+    before = int(page.locator("nav .badge").inner_text())
+    command = {"command": "rm -r build\n  && make", "env": {"A": "1"}}
+    for claim in claims:
+        site.server.call(hands.ask(claim, "execute", **command))
+    expect(page.locator("nav .badge")).to_have_text(str(before + 3))
+
+    first, second, third = (
+        page.locator(".card", has=page.locator(f"a[href='?job={job_id}']")) for job_id in ids
+    )
+    expect(first.locator("pre").first).to_have_text(command["command"])
+    first.locator("[aria-label='Message to the agent']").fill("go on")
+    second.locator("button >> text=Edit").click()
+    second.locator("textarea").fill("no JSON")
+    second.locator("button >> text=Send").click()
+    expect(page.locator(".notice.problem")).to_contain_text("JSON object")
+    second.locator("textarea").fill(json.dumps({"command": "make"}))
+    second.locator("button >> text=Send").click()
+    expect(second).to_have_count(0)
+    third.locator("button >> text=Reject").click()
+    expect(third).to_have_count(0)
+    first.locator("button >> text=Approve").click()  # what was typed in it was kept
+    expect(page.locator("nav .badge")).to_have_text(str(before))
+
+    decisions = [answer_of(site, job_id) for job_id in ids]
+    assert [one["decision"] for one in decisions] == ["approve", "edit", "reject"]
+    assert decisions[0]["message"] == "go on"
+    assert decisions[1]["arguments"] == {"command": "make"}
+    assert all(one["person"] for one in decisions)
+    watched.check()
+
+
+def answer_of(site: Site, job_id: str) -> dict[str, Any]:
+    events = site.server.call(site.server.hands.client.read_events(job_id, "0-0", 100))
+    return next(one.data for one in events if one.type is EventType.APPROVAL_RESOLVED)
+
+
+def test_what_a_hostile_model_writes_stays_text(site):
+    running, ended, waiting = site.server.call(hostile_jobs(site.server.hands))
+    watched = site.visit()
+    for job_id in (running, ended, waiting):
+        page = watched.open(f"?job={job_id}", ".entry")
+        page.evaluate("document.querySelectorAll('.entry .line').forEach((one) => one.click())")
+        for tab in TABS[1:]:
+            page.click(f"#tab-{tab}")
+            expect(page.locator(f"#panel-{tab} > *").first).to_be_attached()
+        watched.check()
+    page = watched.open(f"?job={ended}&tab=changes", ".diff")
+    page.evaluate("document.querySelectorAll('.file').forEach((one) => one.click())")
+    expect(page.locator(".diff")).to_contain_text("<script>alert(1)</script>")
+    page = watched.open("?view=approvals", ".card")
+    expect(page.locator(".card h2", has_text="<img src=x onerror=alert(2)>")).to_be_visible()
+    expect(page.locator(".card").first).to_be_visible()
+    page = watched.open("?q=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E&all=1", ".job-row .title")
+    assert page.evaluate(FOREIGN) == []
+    page = watched.open(f"?job={running}&tab=task", ".prose")
+    assert page.evaluate(FOREIGN) == []
+    task = page.locator(".prose").first.inner_text()
+    assert "\u202e" not in task
+    assert "⟨U+202E⟩gnp.exe" in task
+    assert TEXTS[0] in task
+    assert page.evaluate("[({}).polluted, document.querySelectorAll('[action]').length]") == [
+        None,
+        0,
+    ]
+    watched.check()
+
+
+def test_everything_can_be_done_with_the_keyboard(site):
+    watched = site.visit()
+    page = watched.open("", ".job-row .title")
+    keys = page.keyboard
+    keys.press("?")
+    expect(page.locator("dialog")).to_contain_text("Keyboard")
+    keys.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    keys.press("/")
+    keys.type("bakery")
+    expect(page.locator(".count")).to_have_text("1 runs")
+    keys.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SELECT"
+    page.evaluate("document.activeElement.blur()")
+    keys.press("j")
+    outline = "getComputedStyle(document.activeElement, '::after').outlineStyle"
+    assert page.evaluate(outline) == "solid"
+    keys.press("Enter")
+    expect(page.locator("h1")).to_contain_text("bakery")
+    keys.press("4")
+    expect(page.locator("#tab-changes")).to_have_attribute("aria-selected", "true")
+    page.focus("#tab-changes")
+    keys.press("ArrowLeft")
+    expect(page.locator("#tab-result")).to_be_focused()
+    keys.press("Tab")  # from the tabs into the panel or past it, never back into the tabs
+    assert page.evaluate("document.activeElement.role") != "tab"
+    page.evaluate("document.activeElement.blur()")
+    keys.press("j")
+    keys.press("j")
+    keys.press("Enter")
+    expect(page.locator("h1")).to_have_text("Find out why test_prices fails")
+    keys.press("u")
+    expect(page.locator(".count")).to_have_text("1 runs")
+    keys.press("a")
+    expect(page.locator("h1")).to_have_text("Approvals")
+    keys.press("n")
+    expect(page.locator("h1")).to_have_text("New job")
+    seen = set()
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(30):
+        keys.press("Tab")
+        seen.add(page.evaluate("document.activeElement.tagName"))
+    assert {"A", "SELECT", "TEXTAREA", "INPUT", "SUMMARY", "BUTTON"} <= seen
+    watched.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_is_readable_in_both_schemes(site, scheme):
+    addresses = ["", "?view=approvals", "?view=new"]
+    addresses += [f"?job={site.live}&tab={tab}" for tab in TABS]
+    watched = site.visit(viewport=PHONE, color_scheme=scheme, is_mobile=True, has_touch=True)
+    for address in addresses:
+        page = watched.open(address)
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], address
+        assert page.evaluate(CONTRAST) == [], address
+    page.emulate_media(reduced_motion="reduce")
+    animated = "document.getAnimations().length"
+    assert page.evaluate(animated) == 0
+    watched.check()
+
+
+def test_who_is_not_logged_in_sees_nothing_and_who_may_only_read_changes_nothing(site):
+    stranger = Watched(site.browser.new_context(viewport=DESKTOP), site.server.url)
+    page = stranger.page
+    page.goto(site.server.url)
+    page.click("a >> text=Log in")
+    page.fill("#key", "fo_wrong_key")
+    page.click("button")
+    expect(page.locator("[role=alert]")).to_be_visible()
+    page.fill("#key", reading_key(site))
+    page.click("button")
+    expect(page.locator(".empty")).to_contain_text("no jobs yet")
+    assert page.locator("nav a", has_text="New job").count() == 0
+    page.goto(f"{site.server.url}/?job={site.live}")
+    expect(page.locator("[role=alert]")).to_contain_text("There is no job")
+    page.click("button >> text=Log out")
+    page.wait_for_url(re.compile("/login"))
+    page.goto(f"{site.server.url}/?job={site.live}")
+    expect(page.locator("h1")).to_have_text("You are not logged in")
+    refused = [fault for fault in stranger.faults if "Failed to load resource" not in fault]
+    assert refused == []
+
+
+def reading_key(site: Site) -> str:
+    return site.server.fanout("keys", "create", "reader", "--scope", "read", "--json")["key"]
