@@ -15,13 +15,12 @@ from starlette.routing import BaseRoute
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a.routes import a2a_routes
 from fanout.orchestrator.server.http import (
+    administration,
     approvals,
-    audit,
     changes,
     events,
     health,
     jobs,
-    metrics,
     webhooks,
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
@@ -97,8 +96,17 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    ways = (runs, jobs, changes, snapshots, events, approvals, webhooks, audit, metrics, health)
-    for module in ways:
+    for module in (
+        runs,
+        jobs,
+        changes,
+        snapshots,
+        events,
+        approvals,
+        webhooks,
+        administration,
+        health,
+    ):
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     describe(app)

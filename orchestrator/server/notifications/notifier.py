@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -71,18 +72,26 @@ class Notifier:
         self._jobs = jobs
         self._hook = hook
         self._sending: set[asyncio.Task[None]] = set()
+        self._settled = asyncio.Event()
         self._has_outage = False
 
     async def run(self) -> None:
         """Send until cancelled; what is being sent then is sent again by another process."""
         try:
             while True:
+                self._settled.clear()
                 if not await self._take():
-                    await asyncio.sleep(OUTAGE_POLL_SECONDS if self._has_outage else POLL_SECONDS)
+                    await self._pause(OUTAGE_POLL_SECONDS if self._has_outage else POLL_SECONDS)
         finally:
             for task in self._sending:
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until a message was sent: its receiver has room for another."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
 
     async def _take(self) -> bool:
         """Begin to send what is due, and return whether there may be more."""
@@ -100,8 +109,12 @@ class Notifier:
         for each in taken:
             task = asyncio.create_task(self._send(each))
             self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            task.add_done_callback(self._done)
         return bool(taken)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._settled.set()
 
     async def _send(self, sent: Notification) -> None:
         try:

@@ -94,18 +94,23 @@ async def test_a_job_that_ended_or_waits_before_it_is_subscribed_to_is_not_misse
 ) -> None:
     ended, waiting, queued = await hand.ledger.submit([make_spec(), make_spec(), make_spec()])
     await hand.finish(await hand.claim(ended))
-    claim = await hand.claim(waiting)
-    await hand.ledger.park(waiting, claim.token, [approval(waiting)])
+    below = make_spec(root_id=queued, parent_id=queued, depth=1)
+    await hand.ledger.submit([below])
+    for job_id in (waiting, below.id):
+        claim = await hand.claim(job_id)
+        await hand.ledger.park(job_id, claim.token, [approval(job_id)])
     for job_id in (ended, waiting, queued):
         await store.register(job_id, subscription())
         await store.register(job_id, subscription())  # again: the same
 
     taken = await store.take(20)
 
-    assert {(each.job_id, each.what) for each in taken} == {
-        (ended, "succeeded"), (waiting, "approval")
-    }  # fmt: skip
-    assert len(taken) == 2
+    assert {(each.job_id, each.what, each.source_id) for each in taken} == {
+        (ended, "succeeded", ended),
+        (waiting, "approval", waiting),
+        (queued, "approval", below.id),
+    }
+    assert len(taken) == 3
 
 
 async def test_an_approval_below_a_job_is_notified_to_those_who_watch_the_job_and_to_the_hook(

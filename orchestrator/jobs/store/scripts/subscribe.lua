@@ -9,14 +9,28 @@ local of = key('notify', 'of', job)
 local is_new = redis.call('HEXISTS', of, id) == 0
 if is_new and redis.call('HLEN', of) >= tonumber(ARGV[5]) then return 0 end
 redis.call('HSET', of, id, ARGV[4])
-local known = redis.call('HMGET', key('job', job), 'state', 'approvals')
-if not known[1] then
+local state = redis.call('HGET', key('job', job), 'state')
+if not state then
   redis.call('EXPIRE', of, ARGV[6])
-elseif is_new then
-  local subscription = cjson.decode(ARGV[4])
-  local what = ENDED[known[1]] and known[1] or 'approval'
-  if asks_for(subscription, what) and (what ~= 'approval' or (known[2] or '') ~= '') then
-    enter_outbox(subscription.receiver, job, id, what, job, known[2] or '')
+  return 1
+end
+if not is_new then return 1 end
+local subscription, told = cjson.decode(ARGV[4]), {}
+local function tell(what, source, event)
+  if asks_for(subscription, what) then
+    enter_outbox(subscription.receiver, job, id, what, source, event)
+  end
+end
+if ENDED[state] then
+  tell(state, job, '')
+else
+  for _, approval in ipairs(redis.call('ZRANGE', key('approvals'), 0, -1)) do
+    local source = redis.call('HGET', key('approval', approval), 'job')
+    local below = source and (source == job or redis.call('HGET', key('job', source), 'root') == job)
+    if below and not told[source] then
+      told[source] = true
+      tell('approval', source, approval)
+    end
   end
 end
 return 1
