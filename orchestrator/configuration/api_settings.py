@@ -198,7 +198,7 @@ class ApiSettings(_Section):
     max_streams_of_caller: int = Field(default=600, ge=1)
     """Of one caller among them, so that the others get some, too."""
     requests_per_minute: int = Field(default=6000, ge=1)
-    """Of one caller at all servers together: enough for a program that polls a hundred jobs."""
+    """Of one caller at one server process: enough for a program that polls a hundred jobs."""
     failed_logins_per_minute: int = Field(default=20, ge=1)
     """Wrong keys and tokens from one address before it has to wait: a person's typing errors,
     too few to guess with."""

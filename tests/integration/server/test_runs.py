@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import socket
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,6 +42,11 @@ def server(place: Installation) -> Iterator[ServerProcess]:
     process.start()
     yield process
     process.stop()
+
+
+def until_empty(folder: Path) -> None:
+    while os.listdir(folder):  # noqa: PTH208 - it may be removed meanwhile
+        time.sleep(0.1)
 
 
 def zipped(**files: str) -> bytes:
@@ -131,3 +139,25 @@ async def test_a_snapshot_is_its_owners_and_hostile_bodies_are_refused(
     reader = server.client(await make_key(place, "eve", "read"))
     async with reader:
         assert (await reader.post("/v1/snapshots", content=zipped(a="x"))).status_code == 403
+
+
+async def test_a_client_that_disconnects_while_its_repository_is_cloned_leaves_nothing(
+    place: Installation, server: ServerProcess
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        await asyncio.to_thread(server.stop)
+        port = silent.getsockname()[1]
+        server.settings = {"FANOUT_API__GIT_HOSTS": f'["127.0.0.1:{port}"]'}
+        await asyncio.to_thread(server.start)
+        received = place.folder / "state" / "received"
+        async with server.client(await make_key(place, "ann")) as ann:
+            git = {"url": f"https://127.0.0.1:{port}/x.git"}
+            asked = asyncio.create_task(
+                ann.post("/v1/runs", json={"goal": "look", "workspace": {"git": git}})
+            )
+            connection, _ = await asyncio.to_thread(silent.accept)  # Git is there
+            assert len(await asyncio.to_thread(os.listdir, received)) == 1
+            asked.cancel()
+            await asyncio.to_thread(until_empty, received)
+            assert (await ann.get("/v1/runs")).json()["items"] == []
+            connection.close()
