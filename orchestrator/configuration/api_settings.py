@@ -207,6 +207,14 @@ class ApiSettings(_Section):
     trace_url: Address | None = None
     """Where browsers reach the traces; the page links a job to it, with `{trace_id}` replaced by
     the id of its trace: https://traces.example.com/trace/{trace_id}."""
+    grpc_port: int | None = Field(default=None, ge=1, le=65_535)
+    """For A2A over gRPC, with the extra `grpc`. Unset: not served."""
+    grpc_certificate_file: Path | None = None
+    """A PEM file with the certificate of the gRPC port."""
+    grpc_key_file: Path | None = None
+    """A PEM file with its key."""
+    grpc_without_tls: bool = False
+    """Whether other machines may reach the gRPC port without TLS, because a proxy adds it."""
     session_seconds: float = Field(default=12 * 3600, ge=60, le=30 * 86_400)
     """How long a browser stays logged in: a working day."""
     login_link_seconds: float = Field(default=600.0, ge=10, le=600)

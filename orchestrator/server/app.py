@@ -15,18 +15,17 @@ from starlette.routing import BaseRoute
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a.routes import a2a_routes
 from fanout.orchestrator.server.http import (
+    administration,
     approvals,
-    audit,
     changes,
     events,
     health,
     jobs,
-    metrics,
-    runs,
-    snapshots,
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.http.runs import routes as runs
+from fanout.orchestrator.server.http.runs import snapshots
 from fanout.orchestrator.server.http.webhooks import routes as webhooks
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
@@ -105,8 +104,7 @@ def create_app(
         events,
         approvals,
         webhooks,
-        audit,
-        metrics,
+        administration,
         health,
     ):
         app.include_router(module.router)

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.client.job_counts import JobCounts
-from fanout.orchestrator.configuration.api_settings import is_loopback
+from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.server.a2a import push
@@ -87,15 +88,17 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
         await access.check_bind(settings.api.host)
         with _listen(settings.api.host, settings.api.port) as listener:
             url = _url(settings.api.host, listener)
-            server = uvicorn.Server(
-                _configuration(settings, _application(settings, client, access))
-            )
+            app = _application(settings, client, access)
+            server = uvicorn.Server(_configuration(settings, app))
             listening = Listening(url, is_loopback(settings.api.host), access)
-            async with _announced(server, ready, listening):
+            async with (
+                _grpc(settings.api, app.state.service, access, url),
+                _announced(server, ready, listening),
+            ):
                 await server.serve(sockets=[listener])
 
 
-def _application(settings: Settings, client: JobClient, access: Access) -> ASGIApp:
+def _application(settings: Settings, client: JobClient, access: Access) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
     told = settings.notifications
@@ -122,6 +125,35 @@ def _application(settings: Settings, client: JobClient, access: Access) -> ASGIA
         public_url=settings.api.public_url,
         background=[notifications.run],
     )
+
+
+@contextlib.asynccontextmanager
+async def _grpc(
+    settings: ApiSettings, service: Service, access: Access, url: str
+) -> AsyncIterator[None]:
+    """Serve A2A over gRPC too, where that is configured.
+
+    Raises:
+        AddressUnusable: It cannot be served as it is configured.
+    """
+    if settings.grpc_port is None:
+        yield
+        return
+    try:
+        from fanout.orchestrator.server.a2a.grpc_door import (  # noqa: PLC0415 - of an extra
+            GrpcUnusable,
+            grpc_door,
+        )
+    except ImportError:
+        raise AddressUnusable(
+            "A2A over gRPC needs the extra grpc: pip install 'fanout-orchestrator[grpc]'."
+        ) from None
+    try:
+        base_url = settings.public_url or url
+        async with grpc_door(service, access.authenticator, settings, base_url):
+            yield
+    except GrpcUnusable as failure:
+        raise AddressUnusable(str(failure)) from failure
 
 
 def _configuration(settings: Settings, app: ASGIApp) -> uvicorn.Config:

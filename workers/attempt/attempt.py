@@ -9,7 +9,12 @@ from typing import Any
 
 from fanout.orchestrator.cancellation import CANCEL_AGAIN_SECONDS
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
-from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, out_of_time
+from fanout.orchestrator.jobs.failures import (
+    JobCancelled,
+    JobFailure,
+    LedgerUnavailable,
+    out_of_time,
+)
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.attempt.outcome import Outcome
@@ -74,6 +79,12 @@ class Attempt:
         if self.stopped_by is None:  # Celery terminated the task
             self.stopped_by = JobCancelled("The job was terminated.")
         return self.stopped_by
+
+    def is_repeated_after(self, failure: JobFailure | None) -> bool:
+        """Return whether the job is begun again after a failure of this attempt."""
+        if failure is None or isinstance(failure, LedgerUnavailable):
+            return failure is not None
+        return failure.retryable and self.claim.attempt < self.claim.spec.max_attempts
 
     async def _cancel_until_acknowledged(self, work: asyncio.Task[Outcome]) -> None:
         while not (work.done() or self._acknowledged):

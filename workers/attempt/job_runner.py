@@ -171,13 +171,10 @@ class JobRunner:
         The job keeps its slot on this worker during the pause.
         """
         outcome = await self._work(attempt, lease, journal)
-        failure, claim = outcome.failure, attempt.claim
-        is_retried = isinstance(failure, LedgerUnavailable) or (
-            failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
-        )
+        is_retried = attempt.is_repeated_after(outcome.failure)
         if is_retried and attempt.stopped_by is None and lease.is_held:
             try:
-                await asyncio.sleep(retry_pause_seconds(claim.attempt))
+                await asyncio.sleep(retry_pause_seconds(attempt.claim.attempt))
             except asyncio.CancelledError:
                 return replace(outcome, failure=attempt.acknowledge())
         return outcome
@@ -232,7 +229,9 @@ class JobRunner:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
             failure = attempt.stopped_by or _as_failure(error)
-        if failure is not None and not failure.retryable and not _is_passed_on(failure):
+        if failure is not None and not (
+            _is_passed_on(failure) or attempt.is_repeated_after(failure)
+        ):
             await agent.abandon()
         return replace(outcome, failure=failure, usage=agent.usage)
 

@@ -39,7 +39,6 @@ from a2a.utils.errors import (
     TaskNotCancelableError,
     UnsupportedOperationError,
 )
-from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.server.a2a import cards
@@ -52,6 +51,7 @@ from fanout.orchestrator.server.a2a.received.decisions import answers_in, give
 from fanout.orchestrator.server.a2a.received.files import files_of
 from fanout.orchestrator.server.a2a.shown import lists
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
+from fanout.orchestrator.server.a2a.shown.parts import plain
 from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
 from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
 from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
@@ -227,7 +227,7 @@ class JobRequestHandler(RequestHandler):
         if await self._is_repeated(params, view.jobs, job_id):
             return job_id
         place = await place_of(view.jobs, params.message, job_id, context.state.get(AGENT))
-        metadata = MessageToDict(params.metadata)
+        metadata = plain(params.metadata)
         spec = messages.specification(job_id, params.message, metadata, place)
         files = files_of(params.message)
         if files and (spec.continues or spec.snapshot):

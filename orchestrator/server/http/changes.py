@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange, SkippedFile
 from fanout.orchestrator.landing.unmerged import task_conflicts
 from fanout.orchestrator.server.http.jobs import result
-from fanout.orchestrator.server.http.patches import part_of
 from fanout.orchestrator.server.http.requests import Jobs
+from fanout.orchestrator.server.patches import part_of
 from fanout.orchestrator.server.problems import Problem
 
 MAX_PATCH_BYTES = 4 * 1024**2

@@ -20,6 +20,7 @@ from fanout.orchestrator.workspace.layers import PathChange, composed
 from fanout.orchestrator.workspace.rooted import PERMISSION_BITS
 
 _CHUNK_BYTES = 256 * 1024
+"""Compressed at once: so much of a download waits in memory for a slow reader."""
 _QUICK = 1
 """Level of compression: the better ones make one core the limit, not the network."""
 _GZIP = 31

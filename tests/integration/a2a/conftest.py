@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -48,6 +49,12 @@ KEYS = {"ann": "a" * 32, "bob": "b" * 32}
 SCOPES = ["submit", "read", "approve"]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @dataclass
 class Server:
     """`fanout serve` as a process."""
@@ -56,6 +63,7 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     url: str = ""
+    grpc_port: int = field(default_factory=free_port)
     lines: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -66,6 +74,7 @@ class Server:
                 **self.place.environment,
                 "FANOUT_API__KEYS": json.dumps(keys),
                 "FANOUT_NOTIFICATIONS__ALLOWED_HOSTS": '["127.0.0.1"]',
+                "FANOUT_API__GRPC_PORT": str(self.grpc_port),
                 **self.environment,
             },
             cwd=REPOSITORY,
@@ -128,18 +137,21 @@ async def events(stream: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
     return [one async for one in stream]
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = install_for_module.folder / "agents"
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One for all: a worker and a server take seconds to start."""
+    folder = tmp_path_factory.mktemp("a2a")
+    agents = folder / "agents"
     agents.mkdir()
     (agents / "guarded.yaml").write_text(GUARDED)
     (agents / "lead.yaml").write_text(LEAD)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker()
-    return made
+    with ExitStack() as opened:
+        made = Installer(folder, opened)(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+        made.start_worker()
+        yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(place: Installation) -> Iterator[Server]:
     made = Server(place)
     made.start()

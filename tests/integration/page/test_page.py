@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ FOREIGN = """[...document.querySelectorAll("body *")].filter((element) =>
   || (element.href && new URL(element.href).origin !== location.origin)
 ).map((element) => element.outerHTML)"""
 """Elements that the page itself never makes."""
-MIN_CONTRAST = 4.5
-"""WCAG 2 AA, for texts of this size."""
+SHOWN = {"journal": ".entry", "todos": ".todos", "changes": ".side", "?view=approvals": ".card"}
+"""What is there when an address has shown what it is for."""
 CONTRAST = """() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
   const rgba = (colour) => {
@@ -172,18 +173,24 @@ def test_a_job_shows_its_tree_journal_plan_result_and_changes(site):
     watched.check()
 
 
-def test_jobs_are_submitted_cancelled_and_retried(site):
+def test_jobs_are_submitted_cancelled_and_retried(site, tmp_path):
+    (tmp_path / "notes.md").write_text("read me")
+    archive = tmp_path / "workspace.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        made.add(tmp_path / "notes.md", "notes.md")
     watched = site.visit()
     page = watched.open("?view=new", "option")
     page.select_option("select", "tester")
     page.fill("textarea >> nth=0", "Test it from the browser")
     page.click("summary >> text=Labels")
     page.fill("textarea >> nth=2", "from=page")
+    page.set_input_files("input[type=file]", archive)
     page.click("button >> text=Submit")
     expect(page.locator(".job-head")).to_contain_text("from=page")
     job_id = page.url.partition("job=")[2]
     record = site.server.call(site.server.hands.client.get(job_id))
     assert (record.agent, record.labels) == ("tester", {"from": "page"})
+    assert record.snapshot is not None
 
     page.click("button >> text=Cancel")
     page.click("dialog button >> text=Let it run")
@@ -291,6 +298,7 @@ def test_everything_can_be_done_with_the_keyboard(site):
     assert page.evaluate(outline) == "solid"
     keys.press("Enter")
     expect(page.locator("h1")).to_contain_text("bakery")
+    expect(page.locator("[role=treeitem]")).to_have_count(4)
     keys.press("4")
     expect(page.locator("#tab-changes")).to_have_attribute("aria-selected", "true")
     page.focus("#tab-changes")
@@ -325,8 +333,7 @@ def test_it_fits_a_phone_and_is_readable_in_both_schemes(site, scheme):
     watched = site.visit(viewport=PHONE, color_scheme=scheme, is_mobile=True, has_touch=True)
     for address in addresses:
         page = watched.open(address)
-        page.wait_for_load_state("load")
-        page.wait_for_timeout(100)
+        page.wait_for_selector(SHOWN.get(address.rpartition("tab=")[2], "h1"), state="attached")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], address
         assert page.evaluate(CONTRAST) == [], address
     page.emulate_media(reduced_motion="reduce")

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from fanout.orchestrator.server.http.patches import part_of
+from fanout.orchestrator.server.patches import part_of
 
 NAMES = (
     "plain.py",

@@ -9,12 +9,12 @@ from typing import Any
 
 from a2a.types import Message, Part
 from a2a.utils.errors import InvalidParamsError
-from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
 from fanout.orchestrator.server.a2a.shown.approval_requests import CONFIRMATION
 from fanout.orchestrator.server.a2a.shown.hitl_extension import MalformedAnswer, response_in
+from fanout.orchestrator.server.a2a.shown.parts import plain
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 
@@ -85,7 +85,7 @@ async def give(jobs: OwnedJobs, answers: Collection[Answer]) -> None:
 def _confirmations(message: Message) -> Iterator[Answer]:
     for part in message.parts:
         if _is_response(part):
-            data = MessageToDict(part.data)
+            data = plain(part.data)
             if isinstance(data, dict) and data.get("name") == CONFIRMATION:
                 yield _confirmation(data)
 

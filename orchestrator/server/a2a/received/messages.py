@@ -10,12 +10,11 @@ from typing import Any
 
 from a2a.types import Message
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
-from google.protobuf.json_format import MessageToDict
 from pydantic import ValidationError
 
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT
-from fanout.orchestrator.server.a2a.shown.parts import texts_in
+from fanout.orchestrator.server.a2a.shown.parts import plain, texts_in
 from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, DIGEST_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
@@ -116,7 +115,7 @@ def specification(
 
 def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the job that the metadata sets."""
-    fields = texts_in({**metadata, **MessageToDict(message.metadata)}, PREFIX)
+    fields = texts_in({**metadata, **plain(message.metadata)}, PREFIX)
     known = (JobRequest.model_fields.keys() & JobSpec.model_fields.keys()) - OWN
     unknown = sorted(fields.keys() - known)
     if unknown:
@@ -129,7 +128,7 @@ def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _data(message: Message) -> str:
     """Return the data of a message as text for the agent."""
-    found = [MessageToDict(part.data) for part in message.parts if part.HasField("data")]
+    found = [plain(part.data) for part in message.parts if part.HasField("data")]
     return "\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in found)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from a2a.types import Part
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 NANOSECONDS = 1_000_000_000
+EXACT = 2**53
+"""Up to which a floating-point number is the whole number that was sent."""
 
 
 def data_part(data: Any, **metadata: Any) -> Part:
@@ -44,6 +46,26 @@ def time_of(seconds: float) -> Timestamp:
     stamp = Timestamp()
     stamp.FromNanoseconds(round(seconds * 1000) * (NANOSECONDS // 1000))
     return stamp
+
+
+def plain(received: Any) -> Any:
+    """Return structured data of the protocol as JSON has it, whole numbers as such.
+
+    The protocol's types know only floating-point numbers: a `2` arrives as `2.0`.
+
+    Args:
+        received: A `Struct` or a `Value`.
+    """
+    return _with_integers(MessageToDict(received))
+
+
+def _with_integers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_integers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(one) for one in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT
+    return int(value) if is_whole else value
 
 
 def texts_in(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.server.http import jobs as job_routes
 from fanout.orchestrator.server.http.jobs import IdempotencyKey
 from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
-from fanout.orchestrator.server.http.run_models import (
+from fanout.orchestrator.server.http.runs.models import (
     RunLine,
     RunList,
     RunRequest,
@@ -39,6 +39,7 @@ MULTIPART = "multipart/form-data"
 MAX_RUN_BYTES = 2 * 1024**2
 """Of the part `run`: a goal and a context of the largest size."""
 _CHUNK_BYTES = 1024**2
+"""Copied at once of an archive that the body holds: as much as of it lies in memory anyway."""
 _DISCONNECT_SECONDS = 0.5
 """How often it is looked whether a client still waits for a clone."""
 

@@ -1,0 +1,1 @@
+"""The routes of runs, and of the workspaces that they start from."""
