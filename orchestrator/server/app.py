@@ -21,12 +21,12 @@ from fanout.orchestrator.server.http import (
     events,
     health,
     jobs,
-    webhooks,
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.http.runs import routes as runs
 from fanout.orchestrator.server.http.runs import snapshots
+from fanout.orchestrator.server.http.webhooks import routes as webhooks
 from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems

@@ -26,7 +26,7 @@ from fanout.orchestrator.server.http.models import (
     SubmittedJobs,
 )
 from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
+from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
 

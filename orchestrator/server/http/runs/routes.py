@@ -27,7 +27,7 @@ from fanout.orchestrator.server.http.runs.models import (
     RunWorkspace,
     SubmittedRun,
 )
-from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
+from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem, invalid
