@@ -27,7 +27,9 @@ from fanout import JobAgent, JobClient, JobSpec, TaskToolset, create_deep_agent
 from fanout.backends import FilesystemBackend
 import fanout, pathlib
 assert {one.OWN for one in (config, orchestrator, tests, workers)} == {"mine"}
-assert (pathlib.Path(fanout.__file__).parent / "py.typed").is_file()
+home = pathlib.Path(fanout.__file__).parent
+assert (home / "py.typed").is_file()
+assert (home / "orchestrator/server/page/static/main.js").is_file()
 print(JobSpec(agent="tester", description="hello").agent)
 """
 SCRIPT = """
