@@ -133,6 +133,12 @@ def message(text: str, *parts: Part, **fields: Any) -> SendMessageRequest:
     return SendMessageRequest(message=made)
 
 
+def last_state(seen: list[StreamResponse]) -> int:
+    """The state with which a stream ended, which may have come with its first item."""
+    last = seen[-1]
+    return (last.task if last.HasField("task") else last.status_update).status.state
+
+
 async def events(stream: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
     return [one async for one in stream]
 

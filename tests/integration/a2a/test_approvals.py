@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
 from fanout.orchestrator.server.a2a.shown.parts import data_part
-from tests.integration.a2a.conftest import Server, events, message
+from tests.integration.a2a.conftest import Server, events, last_state, message
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -40,7 +40,7 @@ async def asking(client: Client, text: str, agent: str) -> Task:
     request = message(text, metadata={"fanout.agent": agent})
     seen = await events(client.send_message(request))
     task = await client.get_task(GetTaskRequest(id=seen[0].task.id))
-    assert seen[-1].status_update.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert last_state(seen) == TaskState.TASK_STATE_INPUT_REQUIRED
     assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
     return task
 
@@ -51,14 +51,14 @@ async def test_a_text_is_no_approval_and_a_confirmation_is_one(server: Server) -
         call = asked_for(task)[0]
         assert call["args"]["originalFunctionCall"]["name"] == "execute"
         told = await events(client.send_message(message("yes", task_id=task.id)))
-        assert told[-1].task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        assert last_state(told) == TaskState.TASK_STATE_INPUT_REQUIRED
         assert "A text is no approval" in told[-1].task.status.message.parts[0].text
         for wrong in (confirmation("ap_unknown", confirmed=True), confirmation(call["id"])):
             with pytest.raises(InvalidParamsError):
                 await events(client.send_message(message("", wrong, task_id=task.id)))
         given = confirmation(call["id"], confirmed=True)
         seen = await events(client.send_message(message("", given, task_id=task.id)))
-        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+        assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await events(client.send_message(message("", given, task_id=task.id)))
 
@@ -88,4 +88,4 @@ async def test_the_approval_of_a_sub_agent_is_asked_for_and_given_in_its_parents
                 await events(client.send_message(answer, context=HITL))
         answer.message.metadata.update({HITL_URI: payload})
         seen = await events(client.send_message(answer, context=HITL))
-        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+        assert last_state(seen) == TaskState.TASK_STATE_COMPLETED

@@ -14,7 +14,7 @@ from a2a.client.errors import A2AClientError
 from a2a.types import GetTaskRequest, TaskState
 from a2a.utils.errors import TaskNotFoundError
 
-from tests.integration.a2a.conftest import Server, events, headers, message
+from tests.integration.a2a.conftest import Server, events, headers, last_state, message
 from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -34,7 +34,7 @@ async def test_a_task_is_sent_by_grpc_and_seen_over_http_and_needs_a_key(server:
     async with await create_client(card, config) as client, server.client() as over_http:
         request = message("write a note")
         seen = await events(client.send_message(request, context=as_caller("ann")))
-        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+        assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
         wanted = GetTaskRequest(id=seen[0].task.id)
         task = await client.get_task(wanted, context=as_caller("ann"))
         assert task == await over_http.get_task(wanted)

@@ -10,7 +10,7 @@ from a2a.utils.task import validate_page_size
 
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
-from fanout.orchestrator.server.a2a.shown.approval_requests import waiting_below
+from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, waiting_below
 from fanout.orchestrator.server.a2a.shown.conversation import history
 from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, changed_at
 from fanout.orchestrator.server.a2a.shown.task_view import TaskView
@@ -51,22 +51,28 @@ async def tasks(view: TaskView, params: ListTasksRequest) -> ListTasksResponse:
     states = JOB_STATES[params.status] if params.status else None
     wanted = JobFilter(states=states, labels=labels, roots_only=True)
     page = await view.jobs.page(wanted, position, size)
+    approvals = await view.jobs.approvals()
     for record in page.records:
-        await _add(response, view, params, record)
+        ended = record.state.is_terminal
+        waiting = [] if ended else await waiting_below(view.jobs, record, approvals)
+        await _add(response, view, params, record, waiting)
     response.next_page_token = cursor_of(page.next) or ""
     response.total_size = await _count(view, wanted)
     return response
 
 
 async def _add(
-    response: ListTasksResponse, view: TaskView, params: ListTasksRequest, record: JobRecord
+    response: ListTasksResponse,
+    view: TaskView,
+    params: ListTasksRequest,
+    record: JobRecord,
+    waiting: list[Waiting],
 ) -> None:
     after = params.status_timestamp_after
     if params.HasField("status_timestamp_after") and (
         changed_at(record) < after.ToNanoseconds() / NANOSECONDS
     ):
         return
-    waiting = [] if record.state.is_terminal else await waiting_below(view.jobs, record)
     task = await view.listed(record, waiting, artifacts=params.include_artifacts)
     if params.status and task.status.state != params.status:
         return
