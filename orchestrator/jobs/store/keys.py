@@ -66,10 +66,6 @@ class Keys:
         """String: the id of the job that has an idempotency key (`stored.unique_key`)."""
         return f"{self.prefix}:idempotency:{unique_key}"
 
-    def requests(self, caller: str) -> str:
-        """String: when a caller of the service would have an empty account of requests."""
-        return f"{self.prefix}:requests:{caller}"
-
     @property
     def live(self) -> str:
         """Set: the ids of jobs that have not ended."""
