@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
@@ -31,6 +32,8 @@ from fanout.orchestrator.server.mcp.http import mcp_app
 from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
 from fanout.orchestrator.server.problems import add_problems
 
+log = structlog.get_logger(__name__)
+
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -40,6 +43,8 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 """Of all responses, unless one has its own: nothing is kept, framed or guessed."""
+RESTART_SECONDS = 1.0
+"""Before failed work beside the requests begins again: a fault that stays does not fill the log."""
 DESCRIPTION = "Jobs of isolated AI agents: submit, follow, approve, and take their changes."
 
 
@@ -113,6 +118,16 @@ def create_app(
     return app
 
 
+async def _kept_running(work: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Begin work again that has failed: the requests go on meanwhile, and would hide it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("background_work_failed")
+        await asyncio.sleep(RESTART_SECONDS)
+
+
 @contextlib.asynccontextmanager
 async def _lifespan(
     running: contextlib.AbstractAsyncContextManager[None],
@@ -120,7 +135,7 @@ async def _lifespan(
     app: FastAPI,
 ) -> AsyncIterator[None]:
     del app
-    tasks = [asyncio.create_task(one()) for one in background]
+    tasks = [asyncio.create_task(_kept_running(one)) for one in background]
     try:
         async with running:
             yield

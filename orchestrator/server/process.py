@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
             app = _application(settings, client, access)
             server = uvicorn.Server(_configuration(settings, app))
             listening = Listening(url, is_loopback(settings.api.host), access)
+            _end_without_a_signal()
             async with (
                 _grpc(settings.api, app.state.service, access, url),
                 _announced(server, ready, listening),
@@ -188,6 +190,12 @@ def _listen(host: str, port: int) -> socket.socket:
             f"The service cannot listen on {host}:{port} ({error.strerror}): choose another with "
             "--host and --port (0: any free port)."
         ) from error
+
+
+def _end_without_a_signal() -> None:
+    """Have this process end by itself after a signal that uvicorn has obeyed and raises again."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
 
 
 def _url(host: str, listener: socket.socket) -> str:
