@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
 from fanout.orchestrator.jobs.store.access.api_keys import KeyStore
 from fanout.orchestrator.jobs.store.access.audit_stream import AuditStream
 from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions

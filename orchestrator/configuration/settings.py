@@ -31,7 +31,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
@@ -39,6 +38,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
 from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,

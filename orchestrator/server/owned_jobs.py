@@ -19,6 +19,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.job_files import StoredFiles
 from fanout.orchestrator.client.job_pages import JobFilter, JobPage
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownApproval, UnknownJob
@@ -28,7 +29,7 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
 from fanout.orchestrator.jobs.store.stored import owner_key
-from fanout.orchestrator.server.access.callers import EVERYBODY, Caller, NotAllowed, Scope
+from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
 MAX_ID_CHARACTERS = 64

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.client.job_counts import JobCounts
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.server.a2a import push

@@ -6,7 +6,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from fanout.orchestrator.cli.checks.doctor_checks import Check
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, ApiSettings, is_loopback
+from fanout.orchestrator.configuration.sections.api_settings import (
+    EVERYBODY,
+    ApiSettings,
+    is_loopback,
+)
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey

@@ -19,7 +19,7 @@ from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
 from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, KnownCaller
 from fanout.orchestrator.server.a2a.handler import JobRequestHandler

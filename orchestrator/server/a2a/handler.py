@@ -41,6 +41,7 @@ from a2a.utils.errors import (
 )
 
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.server.a2a import cards
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
 from fanout.orchestrator.server.a2a.errors import protocol_errors
@@ -55,7 +56,6 @@ from fanout.orchestrator.server.a2a.shown.parts import plain
 from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
 from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
 from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
-from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import structlog
 
+from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.access.audit_stream import (
     AuditEntry,
     AuditPage,
     AuditStream,
 )
-from fanout.orchestrator.server.access.callers import Caller, Scope
+from fanout.orchestrator.server.access.callers import Caller
 
 MAX_PAGE_ENTRIES = 500
 """Of one page: some 150 kB."""

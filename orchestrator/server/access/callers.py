@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
-EVERYBODY = "*"
-"""As an owner: all owners of the tenant; as a tenant: all tenants. Only by an operator's word."""
-
-
-class Scope(StrEnum):
-    """What a key may be used for."""
-
-    SUBMIT = "submit"
-    """Submit, cancel, retry and message jobs."""
-    READ = "read"
-    """Read jobs, journals, results and changes."""
-    APPROVE = "approve"
-    """Answer approvals."""
-    ADMIN = "admin"
-    """Read the metrics and the audit log."""
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
 
 
 class NotAuthenticated(Exception):

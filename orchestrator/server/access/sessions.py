@@ -6,10 +6,10 @@ import hashlib
 import hmac
 from urllib.parse import quote
 
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, ApiSettings
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, ApiSettings, Scope
 from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
 from fanout.orchestrator.server.access.authenticator import Authenticator
-from fanout.orchestrator.server.access.callers import Caller, Scope
+from fanout.orchestrator.server.access.callers import Caller
 
 COOKIE = "fanout_session"
 HOST_PREFIX = "__Host-"

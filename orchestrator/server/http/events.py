@@ -11,8 +11,8 @@ from fastapi import APIRouter, Header, Query, Response
 from sse_starlette import EventSourceResponse
 
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.store.journal import BEGINNING
-from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.http.models import EventList, JobLine
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.owned_jobs import OwnedJobs

@@ -10,12 +10,8 @@ from typing import Any, Protocol
 from mcp.server.mcpserver import Context
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.server.access.callers import (
-    EVERYBODY,
-    Caller,
-    NotAuthenticated,
-    Scope,
-)
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.mcp.folders import LocalFolders
 from fanout.orchestrator.server.mcp.workspaces import RemoteWorkspaces, Workspaces

@@ -10,13 +10,14 @@ from a2a.utils.errors import InvalidParamsError
 from google.adk.events import Event
 from google.genai import types
 
+from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
 from fanout.orchestrator.server.a2a.received.files import files_of
 from fanout.orchestrator.server.a2a.received.messages import Place, specification, task_id_of
 from fanout.orchestrator.server.a2a.shown.conversation import _fill
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
 from fanout.orchestrator.server.a2a.shown.parts import data_part
-from fanout.orchestrator.server.access.callers import Caller, Scope
+from fanout.orchestrator.server.access.callers import Caller
 
 
 def converted(*parts: types.Part, **fields: Any) -> Message:

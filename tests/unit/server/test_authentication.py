@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, Scope
 from fanout.orchestrator.server.access.assembly import Access
-from fanout.orchestrator.server.access.callers import Caller, NotAllowed, Scope
+from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.access.hosts import PublicWithoutKeys
 
 STATIC = "0123456789abcdef0123456789abcdef"

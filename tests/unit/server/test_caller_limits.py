@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.types import Message
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, Scope
 from fanout.orchestrator.server.access.caller_limits import CallerLimits
-from fanout.orchestrator.server.access.callers import Caller, Scope
+from fanout.orchestrator.server.access.callers import Caller
 
 
 async def test_a_caller_who_asks_too_often_waits_and_others_do_not(site):

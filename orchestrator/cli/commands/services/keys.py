@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.configuration.api_settings import (
+from fanout.orchestrator.configuration.sections.api_settings import (
     EVERYBODY,
     MAX_NAME_CHARACTERS,
     Name,

@@ -6,9 +6,9 @@ from typing import Any
 
 import jwt
 
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, OidcSettings
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, OidcSettings, Scope
 from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
-from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated, Scope
+from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys, UnknownIssuerKey
 
 TOKEN = "token:"  # noqa: S105 - the beginning of an id

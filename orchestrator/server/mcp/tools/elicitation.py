@@ -16,10 +16,10 @@ from mcp_types.version import is_version_at_least
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
+from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
-from fanout.orchestrator.server.access.callers import Scope
 from fanout.orchestrator.server.mcp.doors import ToolContext
 from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
