@@ -419,6 +419,7 @@ def test_only_one_module_starts_git() -> None:
     }
     assert found == {
         "orchestrator/cli/checks/doctor_checks.py",  # looks whether it is installed
+        "workers/agent/remote/received_files.py",  # applies a patch in the job's sandbox
         "workers/sandbox/docker/images/fitness.py",  # says whether an image has it
     }
     assert 'which("git")' in inspect.getsource(doctor_checks)

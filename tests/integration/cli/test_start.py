@@ -84,7 +84,7 @@ def test_every_command_has_its_help_text_in_the_list_and_to_itself(lonely_fanout
         for line in lonely_fanout("--help").out.partition("Commands:\n")[2].splitlines()
     )
 
-    assert set(listed) == {*COMMANDS, "images", "keys"}
+    assert set(listed) == {*COMMANDS, "images", "keys", "mcp"}
     for name, summary in listed.items():
         own = " ".join(lonely_fanout(name, "--help").out.split())
         assert summary.removesuffix("...") in own, name
