@@ -112,6 +112,7 @@ async def test_a_job_works_with_the_tools_that_the_model_calls(agent: Agent) -> 
     assert (result.usage.input_tokens, result.usage.output_tokens) == (300, 30)
 
 
+@pytest.mark.slow
 async def test_an_overloaded_service_is_asked_again_when_it_says(agent: Agent) -> None:
     begun = time.monotonic()
     result = await agent.run(
@@ -127,6 +128,7 @@ async def test_an_overloaded_service_is_asked_again_when_it_says(agent: Agent) -
     assert (result.attempts, result.usage.model_calls) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_a_service_that_stays_down_fails_the_job_after_its_attempts(agent: Agent) -> None:
     result = await agent.run(*[Answer(status=503, headers=AT_ONCE)] * 20, max_attempts=2)
 

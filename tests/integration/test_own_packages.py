@@ -49,7 +49,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["program.py"], id="path"),
+        pytest.param(["program.py"], id="path", marks=pytest.mark.slow),
         pytest.param(["-m", "program"], id="module", marks=pytest.mark.slow),
     ],
 )

@@ -163,6 +163,7 @@ def test_services_that_are_killed_under_a_run_come_back_by_themselves(
     assert files(apart) == WHOLE
 
 
+@pytest.mark.slow
 def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
     child, run_id = started(own)
     others = [own.start("attach", run_id) for _ in range(2)]

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from fanout.orchestrator.client.attachment import NO_REDIS
@@ -28,9 +29,9 @@ LOCAL = {"FANOUT_SANDBOX__PROVIDER": "local"}
 
 
 def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fanout: Fanout):
-    started = lonely_fanout("up", env=LOCAL, timeout=90)
+    started = lonely_fanout("up", "--no-serve", env=LOCAL, timeout=90)
     try:
-        again = lonely_fanout("up", env=LOCAL, timeout=90)
+        again = lonely_fanout("up", "--no-serve", env=LOCAL, timeout=90)
         job_id = lonely_fanout("submit", "x", "--model", "scripted:absent.yaml").out.strip()
         waited = lonely_fanout("wait", job_id, "--timeout", "30", timeout=60)
     finally:
@@ -45,6 +46,29 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
     assert "failed" in waited.out
     assert lonely_fanout("ps").code == 3
     assert StateFolder(lonely_fanout.folder / "state").read_record() is None
+
+
+@pytest.mark.slow
+def test_up_serves_the_page_and_prints_links_that_log_in_once(lonely_fanout: Fanout):
+    env = LOCAL | {"FANOUT_API__PORT": "0"}
+    try:
+        first = lonely_fanout("up", "--json", env=env, timeout=90).json["server"]
+        again = lonely_fanout("up", "--json", env=env, timeout=90).json["server"]
+        with httpx2.Client() as browser:
+            page = browser.get(first["url"])
+            entered = browser.get(first["login"])
+            seen = browser.get(f"{first['url']}/v1/jobs")
+            used = httpx2.get(first["login"])
+    finally:
+        stopped = lonely_fanout("down", timeout=60)
+
+    assert again["url"] == first["url"]
+    assert again["login"] != first["login"]
+    assert (page.status_code, entered.status_code, seen.status_code) == (200, 303, 200)
+    assert used.status_code == 403
+    assert stopped.code == 0
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(first["url"])
 
 
 @pytest.mark.slow

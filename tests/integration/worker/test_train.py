@@ -155,6 +155,7 @@ async def test_eight_green_tasks_cost_one_verification(client: JobClient, projec
     assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
 
 
+@pytest.mark.slow
 async def test_what_breaks_or_conflicts_goes_back_to_its_own_agent(
     client: JobClient, project: Path
 ) -> None:
@@ -189,6 +190,7 @@ async def test_what_stays_out_is_told_with_both_sides(client: JobClient, project
     assert {str(event.data["outcome"]) for event in landed} == {"in", "out"}
 
 
+@pytest.mark.slow
 async def test_a_task_is_sent_back_as_often_as_the_job_says(
     client: JobClient, project: Path
 ) -> None:
