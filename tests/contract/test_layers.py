@@ -189,6 +189,7 @@ chmod 644 kept.txt; echo tail >> edited.txt; mkdir empty
 """
 
 
+@pytest.mark.slow
 async def test_a_chain_of_layers_is_what_each_job_left(place: Place, base: StartFiles) -> None:
     start = base
     for script in (FIRST, SECOND, THIRD):
@@ -312,6 +313,7 @@ async def test_a_hostile_layer_is_refused(place: Place, base: StartFiles, kind: 
             await place.seen(base._replace(layers=(layer,)))
 
 
+@pytest.mark.slow
 async def test_the_deepest_path_that_is_collected_arrives(place: Place) -> None:
     path = "a/" * 256 + "deep"
     start = await place.ran(StartFiles(), f"mkdir -p {path[:-5]}; echo deep > {path}")

@@ -901,6 +901,7 @@ async def test_an_unusable_snapshot_is_refused(bench: Bench, damage: str) -> Non
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.slow
 async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
     limits = LIMITS.model_copy(update={"disk_bytes": 20 * MIB})
     script = "for n in $(seq 100); do head -c 5000000 /dev/urandom > f$n; sleep 0.2; done"
@@ -919,6 +920,7 @@ async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
         assert (await changes_of(sandbox)).files
 
 
+@pytest.mark.slow
 async def test_one_file_may_not_be_bigger_than_the_disk_limit(bench: Bench) -> None:
     async with bench.open(limits=LIMITS.model_copy(update={"disk_bytes": 5 * MIB})) as sandbox:
         result = await sh(sandbox, "head -c 50000000 /dev/zero > big; wc -c < big")

@@ -111,6 +111,7 @@ async def use(provider: DockerProvider, snapshots: SnapshotFolder) -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 async def test_a_remote_engine_works_like_a_local_one(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder, tcp_engine: str
 ) -> None:

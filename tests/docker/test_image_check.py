@@ -48,6 +48,7 @@ async def test_our_image_has_what_jobs_need_and_its_container_is_removed(engine:
     assert await engine.containers([f"{PROBE_LABEL}=fanout/python:latest"]) == []
 
 
+@pytest.mark.slow
 async def test_an_image_without_python_is_told_in_one_sentence_by_the_check_and_by_a_job(
     engine: Engine, provider: DockerProvider, new_image: str, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.docker.conftest import make_sandbox_spec
         ("python", "python python3 git rg gcc make ps pip pytest"),
     ],
 )
+@pytest.mark.slow
 async def test_an_image_has_what_its_readme_says(
     provider: DockerProvider, image: str, programs: str
 ) -> None:

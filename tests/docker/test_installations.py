@@ -57,6 +57,7 @@ def test_doctor_names_what_is_left_and_the_command_that_removes_it(
     assert containers_of(gone) + volumes_of(gone) == []
 
 
+@pytest.mark.slow
 def test_an_installation_with_a_running_container_is_only_removed_by_force(
     gone: str, tmp_path: Path
 ) -> None:

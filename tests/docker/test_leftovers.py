@@ -54,6 +54,7 @@ def of_workers(alive: list[str]) -> Callable[[], Awaitable[list[str]]]:
     return living
 
 
+@pytest.mark.slow
 async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
     make_provider: Callable[..., DockerProvider], engine: Engine
 ) -> None:
@@ -127,6 +128,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     assert stuck not in await names_on(engine, dead.installation)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
     make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ async def test_a_cancelled_caller_leaves_no_container(
         assert await containers_of(engine, spec) == []
 
 
+@pytest.mark.slow
 async def test_the_next_attempt_goes_on_with_the_files_of_the_last(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
 ) -> None:

@@ -200,6 +200,7 @@ async def test_without_a_network_nothing_listens_and_no_variable_names_a_proxy(
             assert await probe(sandbox, "web.example:443") == ["ConnectionRefusedError"]
 
 
+@pytest.mark.slow
 async def test_one_jobs_network_is_no_other_jobs(provider: DockerProvider) -> None:
     async with server(greet) as port, server(greet) as other_port:
         target, other_target = f"127.0.0.1:{port}", f"127.0.0.1:{other_port}"

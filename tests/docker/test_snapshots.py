@@ -98,6 +98,7 @@ async def test_a_damaged_archive_is_refused(
             pass
 
 
+@pytest.mark.slow
 async def test_a_snapshot_is_sent_once_and_never_changed_by_a_job(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
 ) -> None:

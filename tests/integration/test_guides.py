@@ -150,7 +150,7 @@ RESEARCH = "research.py"
 """It needs a model that searches, so it runs with one of a server on this machine."""
 
 
-QUICK = {"custom_tool.py", "subagents.py"}
+QUICK = {"custom_tool.py"}
 
 
 @pytest.mark.parametrize(

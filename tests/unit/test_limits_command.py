@@ -31,5 +31,6 @@ def test_all_limits_are_printed_as_json_with_the_values_in_force(
     assert limits["LIVE_OUTPUT_SECONDS"]["unit"] == "seconds"
 
 
+@pytest.mark.slow
 def test_a_person_gets_a_table() -> None:
     assert "tool_texts.LONGEST_WAIT_SECONDS" in printed()

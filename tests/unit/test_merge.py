@@ -519,6 +519,7 @@ asyncio.run(main())
     }
 
 
+@pytest.mark.slow
 async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
     script = """
 import asyncio, sys

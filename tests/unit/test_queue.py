@@ -87,6 +87,7 @@ def test_a_dashboard_is_shown_id_agent_and_labels_within_bounds() -> None:
     assert len(shown_labels) <= LABEL_CHARACTERS
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_not_there_is_told_without_its_address(ledger: Ledger) -> None:
     await ledger.register(make_worker(), 60)
     await ledger.submit([make_spec()])

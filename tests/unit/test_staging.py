@@ -104,6 +104,7 @@ def killed_at(number: int, *, after: bool) -> None:
     "after",
     [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_a_merge_that_is_killed_at_any_step_is_finished_or_undone(
     tmp_path: Path, *, after: bool
 ) -> None:

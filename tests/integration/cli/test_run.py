@@ -125,6 +125,7 @@ WHOLE = ["kept.txt", "one.txt", "two.txt"]
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
     own: Fanout, number: signal.Signals
 ) -> None:

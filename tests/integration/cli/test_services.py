@@ -141,6 +141,7 @@ def test_two_ups_at_once_start_one_redis(lonely_fanout: Fanout):
     assert '"1 alive"' in workers.out
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_start_is_told_with_its_last_words(lonely_fanout: Fanout):
     bad_agents = lonely_fanout.folder / "agents"
     bad_agents.mkdir()

@@ -124,6 +124,7 @@ def gone(state_folder: str, within: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_adk_run_ends_with_the_coordinators_text(
     environment: dict[str, str], workspace: Path
 ) -> None:
@@ -218,6 +219,7 @@ def embedded_web(embedded: dict[str, str], tmp_path: Path) -> Iterator[AdkServer
         yield server
 
 
+@pytest.mark.slow
 async def test_a_second_message_continues_and_a_reader_that_leaves_stops_nothing(
     api_server: AdkServer, shared_place: Installation, workspace: Path
 ) -> None:

@@ -86,6 +86,7 @@ async def test_a_reader_that_goes_away_in_the_middle_cancels_the_job(
     await ended_before_their_commands(coordination, run, time.monotonic())
 
 
+@pytest.mark.slow
 async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
     coordination: Coordination,
 ) -> None:

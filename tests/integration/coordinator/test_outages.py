@@ -94,6 +94,7 @@ async def test_a_task_waits_through_a_restart_of_redis(
     assert (result["status"], result["merge"]["applied"]) == ("success", ["new.txt"]), result
 
 
+@pytest.mark.slow
 async def test_redis_that_stays_away_is_an_answer_that_names_the_job(
     fragile: tuple[Coordination, Installation], monkeypatch: pytest.MonkeyPatch
 ) -> None:

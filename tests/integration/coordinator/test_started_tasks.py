@@ -120,6 +120,7 @@ async def test_a_started_task_is_checked_waited_for_and_merged(coordination: Coo
     assert (coordination.workspace / "new.txt").read_text() == "new\n"
 
 
+@pytest.mark.slow
 async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coordination) -> None:
     session_id = await coordination.new_session()
     quick, slow = await start(coordination, "run: true", "run: sleep 30", session_id=session_id)

@@ -161,6 +161,7 @@ async def test_tenants_are_served_by_their_weight(place: Installation) -> None:
     assert 28 <= sum(job_id in ids[:50] for job_id in order) <= 32, "30 of 40 is three to one"
 
 
+@pytest.mark.slow
 async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(
     place: Installation,
 ) -> None:

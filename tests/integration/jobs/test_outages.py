@@ -60,6 +60,7 @@ async def until_heard(hand: Hand) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     client: JobClient, hand: Hand, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
             await waiting
 
 
+@pytest.mark.slow
 async def test_an_outage_that_does_not_end_is_told(
     client: JobClient, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_
     assert all(0 < milliseconds <= most * 1000 for milliseconds in found), "nothing stays for ever"
 
 
+@pytest.mark.slow
 async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Redis) -> None:
     limits = gate(redis, tokens_per_minute=1000)
     begun = time.time()

@@ -23,6 +23,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+@pytest.mark.slow
 async def test_parallel_calls_retries_and_usage_go_through(
     serve: Serve,
     streaming: bool,

@@ -187,6 +187,7 @@ async def test_a_waiting_job_is_cancelled_at_once_and_leaves_nothing(place: Inst
                 await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
 async def test_time_spent_waiting_is_not_the_jobs(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)

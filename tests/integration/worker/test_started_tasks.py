@@ -125,6 +125,7 @@ async def result_of(client: JobClient, job_id: str, tool: str) -> dict[str, Any]
     return (await answers(client, job_id, tool))[-1]
 
 
+@pytest.mark.slow
 async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
     place: Installation, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ async def test_a_task_cannot_run_a_command_that_a_person_would_have_to_approve(
     assert "may not run commands by itself" in json.dumps(returned.data)
 
 
+@pytest.mark.slow
 async def test_a_command_that_does_not_end_is_ended_by_the_jobs_time(client: JobClient) -> None:
     result = await client.run(
         make_spec("at once", verify="sleep 600", limits=Limits(timeout_seconds=4))

@@ -146,6 +146,7 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
     assert (await workers_of(client, job_id))[-1].endswith(name_of(newer))
 
 
+@pytest.mark.slow
 async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_that(
     place: Installation, client: JobClient, tmp_path: Path
 ) -> None:
