@@ -32,7 +32,7 @@ from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
-from fanout.orchestrator.jobs.store.service.uploads import Uploads
+from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
@@ -66,7 +66,7 @@ class JobClient(JobReader):
         self.files = JobFiles(
             self._blobs,
             PrivatePlaces(settings.state_dir.expanduser() / "received"),
-            Uploads(self._redis, self._keys),
+            SnapshotOwners(self._redis, self._keys),
             settings.limits.snapshot_bytes,
         )
         self.definitions = definitions

@@ -14,7 +14,7 @@ from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import BlobId
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.service.uploads import Uploads
+from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.exchange.result_archive import ResultArchive
@@ -47,7 +47,7 @@ class JobFiles:
     """
 
     def __init__(
-        self, blobs: BlobStore, places: PrivatePlaces, owners: Uploads, max_bytes: int
+        self, blobs: BlobStore, places: PrivatePlaces, owners: SnapshotOwners, max_bytes: int
     ) -> None:
         self._blobs = blobs
         self._places = places

@@ -127,9 +127,12 @@ class JobReader:
         """Return to whom a job belongs; None when it does not exist."""
         return await self._records.owner_of(job_id)
 
-    async def known_as(self, spec: JobSpec) -> str | None:
-        """Return the id of the job that has a specification's idempotency key; None: no job."""
-        return await self._records.known_as(spec)
+    async def known_as(self, specs: Sequence[JobSpec]) -> Ids:
+        """Return for each specification the id of the job that has its idempotency key, or its own.
+
+        A job that has its own id need not exist.
+        """
+        return await self._records.known_as(specs)
 
     async def records(self, job_ids: Iterable[str]) -> Records:
         """Return the records of those jobs that exist, without the reasons why queued ones wait."""
@@ -314,6 +317,10 @@ class JobReader:
     async def read_events(self, job_id: str, after: str, count: int) -> Events:
         """Return the events of a journal after the id `after`, at most `count`; none of no job."""
         return await self._journal.read(job_id, after, count)
+
+    async def last_event(self, job_id: str) -> JournalEvent | None:
+        """Return the newest event of a journal; None of no job."""
+        return await self._journal.last(job_id)
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

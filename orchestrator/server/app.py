@@ -45,6 +45,18 @@ HEADERS = {
 """Of all responses, unless one has its own: nothing is kept, framed or guessed."""
 RESTART_SECONDS = 1.0
 """Before failed work beside the requests begins again: a fault that stays does not fill the log."""
+ROUTES = (
+    runs,
+    jobs,
+    changes,
+    snapshots,
+    events,
+    approvals,
+    webhooks,
+    administration,
+    health,
+)
+"""The modules with the routes of HTTP; an earlier one wins."""
 DESCRIPTION = "Jobs of isolated AI agents: submit, follow, approve, and take their changes."
 
 
@@ -101,17 +113,7 @@ def create_app(
     )
     app.state.service = service
     add_problems(app)
-    for module in (
-        runs,
-        jobs,
-        changes,
-        snapshots,
-        events,
-        approvals,
-        webhooks,
-        administration,
-        health,
-    ):
+    for module in ROUTES:
         app.include_router(module.router)
     app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
     describe(app)

@@ -104,7 +104,7 @@ class EventFeed:
             LedgerUnavailable: Redis was unavailable for longer than its outages are waited for.
         """
         seen = position(after)
-        async with self._window(job_id, after) as window:
+        async with self._window(job_id, await self._begin(job_id, after)) as window:
             while True:
                 changed = window.changed
                 found = window.after(seen)
@@ -120,6 +120,14 @@ class EventFeed:
                     if window.follower.done():  # the reader knows the job's end already
                         return
                     await changed.wait()
+
+    async def _begin(self, job_id: str, after: str) -> str:
+        """Return where a window begins.
+
+        A reader may name an id that the journal has not reached; others do not wait for that.
+        """
+        last = await self._client.last_event(job_id)
+        return after if last is None else min(after, last.id, key=position)
 
     async def _page(self, job_id: str, seen: Position) -> list[tuple[Position, bytes, bool]]:
         after = f"{seen[0]}-{seen[1]}"

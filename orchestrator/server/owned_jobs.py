@@ -99,18 +99,17 @@ class OwnedJobs:
             UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
         """
         async with self._recorded("job.submit", Scope.SUBMIT) as call:
-            owner, tenant = self.caller.submits_as
             for spec in specs:
                 if spec.continues:
                     await self._check(spec.continues)
-            owned = [spec.model_copy(update={"owner": owner, "tenant": tenant}) for spec in specs]
+            owned = list(map(self._owned, specs))
             await self._check_snapshots(owned)
-            known = await self._client.records(spec.id for spec in owned)
-            if any(not self.caller.owns(record) for record in known):
-                raise KeyReused("A job has this id already: use another one, or none.")
+            known = await self._client.known_as(owned)
+            await self._check_repeated(owned, known)
             ids = await self._client.submit_many([(spec, None) for spec in owned])
             call.target = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
-            await self._check_repeated(owned, ids)
+            if ids != known:  # somebody else used a key between the two steps
+                await self._check_repeated(owned, ids)
         return ids
 
     async def add_snapshot(self, folder: Path) -> StoredFiles:
@@ -121,7 +120,7 @@ class OwnedJobs:
         """
         async with self._recorded("snapshot.add", Scope.SUBMIT) as call:
             stored = await self._client.files.store(folder)
-            await self._client.files.owners.add(owner_key(*self._account), [stored.snapshot])
+            await self._client.files.owners.add(self._owner_key, [stored.snapshot])
             call.target = stored.snapshot
         return stored
 
@@ -140,22 +139,25 @@ class OwnedJobs:
     async def known_as(self, spec: JobSpec) -> JobRecord | None:
         """Return the caller's job that has a specification's idempotency key; None: no job."""
         self.caller.require(Scope.SUBMIT)
-        tenant, owner = self._account
-        owned = spec.model_copy(update={"owner": owner, "tenant": tenant})
-        job_id = await self._client.known_as(owned)
-        return next(iter(await self._client.records([job_id] if job_id else [])), None)
+        known = await self._client.known_as([self._owned(spec)])
+        return next(iter(await self._client.records(known)), None)
+
+    def _owned(self, spec: JobSpec) -> JobSpec:
+        """Return a specification as the caller's."""
+        owner, tenant = self.caller.submits_as
+        return spec.model_copy(update={"owner": owner, "tenant": tenant})
 
     @property
-    def _account(self) -> tuple[str, str]:
+    def _owner_key(self) -> str:
         owner, tenant = self.caller.submits_as
-        return tenant, owner
+        return owner_key(tenant, owner)
 
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
         """Refuse snapshots that the caller has not stored, as if they did not exist."""
         if self.caller.owner == EVERYBODY:
             return
         used = {spec.snapshot for spec in specs if spec.snapshot}
-        for unknown in await self._client.files.owners.missing(owner_key(*self._account), used):
+        for unknown in await self._client.files.owners.missing(self._owner_key, used):
             raise BlobMissing(f"There is no snapshot {unknown}: store it (POST /v1/snapshots).")
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
@@ -164,6 +166,8 @@ class OwnedJobs:
         given = ("agent", "description", "context", "snapshot", "model", "continues", "labels")
         for record in await self._client.records(repeated):
             spec = repeated[record.id]
+            if not self.caller.owns(record):
+                raise KeyReused("A job has this id already: use another one, or none.")
             if any(getattr(record, name) != getattr(spec, name) for name in given):
                 raise KeyReused(
                     f"This idempotency key or id was used for job {record.id}, with another task: "

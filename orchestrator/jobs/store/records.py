@@ -75,12 +75,18 @@ class Records:
         found = zip(ids, await self._hashes(map(self._keys.job, ids)), strict=True)
         return [record_of(job_id, fields) for job_id, fields in found if fields]
 
-    async def known_as(self, spec: JobSpec) -> str | None:
-        """Return the id of the job that has a specification's idempotency key; None: no job."""
-        key = unique_key(spec)
-        with redis_failures():
-            found: Any = await self._redis.get(self._keys.idempotency(key)) if key else None
-        return found or None
+    async def known_as(self, specs: Sequence[JobSpec]) -> list[str]:
+        """Return for each specification the id of the job that has its idempotency key, or its own.
+
+        A job that has its own id need not exist.
+        """
+        keys = {spec.id: key for spec in specs if (key := unique_key(spec))}
+        found: Any = []
+        if keys:
+            with redis_failures():
+                found = await self._redis.mget(map(self._keys.idempotency, keys.values()))
+        known = dict(zip(keys, found, strict=True))
+        return [known.get(spec.id) or spec.id for spec in specs]
 
     async def specification(self, job_id: str) -> JobSpec:
         """Return the complete specification of a job.

@@ -67,8 +67,7 @@ async def submit(
     """Submit a job, or a list of jobs: all of them or none.
 
     With an `Idempotency-Key`, a repeated request returns the same ids; the items of a list have the
-    key with their number, unless they have an `idempotency_key` of their own. A list whose items
-    belong together is a tree if they have the same label.
+    key with their number, unless they have an `idempotency_key` of their own.
     """
     requests = [body] if isinstance(body, JobRequest) else body
     keys = [idempotency_key] * len(requests)

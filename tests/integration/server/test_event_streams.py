@@ -139,6 +139,46 @@ async def test_readers_miss_nothing_while_servers_and_redis_are_killed(
     await two.aclose()
 
 
+async def test_a_reader_that_names_an_id_of_the_future_keeps_no_other_one_waiting(
+    place: Installation, servers: tuple[ServerProcess, ServerProcess]
+) -> None:
+    first, _ = servers
+    async with first.client(await make_key(place, "eve")) as client:
+        job_id = (await client.post("/v1/jobs", json={"description": "wait"})).json()["id"]
+        reader = Reader([client], job_id)
+        future = {"Last-Event-ID": "99999999999999-0"}
+        async with client.stream(
+            "GET", f"/v1/jobs/{job_id}/events", headers=future, timeout=None
+        ) as waiting:
+            assert waiting.status_code == httpx2.codes.OK
+            await anext(waiting.aiter_raw())
+            reading = asyncio.create_task(reader.run())
+            await reader.has(1)
+            await post(client, f"/v1/jobs/{job_id}:tell", 204, {"text": "go on"})
+            await reader.has(2)
+            await post(client, f"/v1/jobs/{job_id}:cancel", 202)
+            await reading
+    assert len(reader.seen) >= 3
+
+
+async def test_a_list_with_a_key_of_another_task_stores_none_of_its_jobs(
+    place: Installation, servers: tuple[ServerProcess, ServerProcess]
+) -> None:
+    first, _ = servers
+    async with first.client(await make_key(place, "joe")) as client:
+        once = {"description": "one", "idempotency_key": "once"}
+        known = await client.post("/v1/jobs", json=once)
+        again = await client.post("/v1/jobs", json=[once])
+        refused = await client.post(
+            "/v1/jobs", json=[{"description": "new"}, once | {"description": "two"}]
+        )
+        stored = (await client.get("/v1/jobs")).json()["items"]
+
+    assert again.json()["job_ids"] == [known.json()["id"]]
+    assert refused.status_code == 409
+    assert [one["id"] for one in stored] == again.json()["job_ids"]
+
+
 async def test_a_server_that_is_asked_to_end_ends_streams_and_serves_what_it_began(
     place: Installation, servers: tuple[ServerProcess, ServerProcess]
 ) -> None:

@@ -1,1 +1,1 @@
-"""What the HTTP service keeps in Redis about requests: whose uploads, and how many."""
+"""What the HTTP service keeps in Redis about files: who has stored which snapshot."""

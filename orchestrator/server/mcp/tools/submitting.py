@@ -22,7 +22,6 @@ SUBMITS = ToolAnnotations(
 CANCELS = ToolAnnotations(
     read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
 )
-GENERAL_PURPOSE = "general-purpose"
 MAX_LEFT_AT_HOME = 20
 """Files that are named: a model only needs to see that there are some."""
 
@@ -69,20 +68,20 @@ class Submitting:
         idempotency_key: IdempotencyKey = None,
     ) -> Submitted:
         """Submit a job of the coordinator, and return its id."""
-        fields = {
-            "description": goal,
-            "agent": None if continues else COORDINATOR,
-            "verify": verify,
-            "model": model,
-            "labels": labels,
-            "limits": timeout_seconds and {"timeout_seconds": timeout_seconds},
-            "continues": continues,
-            "idempotency_key": idempotency_key,
-        }
         if self._door.is_local and not continues:
             workspace = workspace or "."  # as `fanout run`
-        async with self._door.open(context) as opened:
-            return await _submit(opened, fields, workspace)
+        return await self.submit_job(
+            context,
+            description=goal,
+            agent=None if continues else COORDINATOR,
+            workspace=workspace,
+            verify=verify,
+            model=model,
+            labels=labels,
+            timeout_seconds=timeout_seconds,
+            continues=continues,
+            idempotency_key=idempotency_key,
+        )
 
     async def submit_job(
         self,

@@ -20,7 +20,7 @@ REMEMBERED_SECONDS = 90 * 24 * 3600
 """After the owner's last one: longer than snapshots are kept without being used."""
 
 
-class Uploads:
+class SnapshotOwners:
     """The snapshots that each owner has stored.
 
     Every method raises LedgerUnavailable when Redis does not respond.
