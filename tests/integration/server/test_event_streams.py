@@ -151,7 +151,8 @@ async def test_a_reader_that_names_an_id_of_the_future_keeps_no_other_one_waitin
             "GET", f"/v1/jobs/{job_id}/events", headers=future, timeout=None
         ) as waiting:
             assert waiting.status_code == httpx2.codes.OK
-            await anext(waiting.aiter_raw())
+            chunks = waiting.aiter_raw()  # kept: a stream ends with its iterator
+            await anext(chunks)
             for _ in range(5):  # meanwhile the server follows the job for it
                 await client.get(f"/v1/jobs/{job_id}")
             reading = asyncio.create_task(reader.run())
