@@ -54,8 +54,9 @@ newest-adk: $(TOOLS) ## the tests of ADK's private names, against its newest rel
 	"$$folder/bin/python" -c 'from importlib.metadata import version; print("google-adk", version("google-adk"))'
 	"$$folder/bin/python" -m pytest -n 2 -W default tests/unit/deep_agent/test_adk_private_names.py
 
-bench: $(TOOLS) ## measure latencies and throughput on this machine
-	@$(BIN)/python -m tests.benchmarks --json -
+bench: $(TOOLS) ## measure latencies, throughput and memory on this machine, into build/bench.json and docs/images
+	@mkdir -p build
+	$(BIN)/python -m tests.benchmarks --json build/bench.json --pictures docs/images
 
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10

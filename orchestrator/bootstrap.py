@@ -11,7 +11,7 @@ from google.adk.apps import App
 from fanout.orchestrator.adk.job_agent import JobAgent
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import outliving
+from fanout.orchestrator.embedded.use import outliving
 from fanout.orchestrator.process_secrets import seal_process
 
 APP_NAME = "orchestrator"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CANCEL_AGAIN_SECONDS = 0.2
 """Before Python 3.12 `asyncio.wait_for` loses a cancellation that arrives together with its result,
@@ -65,3 +68,23 @@ async def ended(seconds: float, *tasks: asyncio.Future[Any]) -> bool:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait(pending, timeout=until - loop.time())
     return not pending
+
+
+async def uninterrupted(work: Awaitable[T]) -> T:
+    """Wait for work that must be completed; a cancellation is raised once it has ended.
+
+    Raises:
+        CancelledError: the caller was cancelled meanwhile.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # retrieved, or asyncio would log it
+        raise cancelled
+    return task.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fanout.orchestrator.git import run_git
+from fanout.orchestrator.git.process import run_git
 
 _PROBE_BYTES = 8_000
 """Git treats a file with a NUL in its first bytes as binary."""

@@ -171,6 +171,7 @@ class Installation:
             "FANOUT_REDIS_URL": redis.url,
             "FANOUT_STATE_DIR": str(folder / "state"),
             "FANOUT_SANDBOX__PROVIDER": "local",
+            "FANOUT_WORKER__PROCESSES": "1",  # tests stop and weigh the one that they start
             "ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true",
             **({"FANOUT_MODEL": f"scripted:{script}"} if script else {}),
             **environment,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import warnings
+from functools import partial
+from itertools import zip_longest
+from typing import NoReturn
 
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
@@ -14,13 +18,16 @@ from fanout.orchestrator.process_secrets import seal_process
 
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
+    gc.disable()  # a quarter of their time: nothing that they make is garbage
 
 from celery.platforms import SecurityWarning
 
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
+from fanout.workers.processes import number_of_processes, run_processes, shares
 from fanout.workers.startup import load_worker_settings
 from fanout.workers.telemetry import export_telemetry
+from fanout.workers.upkeep.warm_up import load_agent_libraries
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -34,26 +41,67 @@ def main() -> None:
     Raises:
         SystemExit: The settings or options are not usable, or the worker has ended.
     """
+    options = _options()
+    given = {
+        "DRAIN": "true" if options.drain else None,
+        "CONCURRENCY": options.concurrency,
+        "PROCESSES": options.processes,
+    }
+    for name, value in given.items():  # set in the environment, which all its readers use
+        if value is not None:
+            os.environ[f"FANOUT_WORKER__{name}"] = str(value)
+    settings, _ = load_worker_settings()
+    gc.freeze()
+    gc.enable()
+    processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
+    if processes == 1:
+        _work(options.queues, options.autoscale)
+    load_agent_libraries()
+    bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
+    jobs = shares(settings.worker.concurrency, processes)
+    run_processes(
+        [
+            partial(_work, options.queues, autoscale, concurrency)
+            for concurrency, autoscale in zip_longest(jobs, bounds)
+        ]
+    )
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m fanout.workers", description="Run fanout jobs."
     )
     parser.add_argument("--concurrency", type=int, help="number of jobs that run at the same time")
+    parser.add_argument("--processes", type=int, help="number of processes that share these jobs")
     parser.add_argument("--autoscale", type=_bounds, help="most and fewest jobs at once: MAX,MIN")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")
-    options = parser.parse_args()
-    if options.drain:
-        os.environ["FANOUT_WORKER__DRAIN"] = "true"
-    if options.concurrency is not None:  # set in the environment, which all its readers use
-        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
+    return parser.parse_args()
+
+
+def _work(
+    queues: str | None, autoscale: tuple[int, int] | None, concurrency: int | None = None
+) -> NoReturn:
+    """Be a worker until it is told to end.
+
+    Args:
+        queues: Those to serve; None: that of the settings.
+        autoscale: The bounds of the concurrency, if it is to change with the number of jobs.
+        concurrency: This process's part of it; None: all of it.
+
+    Raises:
+        SystemExit: The worker has ended.
+    """
+    if concurrency is not None:
+        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(concurrency)
     settings, _ = load_worker_settings()
     export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
-        queues=options.queues or settings.worker.queue,
+        queues=queues or settings.worker.queue,
         loglevel=settings.log_level.upper(),
         quiet=True,
-        autoscale=options.autoscale,
+        autoscale=autoscale,
         without_gossip=True,  # workers know each other through the ledger
         without_mingle=True,
     )

@@ -8,29 +8,26 @@ import signal
 import socket
 import threading
 from collections.abc import Collection
+from concurrent.futures import Future, wait
 from functools import cache
 
 import structlog
 from redis.asyncio import Redis
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.agent_definitions import (
-    AgentDefinitions,
-    InvalidAgentDefinition,
-)
+from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from fanout.orchestrator.configuration.configuration_file import key_names, secret_variables
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.failures import (
-    JobCancelled,
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
 )
-from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.admission import Admission
-from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.connection import URGENT_CONNECTIONS, connect
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
@@ -43,7 +40,8 @@ from fanout.workers.agent.live_configuration import LiveConfiguration
 from fanout.workers.agent.remote.abandoned import AbandonedTasks
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
-from fanout.workers.attempt.job_runner import JobRunner, ShuttingDown
+from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.job_runner import JobRunner, Progress, ShuttingDown
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.pool import AgentLoop
 from fanout.workers.sandbox import (
@@ -56,10 +54,16 @@ from fanout.workers.startup import (
     EXIT_NOT_ALLOWED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
+    admission_policy,
     load_worker_settings,
     startup_error,
 )
 from fanout.workers.upkeep.background import run_forever
+from fanout.workers.upkeep.cancellations import Cancellations
+from fanout.workers.upkeep.collector import Collector
+from fanout.workers.upkeep.forecast import Forecast
+from fanout.workers.upkeep.garbage import Garbage
+from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
@@ -68,10 +72,10 @@ from fanout.workers.upkeep.watchdog import Watchdog, release_claims
 
 log = structlog.get_logger(__name__)
 
+LEAVING_SECONDS = 0.5
+"""For telling the ledger that the worker ends, before its registration is removed."""
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
-SUBSCRIBE_AGAIN_SECONDS = 0.2
-"""The pause before subscribing again after a lost connection; it delays cancellations."""
 
 
 @cache
@@ -99,17 +103,17 @@ class WorkerProcess:
         self._redis_url = redis_url
         self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._host = socket.gethostname()
-        self._sandbox = ""
-        self._why_local = ""
+        self._sandbox = self._why_local = ""
         self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._concurrency = settings.worker.concurrency
-        self._draining = False
-        self._paused = False
+        self._draining = self._paused = False
+        self._leaving: list[Future[None]] = []
         self.exit_code = 0
         """Of the process, when it ends in order."""
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
+        self._is_warm = asyncio.Event()
         self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
 
@@ -144,16 +148,14 @@ class WorkerProcess:
     def accept_jobs(self) -> None:
         """Register the worker, so that jobs are sent to it, and start its background loops."""
         self.agents.run(self._start_background())
-        self._watchdog.start()
 
     def release_jobs(self) -> None:
         """Release all jobs without using up an attempt; after the grace time the process exits.
 
-        A worker with the option `drain` accepts no more jobs and exits after its last one; on a
-        second call it releases its jobs.
+        With the option `drain` it exits after its last job; on a second call it releases them.
         """
         asked_before, self._draining = self._draining, True
-        asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
+        self._leaving.append(asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop))
         if self._settings.worker.drain and not asked_before:
             log.info("worker finishes its jobs, then exits", jobs=len(self._heartbeats))
             return
@@ -181,31 +183,46 @@ class WorkerProcess:
     def close(self) -> None:
         """Stop the background loops and close all connections."""
         self._watchdog.stop()
+        wait(self._leaving, LEAVING_SECONDS)  # or it registers after the end
         self.agents.run(self._close())
         self.agents.stop()
+
+    async def run_job(self, job_id: str, progress: Progress, dispatch: str) -> JobResult | None:
+        """Run the next attempt of a job after the warm-up; see `JobRunner` for the arguments."""
+        if not self._is_warm.is_set():
+            await self._is_warm.wait()
+            if self._draining:
+                return None  # nothing would stop it; the ledger dispatches it again
+        return await self.runner.run(job_id, progress, dispatch)
 
     async def _open(self) -> None:
         settings = self._settings
         keys = Keys(settings.redis_prefix)
         self._live = LiveConfiguration(settings.agents_dir, lambda: load_settings().secrets)
         self._redis: Redis = connect(self._redis_url)
+        self._urgent: Redis = connect(self._redis_url, URGENT_CONNECTIONS)
+        self._urgent_ledger = Ledger(self._urgent, keys)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(
             *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
         )
-        self._own_ledger = await OwnLedger.of(self._ledger)
+        self._own_ledger = await OwnLedger.of(self._urgent_ledger)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
-        self._cancellations = keys.cancellations
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
-        self._heartbeats = Heartbeats(self._ledger, settings.worker.lease_seconds)
+        self._heartbeats = Heartbeats(self._urgent_ledger, settings.worker.lease_seconds)
+        self._loop_delays = LoopDelays(is_busy=lambda: bool(len(self._heartbeats)))
         self._reaper = Reaper(
             self._ledger,
             admission,
             self._provider,
             self._own_ledger,
             interval_seconds=settings.worker.reap_interval_seconds,
+        )
+        self._collections = ChangeCollections(self._blobs)
+        self._collector = Collector(
+            *(self._ledger, self._provider, self._own_ledger, self._collections, self.info)
         )
         self.runner = self._job_runner(keys, admission)
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
@@ -216,9 +233,7 @@ class WorkerProcess:
             release_claims=self._release_claims,
             lease_seconds=settings.worker.lease_seconds,
         )
-        await warm_up(
-            {settings.model, *filter(None, (one.model for one in self._live.definitions.values()))}
-        )
+        self._garbage = Garbage(running=lambda: len(self._heartbeats))
 
     def _job_runner(self, keys: Keys, admission: Admission) -> JobRunner:
         settings = self._settings
@@ -234,7 +249,11 @@ class WorkerProcess:
             secrets=self._live.secrets,
             ceilings=settings.ceilings,
         )
-        self._abandoned = AbandonedTasks(services)
+        self._forecast = Forecast(services, self._provider, settings.sandbox.image)
+        abandoned = AbandonedTasks(services)
+        self._cancellations = Cancellations(
+            self._urgent_ledger, self._heartbeats, abandoned.cancel_of
+        )
         return JobRunner(
             services,
             admission=admission,
@@ -247,6 +266,8 @@ class WorkerProcess:
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),
+            collections=self._collections,
+            collect_later=self._collector.look,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
@@ -270,6 +291,7 @@ class WorkerProcess:
             installation=installation,
             worker=self._name,
             runtime=sandbox.runtime,
+            warm=sandbox.warm,
             living_workers=self._own_ledger.living_workers,
             ca_file=sandbox.ca_file,
             disk_quota=sandbox.disk_quota,
@@ -302,27 +324,43 @@ class WorkerProcess:
             definitions=self._live.definitions.digests(),
             keys=(*key_names(), *secret_variables(self._live.secrets)),
             protection=self._protection,
+            loop_delays=self._loop_delays.histogram(),
         )
 
     async def _start_background(self) -> None:
         loops = (
             self._heartbeats.run,
             self._reaper.run,
+            self._collector.run,
             self._retention.run,
+            *([self._forecast.run] if self._sandbox == "docker" else []),
+            self._garbage.run,
+            self._loop_delays.run,
             self._keep_registered,
-            self._watch_cancellations,
+            self._cancellations.run,
         )
         await self._register()
         self._background = [asyncio.create_task(run_forever(loop)) for loop in loops]
+        self._background.append(asyncio.create_task(self._warm_up()))
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
+
+    async def _warm_up(self) -> None:
+        """Load what jobs need, while the first ones are on their way here."""
+        models = {one.model for one in self._live.definitions.values()}
+        await warm_up({self._settings.model, *filter(None, models)})
+        self._garbage.exempt_loaded()
+        self._watchdog.start()  # the warm-up blocks the loop, which is then a fault
+        self._is_warm.set()
 
     async def _register(self) -> None:
         try:
             await self._own_ledger.verify()
             self._started_at = self._started_at or await self._ledger.now_ms()
             await self._live.refresh()
-            policy = _policy(self._settings, self._live.definitions)
-            await self._ledger.register(self.info(), REGISTRATION_SECONDS, policy, self._started_at)
+            policy = admission_policy(self._settings, self._live.definitions)
+            await self._urgent_ledger.register(
+                self.info(), REGISTRATION_SECONDS, policy, self._started_at
+            )
         except LedgerReplaced as error:
             self._stop_without_ledger(error)
         except JobFailure as error:
@@ -340,33 +378,17 @@ class WorkerProcess:
             await self._register()
             await asyncio.sleep(REGISTRATION_SECONDS / 3)
 
-    async def _watch_cancellations(self) -> None:
-        """Stop cancelled jobs at once; if the message is lost, the next heartbeat stops the job."""
-        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
-            while True:
-                try:
-                    await channel.subscribe(self._cancellations)
-                    self._heartbeats.renew_now()  # reads cancels that were missed meanwhile
-                    while True:
-                        message = await channel.get_message(timeout=1.0)
-                        if message is not None:
-                            job_id, reason = message["data"], "The job was cancelled."
-                            self._heartbeats.stop(job_id, JobCancelled(reason))
-                            self._abandoned.cancel_of(job_id)
-                except Exception as error:  # noqa: BLE001 - subscribe again after any failure
-                    log.warning("subscription to cancellations lost", error=type(error).__name__)
-                    await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
-
     async def _close(self) -> None:
         await cancel_and_wait(*self._background)
         try:
-            await self._ledger.register(self.info(), 0)
+            await self._urgent_ledger.register(self.info(), 0)
         except JobFailure as error:
             log.warning("worker not unregistered", error=str(error))
+        await self.runner.settle()
         await self._provider.close()
         await self._journal.close()
         await self._queue.close()
-        await self._redis.aclose()
+        await asyncio.gather(self._redis.aclose(), self._urgent.aclose())
 
     async def _release_claims(self, claims: Collection[Claim], blocker: str | None) -> None:
         """Release claims from another thread's loop, with a connection of its own."""
@@ -376,16 +398,3 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
-
-
-def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:
-    """Return the limits of concurrent jobs from this worker's settings and definitions."""
-    return AdmissionPolicy(
-        tree_jobs=settings.limits.tree_jobs,
-        tenant_jobs=settings.limits.tenant_jobs,
-        tenants=settings.tenants,
-        approvers=settings.approvers,
-        agents={
-            name: agent.max_running for name, agent in definitions.items() if agent.max_running
-        },
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
@@ -33,3 +35,16 @@ def startup_error(reason: str, exit_code: int) -> SystemExit:
     """Print why the worker does not start, and return the exception that ends it."""
     print(reason, file=sys.stderr)  # noqa: T201 - logging is set up later
     return SystemExit(exit_code)
+
+
+def admission_policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:
+    """Return the limits of concurrent jobs from this worker's settings and definitions."""
+    return AdmissionPolicy(
+        tree_jobs=settings.limits.tree_jobs,
+        tenant_jobs=settings.limits.tenant_jobs,
+        tenants=settings.tenants,
+        approvers=settings.approvers,
+        agents={
+            name: agent.max_running for name, agent in definitions.items() if agent.max_running
+        },
+    )

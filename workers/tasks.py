@@ -47,7 +47,7 @@ def run_job(self: Any, job_id: str) -> str:
         return "message refused"
     number = message_id.rpartition(".")[2]
     report = _reporter(self)
-    attempt = current.runner.run(job_id, report, number if number.isdecimal() else "")
+    attempt = current.run_job(job_id, report, number if number.isdecimal() else "")
     result = run_on_loop(current.agents, attempt)
     if result is None:
         return "waits, or goes on elsewhere"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.util import find_spec
 
 import structlog
+from google.adk.telemetry import TelemetryConfig
 
 ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -20,9 +22,24 @@ CONTENT = "ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS"
 log = structlog.get_logger(__name__)
 
 
+def is_exported() -> bool:
+    """Return whether a collector is named."""
+    return any(os.environ.get(name) for name in ENDPOINTS)
+
+
+@cache
+def run_telemetry() -> TelemetryConfig:
+    """Return what runs of agents record.
+
+    Without a collector it is the least: ADK would otherwise describe the whole conversation at each
+    request to a model, for nobody.
+    """
+    return TelemetryConfig(genai_semconv_stability_opt_in=None if is_exported() else "stable")
+
+
 def export_telemetry() -> None:
     """Send traces and metrics if one of `ENDPOINTS` is set and the extra `otel` is installed."""
-    if not any(os.environ.get(name) for name in ENDPOINTS):
+    if not is_exported():
         return
     if find_spec("opentelemetry.exporter") is None:
         log.warning("no telemetry", install="pip install 'fanout-orchestrator[otel]'")

@@ -19,7 +19,7 @@ from fanout.orchestrator.cli.terminal.output import notice
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from fanout.orchestrator.configuration.settings import InvalidSetting
 from fanout.orchestrator.embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
-from fanout.orchestrator.jobs.changes import MalformedBundle
+from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
 from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     DeadlineExceeded,
@@ -71,6 +71,7 @@ _READABLE = (
     InvalidSetting,
     InvalidAgentDefinition,
     MalformedBundle,
+    PatchFailed,
 )
 """Failures whose message is a sentence for people, printed without the class name."""
 

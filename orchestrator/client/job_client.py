@@ -25,7 +25,7 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import JournalEvent
@@ -38,6 +38,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.workspace import Workspace
 
 
@@ -101,15 +102,19 @@ class JobClient(JobReader):
         """Return the workspace of a folder, always the same object: it remembers its snapshot."""
         root = folder.absolute()
         if root not in self._workspaces:
+            state = self._settings.state_dir.expanduser()
             self._workspaces[root] = Workspace(
                 root,
                 max_snapshot_bytes=self._settings.limits.snapshot_bytes,
-                records=self._settings.state_dir.expanduser() / "merges",
+                records=state / "merges",
+                indexes=SnapshotIndexes(state / "snapshot-indexes"),
             )
         return self._workspaces[root]
 
-    async def snapshot(self, folder: Path, agent: str, include: Iterable[str] = ()) -> BlobId:
-        """Store a snapshot of a folder for an agent's jobs, and return its id.
+    async def start_files(
+        self, folder: Path, agent: str, include: Iterable[str] = ()
+    ) -> StartFiles:
+        """Store what an agent's jobs need to start from a folder as it is now.
 
         Its `workspace` says afterwards which files stayed at home.
 
@@ -124,7 +129,7 @@ class JobClient(JobReader):
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
         included = frozenset(include).union(self.definitions[agent].include)
-        return await self.workspace(folder).snapshot(self._blobs, included)
+        return await self.workspace(folder).start_files(self._blobs, included)
 
     async def submit(self, spec: JobSpec, *, workspace: Path | None = None) -> str:
         """Store a job, dispatch it if there is room, and return its id.
@@ -165,14 +170,12 @@ class JobClient(JobReader):
             _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
-        snapshots = {
-            (folder, agent): await self.snapshot(folder, agent)
+        starts = {
+            (folder, agent): await self.start_files(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
         }
         specs = [
-            spec.model_copy(update=StartFiles(snapshots[folder, spec.agent]).update())
-            if folder
-            else spec
+            spec.model_copy(update=starts[folder, spec.agent].update()) if folder else spec
             for spec, folder in jobs
         ]
         used = {
@@ -300,14 +303,14 @@ class JobClient(JobReader):
 
         Raises:
             UnknownJob: The job does not exist.
-            InvalidJob: The job has not ended, or changed nothing.
+            InvalidJob: The job has not ended, or changed nothing, or its changes are not there.
             BlobMissing: The bundle has expired.
         """
-        result = await self.result(job_id)
+        result = await self.complete_result(job_id)
         if result is None:
             raise InvalidJob(f"Job {job_id} has not ended: its changes are known when it has.")
         if result.changes is None:
-            raise InvalidJob(f"Job {job_id} changed nothing.")
+            raise InvalidJob(f"Job {job_id} {result.without_changes}.")
         path = await self._blobs.fetch(result.changes)
         with contextlib.ExitStack() as stack:
             yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))

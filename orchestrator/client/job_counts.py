@@ -41,6 +41,8 @@ class Counts:
     """Jobs that the workers can run at once."""
     busy: int = 0
     approvals: int = 0
+    loop_delays: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each worker, by its name; see `WorkerInfo`."""
 
 
 class JobCounts:
@@ -83,6 +85,7 @@ class JobCounts:
             slots=sum(one.concurrency for one in workers),
             busy=sum(one.running for one in workers),
             approvals=len(await self._reader.approvals()),
+            loop_delays={one.name: one.loop_delays for one in workers if one.loop_delays},
         )
 
     async def _states(self) -> Counter[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +13,12 @@ from typing import IO, Self
 from redis.asyncio import Redis
 
 from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.job_pages import JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
@@ -27,8 +30,13 @@ from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
-RECORDS_AT_ONCE = 500
-"""Records fetched in one round trip."""
+COLLECTED_SECONDS = 10.0
+"""How long a caller who needs a job's changes waits for them after its end: those of hundreds of
+jobs that were stopped at once are collected within that time."""
+COLLECTED_POLL_SECONDS = 0.2
+"""Between two looks: a person does not notice it."""
+ID_PART = re.compile(r"[A-Za-z0-9_-]+")
+"""A part of a job's id."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,22 @@ class JobReader:
                 async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
                     pass
 
+    async def complete_result(self, job_id: str) -> JobResult | None:
+        """Return a job's result as `result` does, with its changes.
+
+        If they are still being collected, they are awaited for `COLLECTED_SECONDS`.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
+        until = time.monotonic() + COLLECTED_SECONDS
+        while True:
+            result = await self.result(job_id)
+            pending = result is not None and result.collection is CollectionState.PENDING
+            if not pending or time.monotonic() > until:
+                return result
+            await asyncio.sleep(COLLECTED_POLL_SECONDS)
+
     async def approvals(self) -> Approvals:
         """Return the calls that wait for a person's decision, oldest first."""
         return await self._records.approvals()
@@ -200,33 +224,48 @@ class JobReader:
             limit: The newest jobs, at most so many.
         """
         live_only = states is not None and not any(state.is_terminal for state in states)
-        ids = await self._records.ids(live_only=live_only)
         wanted = (labels or {}).items()
         found: Records = []
-        for end in range(len(ids), 0, -RECORDS_AT_ONCE):
-            page = await self._records.get_many(ids[max(0, end - RECORDS_AT_ONCE) : end])
-            found[:0] = [
+        before, count = None, min(limit, RECORDS_AT_ONCE)
+        while len(found) < limit:
+            page = await self._records.newest(None, before, count, live_only=live_only)
+            found += [
                 record
-                for record in page
+                for record in await self._records.get_many([job_id for job_id, _ in page])
                 if (states is None or record.state in states) and wanted <= record.labels.items()
             ]
-            if len(found) >= limit:
+            if len(page) < count:
                 break
-        return await self._explained(found[max(0, len(found) - limit) :])
+            before, count = page[-1][1], RECORDS_AT_ONCE
+        return await self._explained(found[:limit][::-1])
 
-    async def tree(self, job_id: str) -> Records:
-        """Return all jobs of a tree, oldest first, parents before children.
+    async def tree(self, job_id: str, limit: int | None = None) -> Records:
+        """Return the jobs of a tree, oldest first, parents before children.
 
         Args:
             job_id: Any job of the tree, or the tree's root id.
+            limit: The oldest jobs, at most so many; None: all.
 
         Raises:
             UnknownJob: Neither a job nor a tree has this id.
         """
-        ids = await self._records.tree_ids(job_id)
-        if not ids:
-            ids = await self._records.tree_ids((await self._records.get(job_id)).root_id)
-        return await self._explained(await self._records.get_many(ids))
+        return await self.growing_tree(job_id).read(limit)
+
+    def growing_tree(self, job_id: str) -> GrowingTree:
+        """Return a job's tree, of which a second reading reads what may have changed only."""
+        return GrowingTree(self._records, self._explained, job_id)
+
+    async def root(self, job_id: str) -> str:
+        """Return the root id of a job's tree, or `job_id` if it is one.
+
+        Raises:
+            UnknownJob: Neither a job nor a tree has this id.
+        """
+        return await self._records.root(job_id)
+
+    async def tree_size(self, root_id: str) -> int:
+        """Return the number of a tree's jobs."""
+        return await self._records.tree_size(root_id)
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""
@@ -284,14 +323,23 @@ class JobReader:
         usage, states = await self.tree_usage(root_id), await self._records.states(ids)
         return PastRun(root_id, first[0] if first else None, Counter(filter(None, states)), usage)
 
-    async def ids(self, prefix: str = "") -> Ids:
-        """Return the ids of jobs that begin with `prefix`, oldest first.
+    async def ids(self) -> Ids:
+        """Return the ids of all jobs, oldest first."""
+        return await self._records.ids()
 
-        A complete id is returned alone, also when others begin with it.
+    async def matching_ids(self, *, prefix: str = "", end: str = "", most: int) -> Ids:
+        """Return the ids of jobs that begin with `prefix` and have this `end`, sorted.
+
+        Args:
+            prefix: The beginning. A complete id is returned alone, also when others begin with it.
+            end: The end.
+            most: Where more ids match, only some are returned, but more than this number.
         """
-        if prefix and await self._records.get_many([prefix]):
+        if prefix and not end and await self._records.states([prefix]) != [None]:
             return [prefix]
-        return [job_id for job_id in await self._records.ids() if job_id.startswith(prefix)]
+        if not ID_PART.fullmatch(prefix + end):
+            return []  # no id is so, and a pattern would interpret some characters
+        return sorted(await self._records.matching(f"{prefix}*{end}", most))
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True

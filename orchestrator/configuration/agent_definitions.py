@@ -111,6 +111,7 @@ class AgentDefinition(WireModel):
     """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
     paths relative to the workspace."""
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
+    _digest: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _is_here_or_remote(self) -> AgentDefinition:
@@ -164,7 +165,12 @@ class AgentDefinition(WireModel):
         return Limits(network=self.network).over(self.limits)
 
     def digest(self) -> str:
-        """Return a short fingerprint of the definition and its files."""
+        """Return a short fingerprint of the definition and its files, which never change."""
+        if self._digest is None:
+            self._digest = self._made_digest()
+        return self._digest
+
+    def _made_digest(self) -> str:
         hashed = hashlib.sha256(self.model_dump_json().encode())
         for file in self._files or ():
             hashed.update(f"\0{file.path}\0{file.executable}\0".encode() + file.data)

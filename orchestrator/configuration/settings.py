@@ -84,6 +84,9 @@ class SandboxSettings(_Section):
     """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `crun`; unset: the engine's default."""
+    warm: int | None = Field(default=None, ge=0, le=1000)
+    """How many sandboxes a worker may start ahead, for jobs that will probably want one; unset:
+    four for each core of the engine; 0: none. Each that waits takes some ten MB of its host."""
     disk_quota: Literal["auto", "image", "watch"] = "auto"
     """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
     keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
@@ -92,15 +95,16 @@ class SandboxSettings(_Section):
     """The first of the numeric users of jobs: each job with a disk of its own has a user of its
     own, since the kernel counts inotify instances and more for a user over all containers."""
     disk_reserve_bytes: int = Field(default=2 * GIB, ge=0)
-    """The free space that the engine's disk keeps: below, no sandbox is opened, and the job that
-    takes most is stopped."""
+    """Free space of the engine's disk: below, no sandbox opens, and the largest job is stopped."""
 
 
 class WorkerSettings(_Section):
-    """One worker process."""
+    """One worker."""
 
     concurrency: int = Field(default=8, ge=1, le=1000)
-    """The maximum number of concurrent jobs in this process."""
+    """The maximum number of concurrent jobs of this worker, over all its processes."""
+    processes: int = Field(default=0, ge=0, le=64)
+    """Processes that share these jobs; 0: one for each 16 jobs, at most one a core, or eight."""
     lease_seconds: float = Field(default=9.0, ge=2, le=60)
     """The time without a heartbeat after which an attempt counts as lost; renewed every quarter."""
     reap_interval_seconds: float = Field(default=1.0, gt=0, le=60)
@@ -112,17 +116,15 @@ class WorkerSettings(_Section):
     with its disk, at most this much work is repeated. A copy of few changes takes some 50 ms, and
     copies never take more than 5 % of the time. 0: copies only when a job begins to wait."""
     drain: bool = False
-    """On SIGTERM finish the running jobs instead of releasing them; a second SIGTERM releases
-    them."""
+    """On SIGTERM finish the running jobs; only a second SIGTERM releases them."""
     queue: str = "fanout"
     """The Celery queue, of clients and workers."""
     remote_control: bool = True
     """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
     whoever may ask workers how they are could give them too, since one channel carries both."""
     stream_text: bool = False
-    """Whether a job's journal contains its model's text while it is generated. Each piece of a few
-    words costs 0.3 ms of CPU time, and hundreds of agents share a process; the output of commands
-    is always in the journal."""
+    """Whether a job's journal contains its model's text while it is generated: 0.3 ms of CPU time
+    for each piece of a few words. The output of commands is always in the journal."""
 
 
 class LimitSettings(TreeBounds, Limits):
@@ -139,20 +141,17 @@ class LimitSettings(TreeBounds, Limits):
     pids: int = Field(default=256, ge=16)
     """Processes and threads of a job: enough for parallel builds, too few for a fork bomb."""
     disk_bytes: int = Field(default=2 * GIB, ge=1024**2)
-    """Bytes that a job may add to its workspace: enough for installed packages and build
-    results."""
+    """Bytes that a job may add to its workspace: enough for packages and build results."""
     network: Literal["none"] | tuple[str, ...] = "none"
     network_bytes: int = Field(default=2 * GIB, ge=1024)
     """Bytes that a job may send and receive, over all attempts: enough for a large repository and
     its packages, too few to copy a disk."""
     host_jobs: int | None = Field(default=None, ge=1)
-    """Concurrent jobs on one host, over all its workers; unset: the sum of its workers'
-    concurrency."""
+    """Concurrent jobs on one host; unset: the sum of the concurrency of its workers."""
     tree_jobs: int = Field(default=TREE_JOBS, ge=1)
     """Concurrent jobs of one tree, over all hosts."""
     tenant_jobs: int | None = Field(default=None, ge=1)
-    """Concurrent jobs of one tenant, over all hosts, unless `FANOUT_TENANTS` names the tenant's
-    own number."""
+    """Concurrent jobs of one tenant, over all hosts, unless `FANOUT_TENANTS` says how many."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
     """The largest workspace that is sent to a job."""
 

@@ -19,6 +19,7 @@ from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.matching import hits_in as hits_in
 from .backends.overlay import OverlayBackend as OverlayBackend
+from .backends.paths import real_path as real_path
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry

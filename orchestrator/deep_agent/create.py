@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, ParamSpec
 
 from google.adk.agents import LlmAgent
@@ -182,8 +183,12 @@ def create_deep_app(
         budget: One budget for all runs of the app, or a factory of one for each run.
     """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
+    return resumable_app(name, agent, plugins=[*plugins, *budgets], context_cache_config=_caching())
+
+
+@cache
+def _caching() -> ContextCacheConfig:
+    """Return what enables caching, and only that: ResilientModel knows the limits of each model."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
-        # It only enables caching: ResilientModel knows the limits of each model.
-        caching = ContextCacheConfig()
-    return resumable_app(name, agent, plugins=[*plugins, *budgets], context_cache_config=caching)
+        return ContextCacheConfig()

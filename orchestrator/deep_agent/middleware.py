@@ -7,7 +7,7 @@ middleware that only observes returns None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from google.adk.agents.callback_context import CallbackContext
@@ -125,19 +125,32 @@ class Middleware:
         """Return a result for a tool that raised, or None to let the exception end the run."""
 
 
+Hook = Callable[..., Awaitable[Any]]
+
 _HOOKS = (
-    *("before_agent", "before_step", "before_model", "after_model", "on_model_error"),
+    *("before_agent", "before_model", "after_model", "on_model_error"),
     *("before_tool", "after_tool", "on_tool_error"),
 )
 
 
 def callbacks(stack: Sequence[Middleware]) -> dict[str, Any]:
-    """Return an agent's callbacks: for each hook, the methods that override it."""
-    return {
-        f"{hook}_callback": [
-            getattr(each, hook)
-            for each in stack
-            if getattr(type(each), hook) is not getattr(Middleware, hook)
-        ]
-        for hook in _HOOKS
-    }
+    """Return an agent's callbacks, which call the methods that override a hook."""
+    found = {f"{hook}_callback": _joined(_overriding(stack, hook)) for hook in _HOOKS}
+    return {**found, "before_step_callback": _overriding(stack, "before_step")}
+
+
+def _overriding(stack: Sequence[Middleware], hook: str) -> list[Hook]:
+    default = getattr(Middleware, hook)
+    return [getattr(each, hook) for each in stack if getattr(type(each), hook) is not default]
+
+
+def _joined(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return one callback for all; ADK would find out at each call of each what it takes."""
+
+    async def run(**arguments: Any) -> Any:
+        for hook in hooks:
+            if (result := await hook(**arguments)) is not None:
+                return result
+        return None
+
+    return [run] if hooks else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 from google.adk.tools.base_tool import BaseTool
@@ -23,6 +23,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 INJECTED = ("self", "tool_context")
 """Parameters that are not declared to the model."""
+MAX_DECLARATIONS = 256
+"""Declarations that are kept: those of twenty definitions, whose descriptions differ."""
 
 
 class CheckedTool(BaseTool):
@@ -35,15 +37,12 @@ class CheckedTool(BaseTool):
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
         function = getattr(method, "__func__", method)
-        super().__init__(name=function.__name__, description=inspect.getdoc(function) or "")
+        super().__init__(name=function.__name__, description=_description(function))
         self._arguments = _arguments_model(function)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        return types.FunctionDeclaration(
-            name=self.name,
-            description=self.description,
-            parameters_json_schema=_schema(self._arguments),
-        )
+        # A copy, because ADK renames the declarations of some toolsets in place.
+        return _declaration(self.name, self.description, self._arguments).model_copy()
 
     def _checked(self, args: dict[str, Any]) -> dict[str, Any]:
         """Return the model's arguments as the method takes them.
@@ -109,6 +108,11 @@ def error_result(error: str) -> dict[str, Any]:
 
 
 @cache
+def _description(function: Callable[..., Any]) -> str:
+    return inspect.getdoc(function) or ""
+
+
+@cache
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of the arguments that a tool's method takes from the model."""
     hints = get_type_hints(function, include_extras=True)
@@ -119,6 +123,15 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     }
     return create_model(
         f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields
+    )
+
+
+@lru_cache(MAX_DECLARATIONS)
+def _declaration(
+    name: str, description: str, arguments: type[BaseModel]
+) -> types.FunctionDeclaration:
+    return types.FunctionDeclaration(
+        name=name, description=description, parameters_json_schema=_schema(arguments)
     )
 
 

@@ -111,13 +111,14 @@ class Continuations:
 
     async def _at(self, job_id: str, event_id: str) -> _Point:
         entries = await self._journal.read(job_id)
-        if entries and entries[-1].ends_job and entries[-1].id == event_id:
+        end = [one for one in entries if one.ends_job]
+        if end and end[0].id == event_id:
             return await self._end(job_id)
         points = [entry for entry in entries if entry.type is EventType.CHECKPOINT]
         stored = [one for one in points if await self._blobs.exists(str(one.data["changes"]))]
         chosen = next((one for one in stored if one.id == event_id), None)
         if chosen is None:
-            ids = [one.id for one in (*stored, *entries[-1:]) if one in stored or one.ends_job]
+            ids = [one.id for one in (*stored, *end)]
             raise InvalidJob(
                 f"Event {event_id} of job {job_id} is no point to go on from: "
                 + (f"choose one of {', '.join(ids)}." if ids else "it has none yet, so wait.")

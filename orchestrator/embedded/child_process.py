@@ -113,6 +113,13 @@ class ChildProcess:
             return int(self._lock_path.read_bytes())
         return None
 
+    def is_of(self, pid: int) -> bool:
+        """Return whether it has started a process: all of them are in the session of its own."""
+        try:
+            return pid > 0 and os.getsid(pid) == self.pid
+        except ProcessLookupError:
+            return False
+
     async def stop(self, grace_seconds: float) -> None:
         """Send SIGTERM to its group, SIGKILL after the grace; returns when it has ended."""
         self._signal(signal.SIGTERM)

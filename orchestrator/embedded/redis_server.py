@@ -23,6 +23,8 @@ MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""
 START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
+POLL_SECONDS = 0.01
+"""Between two looks while it starts, which takes some 20 ms."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
 MEMORY_BYTES = 512 * 1024**2
@@ -140,7 +142,7 @@ class RedisServer:
                 why = self.process.last_log_line() or "it wrote nothing"
                 what = "Redis" if find_redis_server() else f"A container of {CONTAINER_IMAGE}"
                 raise LedgerUnavailable(f"{what} did not start in {self._folder}: {why}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def find_redis_server() -> str | None:

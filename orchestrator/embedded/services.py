@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from typing import IO, Self
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.attachment import attached, state_folder
+from fanout.orchestrator.client.attachment import state_folder
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.client.state_folder import (
     EmbeddedRecord,
@@ -31,15 +29,15 @@ from fanout.orchestrator.embedded.python_process import (
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
 from fanout.orchestrator.embedded.server import Server
-from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.jobs.store.connection import answers
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
 
-REVIVE_SECONDS = 2.0
-"""Between two looks at what a command uses: a killed worker's lease lasts longer."""
+LOOK_SECONDS = 0.02
+"""Between two looks whether the worker is there: one command of Redis each."""
 
 
 class Embedded:
@@ -56,6 +54,7 @@ class Embedded:
             here.
         revive: Start them only if they were killed, not if another command has started or stopped
             them meanwhile.
+        serve: Begin to start the service, too; see `Server`.
         notice: Called with a text when services are started, and when the end has to wait for
             other commands.
 
@@ -73,9 +72,11 @@ class Embedded:
         keep: bool = False,
         idle_seconds: float | None = None,
         revive: bool = False,
+        serve: bool = False,
         notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._folder = state_folder(settings)
+        self._serve = serve
         self._keep = keep
         self._idle_seconds = idle_seconds
         self._environment = ""
@@ -121,10 +122,23 @@ class Embedded:
             await self._worker_registered()
 
     async def _attach_or_start(self) -> None:
-        if self._revive and not await asyncio.to_thread(_was_killed, self._folder):
+        if self._revive and not await asyncio.to_thread(was_killed, self._folder):
             return
         record = self._folder.read_record()
         await self._check_sandbox(record)
+        await self._start_missing(record)
+        await self._worker_registered()
+        if self._idle_seconds is not None and not self._keeper.is_alive:
+            self._keeper.start(
+                python_argv("fanout.orchestrator.embedded.keeper"),
+                env=keeper_environment(self.settings),
+                outlives_parent=True,
+            )
+        if self._kept and self.settings.notifications.on_finish:
+            await start_notifier(self.settings)
+
+    async def _start_missing(self, record: EmbeddedRecord | None) -> None:
+        """Attach to what runs, and start what does not; returns before the worker is ready."""
         alive = record is not None and self._redis.process.is_alive
         if record is not None and alive and await asyncio.to_thread(answers, record.redis_url):
             if self._keep and not record.kept:
@@ -147,15 +161,8 @@ class Embedded:
             self._owns_worker = True
             self._start_worker()
         self._write_record()
-        await self._worker_registered()
-        if self._idle_seconds is not None and not self._keeper.is_alive:
-            self._keeper.start(
-                python_argv("fanout.orchestrator.embedded.keeper"),
-                env=keeper_environment(self.settings),
-                outlives_parent=True,
-            )
-        if self._kept and self.settings.notifications.on_finish:
-            await start_notifier(self.settings)
+        if self._serve:
+            await Server(self._folder).launch(self.settings)
 
     async def _adopt(self, record: EmbeddedRecord) -> None:
         """Take over what runs; end its worker if it has other settings or keys, and no job."""
@@ -202,13 +209,11 @@ class Embedded:
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
         async with JobReader.from_settings(self.settings) as reader:
-            while not any(
-                worker.name.endswith(f"-{self._worker.pid}") for worker in await reader.workers()
-            ):
+            while not any(self._worker.is_of(_pid(worker)) for worker in await reader.workers()):
                 if not self._worker.is_alive or time.monotonic() > deadline:
                     why = self._worker.last_log_line() or "it wrote nothing"
                     raise NotStarted(f"The worker did not start ({self._worker.log_path}): {why}")
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(LOOK_SECONDS)
 
     def _write_record(self) -> None:
         self._folder.write_record(
@@ -245,7 +250,7 @@ class Embedded:
             await acquire(self._users, fcntl.LOCK_EX)
 
 
-def _was_killed(folder: StateFolder) -> bool:
+def was_killed(folder: StateFolder) -> bool:
     """Return whether Redis or the worker of a folder ended without having been stopped."""
     if not (folder.has_record and (folder.path / "redis" / "appendonlydir").is_dir()):
         return False
@@ -253,106 +258,6 @@ def _was_killed(folder: StateFolder) -> bool:
     if record is None or not answers(record.redis_url):
         return True
     return record.kept and not worker_process(folder).is_alive
-
-
-async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
-    """Return the settings with the URL of Redis; restart what was killed in the state folder first.
-
-    A restarted Redis and worker run until `stop_embedded`.
-
-    Args:
-        settings: The settings of this process.
-        notice: Called with a text before a restart.
-
-    Raises:
-        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
-    """
-    folder = state_folder(settings)
-    if settings.redis_url is None and await asyncio.to_thread(_was_killed, folder):
-        notice(
-            f"The Redis or worker of {folder.path} was killed; it is started again. "
-            "Stop it: fanout down"
-        )
-        async with Embedded(settings, keep=True, revive=True, notice=notice):
-            pass
-    return await asyncio.to_thread(attached, settings)
-
-
-async def renewed(settings: Settings, notice: Callable[[str], None]) -> None:
-    """Start the worker of the state folder again if it has other settings or keys, and no job.
-
-    Nothing is done where none runs, or where it ends with the command that started it.
-
-    Args:
-        settings: The settings of this process.
-        notice: Called with a text when it is started again, and when it has jobs.
-
-    Raises:
-        NotStarted: It did not start.
-        NoSandbox: Commands could not be isolated any more.
-    """
-    record = None if settings.redis_url else state_folder(settings).read_record()
-    if record is None or not record.kept or not await asyncio.to_thread(answers, record.redis_url):
-        return
-    sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
-    same = settings.model_copy(update={"sandbox": sandbox})
-    async with Embedded(same, keep=True, idle_seconds=record.idle_seconds, notice=notice):
-        pass
-
-
-def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:
-    """Return services that outlive this process, and end when they are not used any more.
-
-    Args:
-        settings: The settings of this process.
-        notice: As of `Embedded`.
-    """
-    idle_seconds = settings.embedded_idle_seconds
-    return Embedded(settings, keep=True, idle_seconds=idle_seconds, notice=notice)
-
-
-@asynccontextmanager
-async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
-    """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
-
-    What is killed meanwhile is started again.
-
-    Args:
-        settings: The settings of this process.
-        notice: Called with a text before a restart.
-
-    Raises:
-        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
-    """
-    found = await reachable(settings, notice)
-    if settings.redis_url is not None:
-        yield found
-        return
-    with await state_folder(settings).open_users():
-        async with revived(settings, notice):
-            yield found
-
-
-@asynccontextmanager
-async def revived(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[None]:
-    """Start again what is killed in the state folder, while the context is open.
-
-    Args:
-        settings: The settings of this process.
-        notice: Called with a text before a restart.
-    """
-
-    async def revive() -> None:
-        while True:
-            await asyncio.sleep(REVIVE_SECONDS)
-            with suppress(JobFailure, NotStarted):  # tried again
-                await reachable(settings, notice)
-
-    task = asyncio.create_task(revive())
-    try:
-        yield
-    finally:
-        await cancel_and_wait(task)
 
 
 async def stop_embedded(settings: Settings) -> bool:
@@ -389,6 +294,12 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     await redis.stop()
     folder.remove_record()
     return ran
+
+
+def _pid(worker: WorkerInfo) -> int:
+    """Return the id of a worker's process, with which its name ends; 0 without one."""
+    ending = worker.name.rpartition("-")[2]
+    return int(ending) if ending.isdecimal() else 0
 
 
 def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:

@@ -54,9 +54,11 @@ class Ceilings(WireModel):
         Raises:
             LimitExceeded: The text names the limit, the asked value and the largest one.
         """
-        for name, ceiling in self._numbers().items():
-            asked = getattr(limits, name)
-            if asked is not None and not asked <= ceiling:
+        for name, asked in limits:
+            if asked is None or name == "network":
+                continue
+            ceiling = getattr(self, name)
+            if not asked <= ceiling:
                 raise LimitExceeded(
                     f"limits.{name} asks for {asked:,}, and this installation gives a job "
                     f"{ceiling:,} at the most (FANOUT_CEILINGS__{name.upper()}): ask for less."
@@ -75,8 +77,7 @@ class Ceilings(WireModel):
         return limits.model_copy(update={**numbers, "network": network})
 
     def _numbers(self) -> dict[str, float]:
-        fields = (name for name in type(self).model_fields if name != "network")
-        return {name: getattr(self, name) for name in fields}
+        return {name: value for name, value in self if name != "network"}
 
     def _check_host(self, host: str) -> None:
         if self.network is None:

@@ -1,33 +1,38 @@
-"""The changes of a job: changed files, their contents before and after, and a patch.
+"""The changes of a job: changed files and their contents before and after.
 
 A change bundle is one uncompressed tar archive:
 
     changes.json        a `Changes` document
-    patch               `git diff --binary -M` from the snapshot to the result
     objects/<sha256>    every content that an entry names, before or after
 
-It contains both sides, so that a merge needs nothing but the bundle and the workspace.
+It contains both sides, so that a merge needs nothing but the bundle and the workspace, and a patch
+is made of them when somebody asks for it. Bundles of older releases have a member `patch` besides,
+which nobody reads.
 """
 
 from __future__ import annotations
 
+import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import IO, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fanout.orchestrator.git.patches import PatchFile, patch_between
+from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
-"""Incremented with every change of the format: a merge must understand the whole bundle."""
+"""Incremented with every change of what a merge reads: it must understand all of that."""
 MAX_DOCUMENT_BYTES = 16 * 1024**2
 """Of `changes.json`: a steward writes half of it at most, whatever the job's paths are."""
 MAX_MEMBERS = 25_000
-"""Of a bundle: a steward writes both sides of 10,000 changes, the list and the patch."""
+"""Of a bundle: a steward writes both sides of 10,000 changes and the list."""
 FileKind = Literal["file", "symlink", "directory"]
 
 
@@ -106,6 +111,10 @@ class NewerBundle(MalformedBundle):
     """A newer release of fanout wrote the bundle."""
 
 
+class PatchFailed(RuntimeError):
+    """Git could not make a patch of the changes."""
+
+
 class ChangeBundle:
     """A change bundle opened for reading.
 
@@ -157,13 +166,30 @@ class ChangeBundle:
         except (tarfile.TarError, EOFError) as error:
             raise MalformedBundle(f"not a change bundle: {error}") from error
 
-    def patch(self) -> bytes:
-        """Return the patch from the snapshot to the result, for `git apply` and for people.
+    def patch(self, path: str | None = None) -> bytes:
+        """Make the patch from the snapshot to the result, for `git apply` and for people; blocks.
+
+        It is what `git diff --binary -M` prints; empty folders are not in it.
+
+        Args:
+            path: Of the change of this path only; empty if it has not changed.
 
         Raises:
-            MalformedBundle: The bundle has no patch.
+            MalformedBundle: The bundle lacks a content.
+            PatchFailed: Git is not installed, failed, or needed too much time.
         """
-        return self._read("patch")
+        files = [file for file in self.changes.files if path is None or file.path == path]
+        before = [(file.from_path or file.path, file.before) for file in files]
+        after = [(file.path, file.after) for file in files]
+        try:
+            return patch_between(self._patch_files(before), self._patch_files(after))
+        except GitFailed as error:
+            raise PatchFailed(f"The patch cannot be made: {error}") from error
+
+    def _patch_files(self, side: Iterable[tuple[str, FileVersion | None]]) -> Iterator[PatchFile]:
+        for path, version in side:
+            if version is not None and version.kind != "directory":
+                yield PatchFile(path, _git_mode(version), partial(self.content, version))
 
     def content(self, version: FileVersion) -> bytes:
         """Return the content of one side of a change; empty for a directory.
@@ -184,6 +210,24 @@ class ChangeBundle:
         if len(content) < size:
             raise MalformedBundle(f"the bundle ends within {name}")
         return content
+
+
+def _git_mode(version: FileVersion) -> str:
+    if version.kind == "symlink":
+        return "120000"
+    return "100755" if version.mode & 0o100 else "100644"
+
+
+def empty_bundle() -> IO[bytes]:
+    """Return the change bundle of a job that changed nothing, open at its start."""
+    bundle = io.BytesIO()
+    document = Changes().model_dump_json().encode()
+    with tarfile.open(fileobj=bundle, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        member = tarfile.TarInfo("changes.json")
+        member.size = len(document)
+        archive.addfile(member, io.BytesIO(document))
+    bundle.seek(0)
+    return bundle
 
 
 class _PlainMember(tarfile.TarInfo):

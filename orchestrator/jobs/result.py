@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 
 from pydantic import Field, JsonValue
 
@@ -85,6 +86,29 @@ class Verification(WireModel):
     seconds: float = 0
 
 
+class CollectionState(StrEnum):
+    """What became of the changes of a job that has ended."""
+
+    DONE = "done"
+    """They are in the result."""
+    PENDING = "pending"
+    """A worker still collects them; an event `changes.collected` follows."""
+    LOST = "lost"
+    """They cannot be collected any more: the host that had the job's files is lost, or they cannot
+    be read."""
+
+
+class CollectedChanges(WireModel):
+    """The changes of a job that were collected after its end; they become a part of its result."""
+
+    files_modified: tuple[FileChange, ...] = ()
+    """The first ones, when there are many."""
+    files_omitted: int = 0
+    """The number of further changed files, which only the change bundle lists."""
+    changes: BlobId | None = None
+    """The blob of the change bundle; None when nothing changed."""
+
+
 class ResultSoFar(WireModel):
     """The known part of a job's result before its end; reported if it ends without its worker."""
 
@@ -117,6 +141,10 @@ class JobResult(WireModel):
     """The number of further changed files, which only the change bundle lists."""
     changes: BlobId | None = None
     """The blob of the change bundle; None when nothing changed."""
+    collection: CollectionState = CollectionState.DONE
+    """Whether the changes are complete. Of a job that was stopped while much was to do, they may
+    follow after its end (`pending`) or not at all (`lost`): until then, and then, they are those of
+    its newest checkpoint."""
     usage: Usage = Usage()
     """Without that of its children."""
     context: ContextStats = ContextStats()
@@ -140,6 +168,22 @@ class JobResult(WireModel):
     def files_count(self) -> int:
         """The number of all changed files."""
         return len(self.files_modified) + self.files_omitted
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Whether it is certain that there are no changes."""
+        return self.changes is None and self.collection is CollectionState.DONE
+
+    @property
+    def without_changes(self) -> str:
+        """Why there is no change bundle, as the predicate of a sentence about the job."""
+        match self.collection:
+            case CollectionState.PENDING:
+                return "has changes that are still being collected: ask again in a moment"
+            case CollectionState.LOST:
+                return "had changes that are lost with the host of its files"
+            case _:
+                return "changed nothing"
 
     def bounded(self) -> JobResult:
         """Return the result with its lists and texts cut to what a record in Redis may hold."""

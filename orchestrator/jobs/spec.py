@@ -133,14 +133,20 @@ class TreeBounds(WireModel):
     """Of all jobs of a tree together, at list prices, with the same tolerance."""
 
 
+def _without_default(form: dict[str, Any]) -> None:
+    """Remove a field's default from its JSON schema: it stands for a value made in its place."""
+    form.pop("default", None)
+
+
 class JobSpec(WireModel):
     """One run of one agent on one task, as the parent specifies it.
 
     Equal ids are the same job: a repeated submission adds no job.
     """
 
-    id: JobId = Field(default_factory=new_job_id)
-    """Made by the client, unless it is given."""
+    id: JobId = Field(default="", json_schema_extra=_without_default)
+    """Made by the client, unless it is given (`_is_identified`). A factory here would also run when
+    a specification is stored, to leave out the fields with their defaults."""
     root_id: JobId = ""
     """The tree that the job belongs to; the job's own id when it has no parent."""
     parent_id: JobId | None = None
@@ -209,11 +215,11 @@ class JobSpec(WireModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _root_is_itself(cls, data: Any) -> Any:
-        """Make a job without a root the root of its own tree."""
-        if isinstance(data, dict) and not data.get("root_id"):
+    def _is_identified(cls, data: Any) -> Any:
+        """Give a job without an id one, and make one without a root the root of its own tree."""
+        if isinstance(data, dict):
             job_id = data.get("id") or new_job_id()
-            data = {**data, "id": job_id, "root_id": job_id}
+            data = {**data, "id": job_id, "root_id": data.get("root_id") or job_id}
         return data
 
     @model_validator(mode="after")

@@ -36,6 +36,9 @@ class WorkerInfo:
     """The names of the variables with keys and secrets that it has, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)
     """What it says of its protection: a name and a short value each, for people."""
+    loop_delays: Mapping[str, float] = field(default_factory=dict)
+    """How late its loop ran what was due since its start: for each bound in seconds the number of
+    delays up to it, and the `sum` of all; empty in a release that did not measure."""
 
     def reads(self, wire: int, agent: str) -> bool:
         """Return whether it can run a job of that wire version and that agent."""
@@ -56,6 +59,7 @@ class WorkerInfo:
             "definitions": json.dumps(fields["definitions"]),
             "keys": " ".join(self.keys),
             "protection": json.dumps(fields["protection"]),
+            "loop_delays": json.dumps(fields["loop_delays"]),
         }
 
 
@@ -72,6 +76,7 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
     agents = fields.get("agents", "").split()
     definitions = json.loads(fields.get("definitions", "{}"))
     protection = json.loads(fields.get("protection", "{}"))
+    loop_delays = json.loads(fields.get("loop_delays", "{}"))
     return _READER.validate_python(
         {
             "wire_oldest": 1,
@@ -82,5 +87,6 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
             "definitions": definitions,
             "keys": fields.get("keys", "").split(),
             "protection": protection,
+            "loop_delays": loop_delays,
         }
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -96,7 +96,7 @@ class _Installation(Collector):
     def __init__(self) -> None:
         self.counts = Counts()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | HistogramMetricFamily]:
         """Yield the metrics."""
         counts = self.counts
         jobs = GaugeMetricFamily("fanout_jobs", "Jobs that are kept, by state.", labels=["state"])
@@ -116,3 +116,15 @@ class _Installation(Collector):
             ("fanout_approvals_waiting", "Calls that wait for a person.", counts.approvals),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+        yield self._loop_delays()
+
+    def _loop_delays(self) -> HistogramMetricFamily:
+        delays = HistogramMetricFamily(
+            "fanout_worker_loop_delay_seconds",
+            "How late a worker's loop runs what is due.",
+            labels=["worker"],
+        )
+        for worker, found in self.counts.loop_delays.items():
+            buckets = [(bound, count) for bound, count in found.items() if bound != "sum"]
+            delays.add_metric([worker], buckets, found["sum"])
+        return delays

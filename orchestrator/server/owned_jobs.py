@@ -184,6 +184,11 @@ class OwnedJobs:
         await self._read(job_id)
         return await self._client.result(job_id)
 
+    async def complete_result(self, job_id: str) -> JobResult | None:
+        """Return a job's result with its changes; see `JobReader.complete_result`."""
+        await self._read(job_id)
+        return await self._client.complete_result(job_id)
+
     async def wait(self, job_id: str, timeout_seconds: float) -> JobResult | None:
         """Wait for a job's end and return its result, None when it has not ended in this time."""
         await self._read(job_id)
@@ -244,7 +249,7 @@ class OwnedJobs:
             BlobMissing: A part of them has expired.
         """
         record = await self.get(job_id)
-        result = await self.result(job_id)
+        result = await self.complete_result(job_id)
         if result is None:
             raise InvalidJob(f"Job {job_id} has not ended: its files are known when it has.")
         return await self._client.files.archive(record, result, changed_only=changed_only)

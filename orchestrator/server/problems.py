@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from fanout.orchestrator.jobs.changes import MalformedBundle
+from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
 from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
@@ -52,6 +52,7 @@ STATUS: Mapping[type[Exception], int] = {
     UnknownApproval: 404,
     BlobMissing: 410,
     MalformedBundle: 422,
+    PatchFailed: 503,
     AnsweredAlready: 409,
     ApprovalRefused: 422,
     LimitExceeded: 422,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,11 @@ from fanout.orchestrator.jobs.changes import (
 )
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
-from fanout.orchestrator.workspace.archive import add_content
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.snapshots.archive import add_content
 
 _OTHER_MEMBERS = 2
-"""Of a layer, besides contents: the list and an empty patch."""
+"""Of a layer, besides contents: the list, and the empty patch of an older release."""
 
 
 async def start_after(
@@ -108,11 +108,24 @@ def write(sink: IO[bytes], bundles: Sequence[Path | IO[bytes]]) -> None:
         for one in paths.values():
             if one.after is not None and one.after.sha256 is not None:
                 contents[one.after.sha256] = (one.bundle, one.after)
-        with tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            add_content(archive, "changes.json", Changes(files=files).model_dump_json().encode())
-            add_content(archive, "patch", b"")
-            for sha256, (bundle, version) in sorted(contents.items()):
-                add_content(archive, f"objects/{sha256}", bundle.content(version))
+        ordered = sorted(contents.items(), key=lambda item: item[0])
+        write_layer(sink, files, ((sha256, one.content(as_)) for sha256, (one, as_) in ordered))
+
+
+def write_layer(
+    sink: IO[bytes], files: tuple[ChangedFile, ...], contents: Iterable[tuple[str, bytes]]
+) -> None:
+    """Write a layer; blocks.
+
+    Args:
+        sink: The stream to write to.
+        files: The changes, sorted by path.
+        contents: The SHA-256 and the content of each file and symlink afterwards, sorted.
+    """
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        add_content(archive, "changes.json", Changes(files=files).model_dump_json().encode())
+        for sha256, content in contents:
+            add_content(archive, f"objects/{sha256}", content)
 
 
 class PathChange(NamedTuple):

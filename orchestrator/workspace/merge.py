@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fanout.orchestrator.git import GitFailed
+from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,

@@ -30,7 +30,8 @@ PERMISSION_BITS = 0o777
 _CHUNK_BYTES = 1024 * 1024
 """Read at once: large enough to be quick, small beside a process."""
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""To open a file by its last name: follows no link, and does not wait for a pipe's other end."""
 
 
 Identity = tuple[int, ...]
@@ -185,7 +186,7 @@ class RootedFolder:
         """
         with (
             self._parent(path) as (folder, name),
-            opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
+            opened(os.open(name, READ_FLAGS, dir_fd=folder)) as descriptor,
         ):
             _require(folder, name, expected)
             os.fchmod(descriptor, mode & PERMISSION_BITS)
@@ -233,7 +234,7 @@ class RootedFolder:
             return
         with (
             self._parent(path) as (folder, name),
-            opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
+            opened(os.open(name, READ_FLAGS, dir_fd=folder)) as descriptor,
         ):
             os.fsync(descriptor)
 
@@ -272,7 +273,7 @@ def open_below(root: Path, path: str, flags: int = 0) -> int:
         return _descend(root, [])
     *above, name = path.split("/")
     with opened(_descend(root, above)) as folder:
-        return os.open(name, _READ_FLAGS | flags, dir_fd=folder)
+        return os.open(name, READ_FLAGS | flags, dir_fd=folder)
 
 
 def _descend(root: Path, steps: list[str]) -> int:
@@ -368,7 +369,7 @@ def _keep_owner(descriptor: int, folder: int, name: str) -> None:
 
 
 def _read_file(folder: int, name: str) -> Found:
-    descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+    descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         content = stream.read(MAX_HELD_BYTES + 1)

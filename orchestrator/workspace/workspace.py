@@ -8,18 +8,27 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
 from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.spec import GIB, BlobId
-from fanout.orchestrator.workspace.archive import Omitted, TooLarge, write
+from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
+from fanout.orchestrator.jobs.spec import GIB, BlobId, StartFiles
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.layers import write_layer
 from fanout.orchestrator.workspace.rooted import opened
-from fanout.orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
+from fanout.orchestrator.workspace.snapshots.archive import Written, write
+from fanout.orchestrator.workspace.snapshots.base import Base
+from fanout.orchestrator.workspace.snapshots.contents import Omitted, Progress, TooLarge
+from fanout.orchestrator.workspace.snapshots.delta import (
+    Delta,
+    WholeSnapshotNeeded,
+    changes_since,
+)
+from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
+from fanout.orchestrator.workspace.snapshots.scan import IgnoreRulesUnreadable, Tree, scan
 from fanout.orchestrator.workspace.staging.staging import record_path, recover
 
 Result = TypeVar("Result")
@@ -38,7 +47,8 @@ class _LastSnapshot:
     started: float
     """When its scan began, on the monotonic clock."""
     store: str
-    blob_id: BlobId
+    start: StartFiles
+    base: Base
     tree: Tree
     omitted: Omitted
 
@@ -53,6 +63,7 @@ class Workspace:
         max_snapshot_bytes: The maximum sum of file sizes of a snapshot.
         records: A private folder for the records of merges, with which one whose process is killed
             is finished or undone; None: it stays as it is.
+        indexes: Remember the snapshots for other processes; None: only this object does.
     """
 
     def __init__(
@@ -61,15 +72,19 @@ class Workspace:
         *,
         max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES,
         records: Path | None = None,
+        indexes: SnapshotIndexes | None = None,
     ) -> None:
         self.root = root
         self._records = records
+        self._indexes = indexes
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
         self._last: dict[frozenset[str], _LastSnapshot] = {}
         """The last snapshot of each set of included files."""
         self.included: frozenset[str] = frozenset()
         """Files that every snapshot has, as those of `snapshot`."""
+        self.progress = Progress()
+        """How far the snapshot is that is being written as a whole."""
 
     @cached_property
     def record(self) -> Path | None:
@@ -106,10 +121,10 @@ class Workspace:
         return len(files), sum(entry.size for entry in files)
 
     async def snapshot(self, blobs: BlobStore, included: frozenset[str] = frozenset()) -> BlobId:
-        """Store a snapshot of the folder as it is now, and return its id.
+        """Store a whole snapshot of the folder as it is now, and return its id.
 
-        Equal trees give equal ids, and an unchanged tree is not read again. `snapshot.scan`
-        documents which files a snapshot has.
+        Equal trees give equal ids, and an unchanged tree is not read again. `scan` documents which
+        files a snapshot has.
 
         Args:
             blobs: The store.
@@ -121,29 +136,92 @@ class Workspace:
                 files that it ignores.
             BlobStoreUnusable: The store failed.
         """
+        start = await self._stored(blobs, included | self.included, whole=True)
+        assert start.snapshot is not None  # noqa: S101 - it was stored
+        return start.snapshot
+
+    async def start_files(
+        self, blobs: BlobStore, included: frozenset[str] = frozenset()
+    ) -> StartFiles:
+        """Store what jobs need to start from the folder as it is now.
+
+        It is an earlier snapshot with a layer of what has changed since, if that is little; only
+        what has changed is read.
+
+        Args:
+            blobs: The store.
+            included: As of `snapshot`.
+
+        Raises:
+            WorkspaceUnusable, BlobStoreUnusable: As `snapshot`.
+        """
+        return await self._stored(blobs, included | self.included, whole=False)
+
+    async def _stored(
+        self, blobs: BlobStore, included: frozenset[str], *, whole: bool
+    ) -> StartFiles:
         asked = time.monotonic()
-        included |= self.included
         async with self._lock:
             last = self._last.get(included)
-            if last and last.store == blobs.url and asked <= last.started:
-                return last.blob_id  # another caller's scan began while this one waited
-            started = time.monotonic()
-            if last and await self._is_current(last, blobs):
-                self._last[included] = replace(last, started=started)
-            else:
-                blob_id, (tree, omitted) = await blobs.put_written(
-                    lambda sink: self._write(sink, included)
-                )
-                self._last[included] = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
-            return self._last[included].blob_id
+            is_current = last and last.store == blobs.url and asked <= last.started
+            if last and is_current and not (whole and last.start.layers):
+                return last.start  # another caller's scan began while this one waited
+            self._last[included] = await self._changed(
+                blobs, included, whole=whole
+            ) or await self._whole(blobs, included)
+            return self._last[included].start
 
-    async def _is_current(self, last: _LastSnapshot, blobs: BlobStore) -> bool:
-        """Return whether the store has a snapshot, and the folder has not changed since."""
-        if last.store != blobs.url or not await blobs.exists(last.blob_id):
-            return False
-        included = last.tree.included
-        tree = await _run_to_end(lambda: self._locked(lambda: self._scan(included), shared=True))
-        return tree == last.tree
+    async def _changed(
+        self, blobs: BlobStore, included: frozenset[str], *, whole: bool
+    ) -> _LastSnapshot | None:
+        """Store what has changed since the last whole snapshot; None if it must be a whole one."""
+        started = time.monotonic()
+        base = await self._base(blobs, included)
+        if base is None:
+            return None
+        try:
+            tree, delta = await _run_to_end(
+                lambda: self._locked(lambda: self._since(base, whole=whole), shared=True)
+            )
+        except WholeSnapshotNeeded:
+            return None
+        start = StartFiles(base.snapshot)
+        if delta.files:
+            contents = sorted(delta.contents.items())
+            layer, _ = await blobs.put_written(
+                lambda sink: write_layer(sink, delta.files, contents)
+            )
+            start = StartFiles(base.snapshot, (layer,))
+        return _LastSnapshot(started, blobs.url, start, base, tree, delta.omitted)
+
+    async def _base(self, blobs: BlobStore, included: frozenset[str]) -> Base | None:
+        """Return the last whole snapshot if the store has it, and keeps it from now on."""
+        last, base = self._last.get(included), None
+        if last is not None and last.store == blobs.url:
+            base = last.base
+        elif self._indexes is not None:
+            base = await asyncio.to_thread(self._indexes.load, self.root, blobs.url, included)
+        if base is not None:
+            try:
+                await blobs.keep(base.snapshot)
+            except BlobMissing:
+                return None
+        return base
+
+    def _since(self, base: Base, *, whole: bool) -> tuple[Tree, Delta]:
+        tree = self._scan(base.tree.included)
+        if whole and not base.describes(tree):
+            raise WholeSnapshotNeeded
+        return tree, changes_since(base, self.root, tree)
+
+    async def _whole(self, blobs: BlobStore, included: frozenset[str]) -> _LastSnapshot:
+        started, scanned_at = time.monotonic(), time.time()
+        blob_id, (tree, written) = await blobs.put_written(lambda sink: self._write(sink, included))
+        base = Base(blob_id, tree, written, scanned_at)
+        if self._indexes is not None:
+            await asyncio.to_thread(self._indexes.save, self.root, blobs.url, base)
+        start = StartFiles(blob_id)
+        return _LastSnapshot(started, blobs.url, start, base, tree, written.omitted)
 
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` in a thread while no other snapshot or merge uses the folder.
@@ -162,13 +240,19 @@ class Workspace:
         async with self._lock:
             return await _run_to_end(lambda: self._locked(work, shared=False))
 
-    def _write(self, sink: IO[bytes], included: frozenset[str]) -> tuple[Tree, Omitted]:
+    def _write(self, sink: IO[bytes], included: frozenset[str]) -> tuple[Tree, Written]:
         """Scan and write under one lock: between two locks, a merge might change the tree."""
 
-        def scan_and_write() -> tuple[Tree, Omitted]:
+        def scan_and_write() -> tuple[Tree, Written]:
             tree = self._scan(included)
             try:
-                return tree, write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
+                return tree, write(
+                    self.root,
+                    tree,
+                    sink,
+                    max_bytes=self._max_snapshot_bytes,
+                    progress=self.progress,
+                )
             except TooLarge as error:
                 raise self._too_large() from error
 

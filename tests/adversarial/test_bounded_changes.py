@@ -15,8 +15,9 @@ import pytest
 
 from fanout.orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.inside.collection import change_scan
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from fanout.workers.sandbox.inside.collection import change_bundle
+from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
 
@@ -58,8 +59,8 @@ def test_forty_thousand_empty_files_are_bounded_at_the_source_and_cheap_to_read(
     tracemalloc.stop()
 
     print(f"bundle {size / MIB:.1f} MiB, reading takes {peak / MIB:.1f} MiB")
-    assert len(changes.files) == change_scan.MAX_CHANGES
-    assert len(changes.skipped) == change_scan.MAX_NAMED + 1
+    assert len(changes.files) == change_bundle.MAX_CHANGES
+    assert len(changes.skipped) == change_bundle.MAX_NAMED + 1
     assert changes.skipped[0].path == "file10000"
     assert "10000 changes at most" in changes.skipped[0].reason
     assert changes.skipped[-1].path == "(and 29000 more)"
@@ -70,8 +71,8 @@ def test_forty_thousand_empty_files_are_bounded_at_the_source_and_cheap_to_read(
 def test_by_products_take_no_room_from_changes_and_their_list_is_bounded(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_scan, "MAX_CHANGES", 10)
-    monkeypatch.setattr(change_scan, "MAX_NAMED", 5)
+    monkeypatch.setattr(change_bundle, "MAX_CHANGES", 10)
+    monkeypatch.setattr(change_bundle, "MAX_NAMED", 5)
     (root / "after/node_modules/a").mkdir(parents=True)
     for number in range(100):
         (root / "after/node_modules/a" / str(number)).touch()
@@ -86,7 +87,7 @@ def test_by_products_take_no_room_from_changes_and_their_list_is_bounded(
 
 
 def test_long_paths_count_by_their_bytes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_scan, "MAX_LIST_BYTES", 20_000)
+    monkeypatch.setattr(change_bundle, "MAX_LIST_BYTES", 20_000)
     for number in range(100):
         (root / "after" / ("x" * 200 + str(number))).touch()
 
@@ -99,8 +100,8 @@ def test_long_paths_count_by_their_bytes(root: Path, monkeypatch: pytest.MonkeyP
 def test_paths_beyond_what_is_compared_are_counted_and_not_kept(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_scan, "_MAX_PATHS_BYTES", 50)
-    monkeypatch.setattr(change_scan, "MAX_NAMED", 3)
+    monkeypatch.setattr(change_bundle, "_MAX_PATHS_BYTES", 50)
+    monkeypatch.setattr(change_bundle, "MAX_NAMED", 3)
     for number in range(100):
         (root / "after" / f"{number:05}").touch()
 
@@ -175,5 +176,5 @@ async def test_a_job_with_too_many_files_ends_with_those_that_fit_and_names_the_
         with await sandbox.changes() as bundle:
             changes = await asyncio.to_thread(changes_in, bundle)
 
-    assert len(changes.files) == change_scan.MAX_CHANGES
+    assert len(changes.files) == change_bundle.MAX_CHANGES
     assert changes.skipped[-1].path == "(and 4000 more)"

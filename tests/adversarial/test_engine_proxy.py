@@ -17,8 +17,9 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from fanout.orchestrator.jobs.spec import MAX_LAYERS
-from fanout.workers.sandbox.docker import container_config, steward_client
+from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.docker.steward import program as steward_program
 from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
@@ -195,15 +196,15 @@ def sandbox_configuration() -> dict[str, Any]:
 def steward_configuration(*, may_mount: bool = False) -> dict[str, Any]:
     if may_mount:
         store = f"{engine_root()}/volumes/fanout-test.shared/_data"
-        mount = container_config.shared_bind(store, steward_client.STORE)
+        mount = container_config.shared_bind(store, steward_program.STORE)
     else:
         mount = container_config.local_volume(
-            "fanout-test", steward_client.STORE, options={}, labels=labels("store")
+            "fanout-test", steward_program.STORE, options={}, labels=labels("store")
         )
     return container_config.steward_config(
         image="fanout/python",
         mount=mount,
-        command=steward_client.steward_command(1000, 1000),
+        command=steward_program.steward_command(1000, 1000),
         labels=labels("steward"),
         may_mount=may_mount,
     )
@@ -350,6 +351,7 @@ def test_it_creates_no_other_container(
         ("POST", "/v1.41/containers/{other}/kill", None),
         ("POST", "/v1.41/containers/{other}/update", {"Memory": 0}),
         ("POST", "/v1.41/containers/{other}/rename?name=x", None),
+        ("POST", "/v1.41/containers/{other}/rename?name=fanout-x", None),
         ("DELETE", "/v1.41/containers/{other}?v=True&link=False&force=True", None),
         ("DELETE", "/v1.41/containers/{other}?link=True", None),
         ("POST", "/v1.41/containers/prune", None),

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.cli.checks import doctor_checks
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge import merge
@@ -409,7 +409,7 @@ def test_git_that_writes_without_end_is_killed(tmp_path: Path) -> None:
 
 def test_only_one_module_starts_git() -> None:
     """Nowhere else is a list that begins with `git`, or a call with it as its first word."""
-    inside = ("workers/sandbox/inside/", "orchestrator/git.py")
+    inside = ("workers/sandbox/inside/", "orchestrator/git/process.py")
     found = {
         name
         for name, text in package_sources()

@@ -57,7 +57,7 @@ async def test_no_folder_outside_of_the_project_is_handed_out_or_changed(
     folders: LocalFolders, path: str
 ) -> None:
     with pytest.raises(InvalidJob):
-        await folders.snapshot(path, "general-purpose")
+        await folders.start_files(path, "general-purpose")
     with pytest.raises(InvalidJob):
         await folders.apply(new_job_id(), path, check=False)
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker import steward_client
 from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.docker.steward import program as steward_program
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
@@ -122,14 +123,14 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    genuine = steward_client.code_files
+    genuine = code_files
 
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
         if main_module == "steward":
             name = "fanout/workers/sandbox/inside/collection/jail.py"
             files[name] = files[name].replace(b"MAX_SECONDS = 300", b"MAX_SECONDS = 3")
-            name = "fanout/workers/sandbox/inside/collection/change_scan.py"
+            name = "fanout/workers/sandbox/inside/collection/change_bundle.py"
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '
@@ -140,9 +141,9 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
             files[name] = files[name].replace(at, at + hang)
         return files
 
-    monkeypatch.setattr(steward_client, "code_files", hanging)
-    steward_client.steward_code.cache_clear()
-    request.addfinalizer(steward_client.steward_code.cache_clear)
+    monkeypatch.setattr(steward_program, "code_files", hanging)
+    steward_program.steward_code.cache_clear()
+    request.addfinalizer(steward_program.steward_code.cache_clear)
     provider = make_provider()
     async with (
         provider.open(make_sandbox_spec()) as hung,

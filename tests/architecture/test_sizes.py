@@ -9,8 +9,8 @@ MAX_FOLDER_MODULES = 14
 
 LONGER = {
     "orchestrator/jobs/store/ledger.py": "one class: every script of the ledger",
+    "orchestrator/jobs/store/records.py": "one class: everything that is read of the ledger",
     "workers/sandbox/docker/provider.py": "one provider and its sandbox",
-    "workers/sandbox/inside/collection/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/files.py": "one set of operations: reading, writing, searching files",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
     "orchestrator/cli/commands/run.py:run_": "declares its options one by one",

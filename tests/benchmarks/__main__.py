@@ -18,32 +18,53 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.benchmarks import (
+    agent_setup,
     children,
+    growth,
     harness,
+    jobs,
     latency,
+    leaks,
     ledger_load,
+    many_agents,
     memory,
+    neighbours,
     page,
     recovery,
     sandboxes,
     service,
+    snapshots,
     start,
+    starts_at_once,
     state_loop,
+    stopped_at_once,
+    warm,
     workspaces,
 )
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
+from tests.benchmarks.plots import write_pictures
 from tests.benchmarks.report import document, print_table
 
 SECTIONS = (
     sandboxes.SECTION,
+    starts_at_once.SECTION,
+    warm.SECTION,
+    neighbours.SECTION,
+    leaks.SECTION,
+    snapshots.SECTION,
     workspaces.SECTION,
     children.SECTION,
     latency.SECTION,
+    jobs.SECTION,
     memory.SECTION,
+    agent_setup.SECTION,
+    many_agents.SECTION,
     harness.SECTION,
     state_loop.SECTION,
     ledger_load.SECTION,
+    growth.SECTION,
     recovery.SECTION,
+    stopped_at_once.SECTION,
     service.SECTION,
     page.SECTION,
     start.SECTION,
@@ -62,6 +83,9 @@ def main() -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="write a JSON document there; - is standard output"
     )
+    parser.add_argument(
+        "--pictures", metavar="FOLDER", help="draw there what was measured, as SVG files"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help=" · ".join(names))
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -75,6 +99,9 @@ def main() -> None:
         print(content)
     elif options.json:
         Path(options.json).write_text(content + "\n")
+    if options.pictures:
+        for path in write_pictures(rows, Path(options.pictures)):
+            progress.print(f"drawn: {path}", highlight=False)
 
 
 async def _measure(wanted: Collection[str], progress: Console) -> list[Row]:

@@ -1,6 +1,7 @@
 """What one Redis carries.
 
-Heartbeats of a thousand running jobs, and the records of jobs that have ended.
+Heartbeats of a thousand running jobs, the submission of ten thousand, and the records of jobs that
+wait and of those that have ended.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ from pathlib import Path
 import psutil
 from redis.asyncio import Redis
 
-from fanout.orchestrator.configuration.settings import WorkerSettings
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import WorkerSettings, load_settings
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import SUBMIT_BATCH, Claim, Ledger
 from fanout.workers.heartbeat import BEATS_PER_LEASE
-from tests.benchmarks.measure import Benchmark, Samples, Section
+from tests.benchmarks.measure import Benchmark, Samples, Section, milliseconds
 from tests.builders import make_spec, make_worker
 from tests.services import RedisProcess
 
 JOBS, WORKERS = 1000, 20
+MANY, TIMES = 10_000, 3
 LEASE_SECONDS = WorkerSettings().lease_seconds
 WINDOWS, WINDOW_SECONDS = 4, 4.5
 """Each window holds two beats of every worker."""
@@ -43,18 +49,42 @@ BEATS = Benchmark(
     floor="a bare PEXPIRE for each job",
     target=10,
 )
-RECORD = Benchmark(
-    name="redis-memory",
+WAITING = Benchmark(
+    name="redis-waiting",
+    title="a waiting job in Redis, with all that belongs to it",
+    unit="KiB",
+    floor="its specification",
+    target=4,
+)
+FINISHED = Benchmark(
+    name="redis-finished",
     title="a finished job in Redis, without its journal",
     unit="KiB",
     floor="its specification and result",
-    target=8,
+    target=4,
+)
+JOURNAL = Benchmark(
+    name="redis-journal",
+    title="the journal of a finished job's three states in Redis",
+    unit="KiB",
+    floor="the text of its events",
+    target=1,
+)
+SUBMIT = Benchmark(
+    name="submit-10000",
+    title=f"submit {MANY:,} jobs by one call of JobClient, and store them durably",
+    unit="ms",
+    floor=f"{MANY:,} specifications, each stored by a SET in pipelines of 100",
+    target=MANY / 15,
 )
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
-    """Claim a thousand jobs, beat for them as twenty workers, end them and weigh what is left."""
-    del wanted
+    """Submit many jobs; weigh a thousand, claim them, beat for them as workers, and end them."""
+    if SUBMIT.name in wanted:
+        yield SUBMIT, await _submitting()
+    if wanted <= {SUBMIT.name}:
+        return
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         server = RedisProcess(Path(name))
         await asyncio.to_thread(server.start)
@@ -62,24 +92,66 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             async with connect(server.url) as redis:
                 ledger = Ledger(redis, Keys())
                 empty = await _memory(redis)
-                claims = await _claimed(ledger)
-                yield BEATS, Samples(await _beating(ledger, redis, claims), await _expiring(redis))
-                await redis.delete(*(f"floor:{number}" for number in range(JOBS)))
+                ids, sizes = await _submitted(ledger)
+                waiting = (await _memory(redis) - empty) / JOBS / KIB
+                yield WAITING, Samples([waiting], [sum(sizes) / JOBS / KIB])
+                claims = await _claimed(ledger, ids)
+                if BEATS.name in wanted:
+                    beating = await _beating(ledger, redis, claims)
+                    yield BEATS, Samples(beating, await _expiring(redis))
+                    await redis.delete(*(f"floor:{number}" for number in range(JOBS)))
                 sizes = await _finished(ledger, claims)
-                weight = (
-                    (await _memory(redis) - empty - await _journals(redis, claims)) / JOBS / KIB
-                )
-                yield RECORD, Samples([weight], [sum(sizes) / JOBS / KIB])
+                journals = await _journals(redis, claims)
+                weight = (await _memory(redis) - empty - journals) / JOBS / KIB
+                yield FINISHED, Samples([weight], [sum(sizes) / JOBS / KIB])
+                texts = [
+                    event.model_dump_json(include={"type", "data", "attempt"})
+                    for event in await Journal(redis, Keys()).read(ids[0])
+                ]
+                yield JOURNAL, Samples([journals / JOBS / KIB], [len("".join(texts)) / KIB])
         finally:
             await asyncio.to_thread(server.stop)
 
 
-async def _claimed(ledger: Ledger) -> list[Claim]:
+async def _submitting() -> Samples:
+    """Submit many jobs into an empty installation, and store as many texts, in turn."""
+    ours, floor = [], []
+    for _ in range(TIMES):
+        with tempfile.TemporaryDirectory(prefix="bench-") as name:
+            server = RedisProcess(Path(name))
+            await asyncio.to_thread(server.start)
+            try:
+                settings = load_settings(redis_url=server.url, state_dir=Path(name) / "state")
+                async with JobClient(server.url, settings, load_agent_definitions()) as client:
+                    await client.submit(make_spec(DESCRIPTION))
+                    specs = [make_spec(DESCRIPTION, root_id="tree") for _ in range(MANY)]
+                    jobs = [(spec, None) for spec in specs]
+                    ours.append(await milliseconds(client.submit_many(jobs)))
+                async with connect(server.url) as redis:
+                    floor.append(await milliseconds(_set(redis, specs)))
+            finally:
+                await asyncio.to_thread(server.stop)
+    return Samples(ours, floor)
+
+
+async def _set(redis: Redis, specs: list[JobSpec]) -> None:
+    for first in range(0, len(specs), SUBMIT_BATCH):
+        async with redis.pipeline(transaction=True) as pipe:
+            for spec in specs[first : first + SUBMIT_BATCH]:
+                pipe.set(f"floor:{spec.id}", spec.model_dump_json(exclude_defaults=True))
+            await pipe.execute()
+
+
+async def _submitted(ledger: Ledger) -> tuple[list[str], list[int]]:
+    """Submit all jobs; their ids, and the bytes of each one's specification."""
+    specs = [make_spec(DESCRIPTION, root_id=f"tree-{n % 10}") for n in range(JOBS)]
+    sizes = [len(spec.model_dump_json(exclude_defaults=True)) for spec in specs]
+    return await ledger.submit(specs), sizes
+
+
+async def _claimed(ledger: Ledger, ids: list[str]) -> list[Claim]:
     worker = make_worker(concurrency=JOBS)
     await ledger.register(worker, 3600, AdmissionPolicy(tree_jobs=JOBS))
-    ids = await ledger.submit(
-        [make_spec(DESCRIPTION, root_id=f"tree-{n % 10}") for n in range(JOBS)]
-    )
     while await ledger.dispatch(100):
         pass
     claims = [await ledger.claim(job_id, worker, 3600) for job_id in ids]
@@ -174,4 +246,4 @@ async def _journals(redis: Redis, claims: list[Claim]) -> int:
         return sum(size or 0 for size in await pipe.execute())
 
 
-SECTION = Section(benchmarks=(BEATS, RECORD), run=run)
+SECTION = Section(benchmarks=(SUBMIT, WAITING, BEATS, FINISHED, JOURNAL), run=run)

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Sample = Callable[[], Awaitable[float]]
@@ -20,15 +20,23 @@ class Benchmark:
 
     name: str
     title: str
-    unit: Literal["ms", "MiB", "%", "KiB"]
-    floor: str
-    """What the floor is, in words."""
+    unit: Literal["ms", "s", "MiB", "%", "KiB", "a second", "times", "left"]
+    floor: str = ""
+    """What the floor is, in words; empty without one."""
     target_ratio: float | None = None
     """The most that the median may be, as a multiple of the floor's."""
     target: float | None = None
     """The most that the median may be, in the unit."""
     target_p95: float | None = None
     """The most that the p95 may be, in the unit."""
+    target_p95_ratio: float | None = None
+    """The most that the p95 may be, as a multiple of the floor's."""
+    target_least: float | None = None
+    """The least that the median may be, in the unit."""
+    series: str | None = None
+    """The curve that the row is a point of, in the plots; None: it is none's."""
+    at: float | None = None
+    """Where on the curve: how many jobs, agents or sandboxes it was measured with."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Samples:
     """What was measured, in the benchmark's unit."""
 
     ours: Sequence[float]
-    floor: Sequence[float]
+    floor: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +75,10 @@ class Row:
     target_ratio: float | None
     target: float | None
     target_p95: float | None
+    target_p95_ratio: float | None
+    target_least: float | None
+    series: str | None
+    at: float | None
     ok: bool | None = None
     """None: not measured, or there is no target."""
     not_measured: str | None = None
@@ -75,27 +87,42 @@ class Row:
 
 def row_of(benchmark: Benchmark, samples: Samples) -> Row:
     """The row of a benchmark that was measured."""
-    median, floor_median = statistics.median(samples.ours), statistics.median(samples.floor)
-    ratio = median / floor_median
-    met = []
-    if benchmark.target_ratio is not None:
-        met.append(ratio <= benchmark.target_ratio)
-    if benchmark.target is not None:
-        met.append(median <= benchmark.target)
-    if benchmark.target_p95 is not None:
-        met.append(p95(samples.ours) <= benchmark.target_p95)
-    return Row(
+    median = statistics.median(samples.ours)
+    row = Row(
         **vars(benchmark),
         median=round(median, 3),
         p95=round(p95(samples.ours), 3),
         most=round(max(samples.ours), 3),
         samples=len(samples.ours),
-        floor_median=round(floor_median, 3),
-        floor_p95=round(p95(samples.floor), 3),
-        floor_samples=len(samples.floor),
-        ratio=round(ratio, 5),
-        ok=all(met) if met else None,
     )
+    if samples.floor:
+        floor_median = statistics.median(samples.floor)
+        row = replace(
+            row,
+            floor_median=round(floor_median, 3),
+            floor_p95=round(p95(samples.floor), 3),
+            floor_samples=len(samples.floor),
+            ratio=round(median / floor_median, 5),
+        )
+    met = _met(benchmark, samples)
+    return replace(row, ok=all(met) if met else None)
+
+
+def _met(benchmark: Benchmark, samples: Samples) -> list[bool]:
+    """Whether each target that the benchmark has is met."""
+    median, high = statistics.median(samples.ours), p95(samples.ours)
+    met = []
+    if benchmark.target_ratio is not None:
+        met.append(median <= benchmark.target_ratio * statistics.median(samples.floor))
+    if benchmark.target is not None:
+        met.append(median <= benchmark.target)
+    if benchmark.target_least is not None:
+        met.append(median >= benchmark.target_least)
+    if benchmark.target_p95 is not None:
+        met.append(high <= benchmark.target_p95)
+    if benchmark.target_p95_ratio is not None:
+        met.append(high <= benchmark.target_p95_ratio * p95(samples.floor))
+    return met
 
 
 def missing_row(benchmark: Benchmark, why: str) -> Row:

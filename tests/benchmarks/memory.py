@@ -9,17 +9,12 @@ from pathlib import Path
 
 import psutil
 
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.store.journal import EventType
 from tests.benchmarks.measure import Benchmark, Samples, Section
-from tests.integration.scripts import DONE, call, calls, conversation, write_script
+from tests.benchmarks.waiting_agents import all_at_work, submit_waiting, waiting_script
 from tests.services import installation
 
 AGENTS = 200
 ALL_AT_WORK_SECONDS = 120.0
-MODEL_SECONDS = 600
-"""How long the model thinks; the jobs are cancelled long before."""
 WEIGHINGS, WEIGHING_PAUSE_SECONDS = 20, 0.2
 MIB = 1024**2
 
@@ -49,7 +44,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
     """
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
-        installation(Path(name), script=_waiting_script(Path(name))) as place,
+        installation(Path(name), script=waiting_script(Path(name))) as place,
     ):
         worker = place.start_worker(concurrency=AGENTS, forked=False)
         assert worker.process is not None
@@ -57,9 +52,8 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         async with place.client() as client:
             await place.ready(client)
             idle = await _weigh(process)
-            specs = [JobSpec(description=f"Wait, number {number}.") for number in range(AGENTS)]
-            ids = await client.submit_many([(spec, None) for spec in specs])
-            await _all_at_work(client, ids)
+            ids = await submit_waiting(client, AGENTS)
+            await all_at_work(place, ids, ALL_AT_WORK_SECONDS)
             busy = await _weigh(process)
             for job in ids:
                 await client.cancel(job)
@@ -69,29 +63,6 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
                     benchmark,
                     Samples([sizes[field] for sizes in busy], [sizes[field] for sizes in idle]),
                 )
-
-
-def _waiting_script(folder: Path) -> Path:
-    """A file is written, so that the agent has had its tools and sandbox.
-
-    Then the model takes its time.
-    """
-    write = calls(call("write_file", file_path="/workspace/note.txt", content="Here I was.\n"))
-    return write_script(folder, conversation(".*", write, {**DONE, "delay_seconds": MODEL_SECONDS}))
-
-
-async def _all_at_work(client: JobClient, ids: Collection[str]) -> None:
-    """Wait until each job's tool has answered and its model is asked again."""
-    coming = set(ids)
-    async with asyncio.timeout(ALL_AT_WORK_SECONDS):
-        while coming:
-            await asyncio.sleep(0.5)  # a look reads hundreds of journals
-            for job in list(coming):
-                events = [event async for event in client.events(job, follow=False)]
-                assert not events[-1].ends_job, "a job ended that was to wait"
-                used_a_tool = any(event.type is EventType.TOOL_RESULT for event in events)
-                if used_a_tool and events[-1].type is EventType.MODEL_REQUEST:
-                    coming.discard(job)
 
 
 async def _weigh(process: psutil.Process) -> list[dict[str, float]]:

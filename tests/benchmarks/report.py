@@ -80,6 +80,10 @@ def _target(row: Row) -> str:
         parts.append(f"≤ {_ratio(row.target_ratio)}")
     if row.target is not None:
         parts.append(f"≤ {row.target:g} {row.unit}")
+    if row.target_least is not None:
+        parts.append(f"≥ {row.target_least:g} {row.unit}")
     if row.target_p95 is not None:
         parts.append(f"p95 ≤ {row.target_p95:g} {row.unit}")
+    if row.target_p95_ratio is not None:
+        parts.append(f"p95 ≤ {row.target_p95_ratio:g} floors")
     return ", ".join(parts) or "-"

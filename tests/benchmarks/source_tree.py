@@ -10,7 +10,7 @@ from pathlib import Path
 
 FILES = 5000
 FILES_IN_FOLDER = 25
-EDITED, ADDED, DELETED = 14, 4, 2
+EDITED, ADDED, DELETED = 28, 8, 4
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
 
 LIST_CHANGES = "git add -A && git diff --cached --binary > /tmp/patch"
@@ -19,7 +19,7 @@ LIST_CHANGES = "git add -A && git diff --cached --binary > /tmp/patch"
 
 @dataclass(frozen=True)
 class Edits:
-    """One round of twenty changes to the tree."""
+    """One round of forty changes to the tree."""
 
     written: Mapping[str, bytes]
     deleted: tuple[str, ...]

@@ -7,10 +7,12 @@ import contextlib
 import itertools
 import shutil
 import tarfile
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 
+from fanout.orchestrator.git.process import run_git
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import BlobId, StartFiles, new_job_id
+from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.benchmarks.engine import LIMITS, Bench, bench
@@ -23,12 +25,22 @@ from tests.benchmarks.measure import (
     milliseconds,
     milliseconds_of,
 )
-from tests.benchmarks.source_tree import ADDED, DELETED, EDITED, LIST_CHANGES, edits, write_tree
+from tests.benchmarks.source_tree import (
+    ADDED,
+    DELETED,
+    EDITED,
+    LIST_CHANGES,
+    edits,
+    path_of,
+    write_tree,
+)
 
 SEEDINGS, PREPARATIONS_A_SEEDING = 4, 10
 FIRST_SEEDINGS = 3
 OPENINGS = 15
 CHANGE_LISTS = 15
+AT_ONCE, ROUNDS_AT_ONCE = 200, 3
+PATCHES = 15
 
 SEED = Benchmark(
     name="seed",
@@ -50,12 +62,32 @@ FIRST_SEED = Benchmark(
     unit="ms",
     floor="put_archive",
 )
+EDITED_SEED = Benchmark(
+    name="seed-edit",
+    title="seed 5,000 files, one edited since",
+    unit="ms",
+    floor="put_archive",
+)
 CHANGES = Benchmark(
     name="changes",
-    title="bundle of 20 changes in 5,000 files",
+    title="bundle of 40 changes in 5,000 files",
     unit="ms",
     floor="git add, git diff --binary",
-    target=50,  # what a bundle may add to a job's end; the ratio to git stands beside it
+    target=30,  # what a bundle may add to a job's end; the ratio to git stands beside it
+)
+MANY_CHANGES = Benchmark(
+    name="bundle-200",
+    title="200 bundles of 40 changes at once",
+    unit="ms",
+    floor="one bundle",
+    target=5_000,
+)
+PATCH = Benchmark(
+    name="patch",
+    title="patch of 40 changes, made when it is asked for",
+    unit="ms",
+    floor="a Git process that does nothing",
+    target=50,
 )
 
 
@@ -65,7 +97,10 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         SEED: _seedings,
         OPEN: _openings,
         FIRST_SEED: _first_seedings,
+        EDITED_SEED: _edited_seedings,
         CHANGES: _change_lists,
+        MANY_CHANGES: _many_change_lists,
+        PATCH: _patches,
     }
     async with bench() as place:
         tree = place.folder / "tree"
@@ -97,13 +132,29 @@ async def _first_seedings(place: Bench, snapshot: BlobId) -> Samples:
         return await interleaved(FIRST_SEEDINGS, ours, floor)
 
 
-async def _prepare(place: Bench, snapshot: BlobId) -> float:
+async def _edited_seedings(place: Bench, snapshot: BlobId) -> Samples:
+    workspace = Workspace(place.folder / "tree")
+    numbers = itertools.count()
+    await workspace.start_files(place.blobs)
+
+    async def ours() -> float:
+        edited = workspace.root / path_of(7)
+        await asyncio.to_thread(edited.write_text, f"edited = {next(numbers)}\n")
+        start = await workspace.start_files(place.blobs)
+        return await _prepare(place, snapshot, start.layers)
+
+    async with _put_archive(place, snapshot) as floor:
+        return await interleaved(FIRST_SEEDINGS, ours, floor)
+
+
+async def _prepare(place: Bench, snapshot: BlobId, layers: Sequence[BlobId] = ()) -> float:
     steward, job = await place.provider._steward(), new_job_id()
     try:
         return await milliseconds(
             steward.prepare(
                 job,
                 snapshot,
+                layers,
                 overlay=True,
                 disk_bytes=LIMITS.disk_bytes,
                 first_uid=container_config.FIRST_UID,
@@ -162,6 +213,28 @@ async def _change_lists(place: Bench, snapshot: BlobId) -> Samples:
         return await interleaved(CHANGE_LISTS, ours, floor)
 
 
+async def _many_change_lists(place: Bench, snapshot: BlobId) -> Samples:
+    """Of one sandbox: the steward has no part of its work in common."""
+    async with place.sandbox(StartFiles(snapshot)) as sandbox:
+        await _edit(sandbox, 0)
+        return await interleaved(
+            ROUNDS_AT_ONCE,
+            lambda: milliseconds(asyncio.gather(*(_take_bundle(sandbox) for _ in range(AT_ONCE)))),
+            lambda: milliseconds(_take_bundle(sandbox)),
+        )
+
+
+async def _patches(place: Bench, snapshot: BlobId) -> Samples:
+    async with place.sandbox(StartFiles(snapshot)) as sandbox:
+        await _edit(sandbox, 0)
+        with await sandbox.changes() as file, ChangeBundle.open(file) as bundle:
+            return await interleaved(
+                PATCHES,
+                lambda: milliseconds(asyncio.to_thread(bundle.patch)),
+                lambda: milliseconds(asyncio.to_thread(run_git, ["version"], folder=place.folder)),
+            )
+
+
 async def _edit(sandbox: Sandbox, number: int) -> None:
     made = edits(number)
     for path, content in made.written.items():
@@ -179,4 +252,6 @@ async def _list_with_git(sandbox: Sandbox) -> None:
     assert (await sandbox.run(Command(argv=LIST_CHANGES))).exit_code == 0
 
 
-SECTION = Section(benchmarks=(SEED, OPEN, FIRST_SEED, CHANGES), run=run)
+SECTION = Section(
+    benchmarks=(SEED, OPEN, FIRST_SEED, EDITED_SEED, CHANGES, MANY_CHANGES, PATCH), run=run
+)

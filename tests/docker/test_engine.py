@@ -10,8 +10,9 @@ import pytest
 import requests
 from docker import errors as docker_errors
 
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.engine import Engine, translated, uninterrupted
+from fanout.workers.sandbox.docker.engine import Engine, translated
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnavailable
 from fanout.workers.sandbox.protocol import Command

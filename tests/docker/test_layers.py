@@ -14,7 +14,9 @@ from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.workers.sandbox.docker import steward_client
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.docker.steward import program as steward_program
 from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.resident.code import code_files
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
 
@@ -119,7 +121,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    genuine = steward_client.code_files
+    genuine = code_files
 
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
@@ -129,12 +131,12 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
         files[name] = files[name].replace(at, at + b"        import time; time.sleep(600)\n")
         return files
 
-    request.addfinalizer(steward_client.steward_code.cache_clear)
+    request.addfinalizer(steward_program.steward_code.cache_clear)
     base = snapshots.add({"base": b"x"})
     start = StartFiles(base, (add_layer(snapshots, "one", b"new"),))
     with monkeypatch.context() as patch:
-        patch.setattr(steward_client, "code_files", hanging)
-        steward_client.steward_code.cache_clear()
+        patch.setattr(steward_program, "code_files", hanging)
+        steward_program.steward_code.cache_clear()
         killed = make_provider()
         if (await killed.disk_quota()).kind != "image":
             pytest.skip("This engine's steward may not mount.")
@@ -153,7 +155,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
         await engine.remove_container((await killed._steward()).container)
         with contextlib.suppress(SandboxFailure):
             await opening
-    steward_client.steward_code.cache_clear()
+    steward_program.steward_code.cache_clear()
 
     assert await use(make_provider(), start) == ["base", "one"]
 

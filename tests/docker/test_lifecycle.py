@@ -32,6 +32,7 @@ from tests.docker.conftest import (
     nobody,
     until,
 )
+from tests.faults.stopping import running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +41,13 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 
 async def containers_of(engine: Engine, spec: SandboxSpec) -> list[str]:
     return [container["Id"] for container in await engine.containers([f"{JOB}={spec.job_id}"])]
+
+
+async def until_removed(engine: Engine, spec: SandboxSpec) -> None:
+    """Wait for what is removed of a closed sandbox in the background."""
+    async with asyncio.timeout(10):
+        while await containers_of(engine, spec) or await engine.volumes(f"{JOB}={spec.job_id}"):  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -66,11 +74,12 @@ async def test_nothing_is_left_of_a_closed_sandbox_but_its_files(
 ) -> None:
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
-        await sandbox.run(Command(argv="setsid sleep 100 & echo started"))
+        await sandbox.run(Command(argv="setsid sleep 1000417 & echo started"))
         assert len(await containers_of(engine, spec)) == 1
+        assert await asyncio.to_thread(running, "sleep 1000417")
 
-    assert await containers_of(engine, spec) == []
-    assert await engine.volumes(f"{JOB}={spec.job_id}") == []
+    assert not await asyncio.to_thread(running, "sleep 1000417")
+    await until_removed(engine, spec)
 
 
 async def test_a_cancelled_caller_leaves_no_container(
@@ -91,7 +100,7 @@ async def test_a_cancelled_caller_leaves_no_container(
             await task
 
         assert time.monotonic() - cancelled_at < 20
-        assert await containers_of(engine, spec) == []
+        await until_removed(engine, spec)
 
 
 @pytest.mark.slow
@@ -303,9 +312,9 @@ async def test_a_missing_image_says_where_to_get_it_or_the_nearest_name(
 
 @pytest.mark.slow
 async def test_a_container_that_cannot_start_is_a_failed_start_and_leaves_nothing(
-    provider: DockerProvider, engine: Engine
+    make_provider: Callable[..., DockerProvider], engine: Engine
 ) -> None:
-    provider._runtime = "no-such-runtime"
+    provider = make_provider(runtime="no-such-runtime")
     with pytest.raises(SandboxStartFailed):
         async with provider.open(make_sandbox_spec()):
             pass

@@ -139,8 +139,15 @@ async def held(place: Installation) -> list[str]:
 
 
 def containers_of_job(job_id: str) -> list[str]:
-    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.job={job_id}"]
+    """The running ones; those that have ended are removed in the background."""
+    command = ["docker", "ps", "-q", "--filter", f"name=.sandbox.{job_id}."]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+async def containers_left(job_id: str, within_seconds: float = 0.5) -> list[str]:
+    """Those that the engine still calls running so long after the death of their processes."""
+    look = partial(asyncio.to_thread, containers_of_job, job_id)
+    return await _emptied(look, within_seconds)
 
 
 async def until_prints(client: JobClient, job_id: str) -> None:
@@ -170,7 +177,10 @@ async def _left(place: Installation) -> list[str]:
 
 
 def of_no_living_worker(place: Installation) -> list[str]:
-    """Containers and volumes of jobs, and whatever containers belong to a worker that is dead."""
+    """Containers and volumes of jobs, and what else belongs to a worker that is dead.
+
+    That is its containers, and the volumes of sandboxes that it had started ahead.
+    """
     if place.environment["FANOUT_SANDBOX__PROVIDER"] != "docker":
         return []
     alive = [
@@ -179,7 +189,7 @@ def of_no_living_worker(place: Installation) -> list[str]:
         if each.process and each.process.poll() is None
     ]
     listed = []
-    labels = '{{.Label "fanout.job"}}|{{.Label "fanout.worker"}}|'
+    labels = '{{.Label "fanout.job"}}|{{.Label "fanout.worker"}}|{{.Label "fanout.warm"}}|'
     for kind, name in ((["ps", "-a"], "{{.Names}} {{.Status}}"), (["volume", "ls"], "{{.Name}}")):
         command = [
             "docker", *kind, "--filter", f"label=fanout.installation={place.identity}",
@@ -187,8 +197,9 @@ def of_no_living_worker(place: Installation) -> list[str]:
         ]  # fmt: skip
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for line in answer.splitlines():
-            job, worker, shown = line.split("|")
-            if job or (kind[0] == "ps" and worker.rpartition("-")[2] not in alive):
+            job, worker, warm, shown = line.split("|")
+            is_dead = worker.rpartition("-")[2] not in alive
+            if job or (is_dead and (warm or kind[0] == "ps")):
                 listed.append(shown)
     return listed
 

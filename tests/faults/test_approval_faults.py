@@ -41,6 +41,9 @@ YES = ApprovalAnswer(decision="approve")
 
 SCRIPT = (
     conversation("short", shell("echo ran >> out.txt"), DONE),
+    conversation(
+        "look first", calls(call("ls", path="/workspace")), shell("echo ran >> out.txt"), DONE
+    ),
     conversation("long", shell("echo ran >> out.txt; echo begun; sleep 30"), DONE),
     conversation(
         "side by side",
@@ -245,7 +248,7 @@ async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
     What was approved there says nothing about what is asked here.
     """
     monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
-    job_id = await bench.submit(make_spec("short", agent="guarded"))
+    job_id = await bench.submit(make_spec("look first", agent="guarded"))
     await bench.work_off()
     (checkpoint,) = [e for e in await bench.journal.read(job_id) if e.type is EventType.CHECKPOINT]
     await bench.blobs.delete(str(checkpoint.data["changes"]))

@@ -65,7 +65,7 @@ def test_a_job_with_many_attempts_does_not_wait_for_hours() -> None:
 async def test_changes_that_take_too_long_are_asked_for_by_the_next_attempt(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.workers.attempt.job_runner.CHANGES_SECONDS", 0.2)
+    monkeypatch.setattr("fanout.workers.attempt.changes.CHANGES_SECONDS", 0.2)
     monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
     bench.provider.changes_may_go_on.clear()
     job_id = await bench.submit(make_spec("write"))

@@ -52,7 +52,7 @@ class Canceller:
             took = await stopping.ended_at(self.client, record) - asked_at
             assert took < PROMISED_SECONDS, (record, took)
             if containers_too and self.place.environment["FANOUT_SANDBOX__PROVIDER"] == "docker":
-                assert not await asyncio.to_thread(stopping.containers_of_job, record)
+                assert not await stopping.containers_left(record)
         return changed(result)
 
     async def _below(self, job_id: str) -> list[str]:

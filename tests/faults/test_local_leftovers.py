@@ -27,6 +27,11 @@ async def everybody(_job_id: str) -> bool:
     return True
 
 
+async def survives(*_: object) -> bool:
+    """Kill nothing, as a worker that dies."""
+    return True
+
+
 def spec(attempt: int = 1) -> SandboxSpec:
     return SandboxSpec(job_id="j1", attempt=attempt, image="none", limits=Limits(), snapshot=None)
 
@@ -62,7 +67,7 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
         dying.setattr(
-            "fanout.workers.sandbox.local.processes.kill_job", lambda *_: True
+            "fanout.workers.sandbox.local.processes.kill_job", survives
         )  # it is killed before
         await hide(provider, old)
     of_dead = json.loads(label.read_text()) | {"started": "0"}
@@ -83,7 +88,7 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
     sleep = f"sleep 31540{id(tmp_path) % 100_000}"
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
-        dying.setattr("fanout.workers.sandbox.local.processes.kill_job", lambda *_: True)
+        dying.setattr("fanout.workers.sandbox.local.processes.kill_job", survives)
         await hide(provider, sleep)
     label.write_text(json.dumps(json.loads(label.read_text()) | {"started": "0"}))
 

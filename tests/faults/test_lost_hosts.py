@@ -275,9 +275,7 @@ async def test_a_bundle_that_left_something_out_is_no_checkpoint_and_is_reported
 ) -> None:
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "makes a pipe", 14)
-    assert len(await entries(bench, job_id, EventType.CHECKPOINT)) == 1, (
-        "the one from before it was there"
-    )
+    assert await entries(bench, job_id, EventType.CHECKPOINT) == []
     await bench.ledger.cancel(job_id)
     await lapse(bench, job_id)
 
@@ -322,7 +320,7 @@ async def test_a_claim_that_an_outage_took_back_before_its_first_heartbeat_is_go
     assert (await bench.ended(job_id)).attempts == 1
     assert await out_lines(bench, job_id) == STEPS
     ready = await entries(bench, job_id, EventType.SANDBOX_READY)
-    assert [entry.data["resumed"] for entry in ready] == [False, True]
+    assert [entry.data["resumed"] for entry in ready] == [None, True]
 
 
 async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_has(
@@ -362,7 +360,7 @@ async def test_the_newest_checkpoints_stay_and_older_ones_go(
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 20)
     before = await checkpoint_blobs(bench, job_id)
-    assert len(set(before)) == len(before) == 4
+    assert len(set(before)) == len(before) == 3
     assert await blobs_of(bench) & set(before) == set(before[-2:])
 
     await go_on(bench, job_id)
@@ -370,7 +368,7 @@ async def test_the_newest_checkpoints_stay_and_older_ones_go(
     left = await blobs_of(bench)
     assert (await bench.ended(job_id)).changes in left
     after = await checkpoint_blobs(bench, job_id)
-    assert len(after) > 4
+    assert len(after) > 3
     assert left & set(after) == set(after[-2:])
 
 
@@ -385,8 +383,6 @@ async def test_files_that_did_not_change_are_stored_once(bench: Bench) -> None:
     await bench.work_off()
 
     checkpoints = await entries(bench, job_id, EventType.CHECKPOINT)
-    assert len(checkpoints) == 4
-    assert len({str(entry.data["changes"]) for entry in checkpoints}) == 2, (
-        "none yet, and the one change"
-    )
+    assert len(checkpoints) == 3
+    assert len({str(entry.data["changes"]) for entry in checkpoints}) == 1
     assert (await bench.ended(job_id)).success

@@ -24,7 +24,6 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.workers.sandbox.docker.naming import JOB
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
@@ -64,7 +63,7 @@ def container_kills(provider: str) -> Holds:
 
 async def kill_container(job_id: str, *, from_inside: bool) -> None:
     """Kill the container of a job, or the resident in it."""
-    container = (await docker("ps", "-q", "--filter", f"label={JOB}={job_id}")).strip()
+    container = (await docker("ps", "-q", "--filter", f"name=.sandbox.{job_id}.")).strip()
     if from_inside:
         pid = int(await docker("inspect", "-f", "{{.State.Pid}}", container))
         assert pid, "the container has ended already"

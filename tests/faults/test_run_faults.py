@@ -119,7 +119,10 @@ def kill(place: Installation, victim: str, terminal: ForkedProcess) -> None:
     elif victim == "container":
         engine = ["docker", "ps", "-q", "--filter", f"label=fanout.installation={place.identity}"]
         listed = subprocess.run(
-            [*engine, "--filter", "label=fanout.job"], check=True, capture_output=True, text=True
+            [*engine, "--filter", "label=fanout.role=sandbox"],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         if found := listed.stdout.split():
             subprocess.run(["docker", "kill", *found], check=False, capture_output=True)

@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
-from fanout.workers.sandbox.inside.collection.change_scan import (
-    scan_trees,
-    scan_upper,
-    write_bundle,
-)
+from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, scan_upper
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 
 

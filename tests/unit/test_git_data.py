@@ -9,7 +9,6 @@ import pytest
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
-from fanout.orchestrator.workspace import archive, snapshot
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.repositories.git_data import (
     carried_content,
@@ -17,6 +16,7 @@ from fanout.orchestrator.workspace.repositories.git_data import (
     is_carried,
     without_user,
 )
+from fanout.orchestrator.workspace.snapshots import archive, contents, scan
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
@@ -170,11 +170,11 @@ async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no
 
 
 def test_a_file_that_is_too_large_to_clean_is_left_out_and_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(archive, "_HELD_BYTES", 10)
+    monkeypatch.setattr(contents, "_HELD_BYTES", 10)
     root = tmp_path / "root"
     (root / ".git").mkdir(parents=True)
     (root / ".git/config").write_text(f"url = https://{CANARY}@example.com/")
     with (tmp_path / "archive").open("wb") as sink:
-        omitted = archive.write(root, snapshot.scan(root), sink, max_bytes=10**6)
+        omitted = archive.write(root, scan.scan(root), sink, max_bytes=10**6).omitted
     assert [file.path for file in omitted.unreadable] == [".git/config"]
     assert CANARY.encode() not in (tmp_path / "archive").read_bytes()

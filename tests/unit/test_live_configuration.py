@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import SecretStr
 
 from fanout.orchestrator.configuration.configuration_file import key_names
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.workers.agent import live_configuration
 from fanout.workers.agent.live_configuration import LiveConfiguration
 
 AGENT = "name: mine\ndescription: {}\ninstruction: i\nmemory: [HOUSE.md]\n"
@@ -55,6 +57,31 @@ async def test_definitions_and_their_files_are_read_again_and_invalid_ones_are_n
     (folder / "agents" / "mine.yaml").unlink()
     await live.refresh()
     assert "mine" not in definitions
+
+
+async def test_jobs_that_begin_at_once_share_a_look_and_all_see_a_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await asyncio.to_thread(LiveConfiguration, folder / "agents", no_secrets)
+    looks: list[Path | None] = []
+    look = live_configuration._stamps
+
+    def counted(folder: Path | None) -> Iterator[live_configuration.Stamp]:
+        looks.append(folder)
+        return look(folder)
+
+    monkeypatch.setattr(live_configuration, "_stamps", counted)
+    first = asyncio.create_task(live.refresh())
+    await asyncio.sleep(0)
+    (folder / "agents" / "mine.yaml").write_text(AGENT.format("newer"))
+
+    async def seen_by_a_job() -> str:
+        await live.refresh()
+        return live.definitions["mine"].description
+
+    assert set(await asyncio.gather(*(seen_by_a_job() for _ in range(50)))) == {"newer"}
+    await first
+    assert len(looks) == 2
 
 
 async def test_keys_of_the_dotenv_are_replaced_and_removed_and_exported_ones_stay(

@@ -23,6 +23,7 @@ from fanout.workers.sandbox.resident.client import ResidentClient
 from fanout.workers.sandbox.resident.code import code_files
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.resident.uploads import upload
 
 EXTRA_OPERATIONS = """
 import sys, time
@@ -295,7 +296,7 @@ async def test_refusals_and_faults_cross_without_their_secrets(client: ResidentC
 async def test_an_upload_that_is_not_used_is_removed_at_the_end(
     client: ResidentClient, tmp_path: Path
 ) -> None:
-    await client.upload(bytes(3 << 20), str(tmp_path / "uploads"))
+    await upload(client, bytes(3 << 20), str(tmp_path / "uploads"))
     assert len(list((tmp_path / "uploads").iterdir())) == 1
 
     await client.close()

@@ -290,7 +290,7 @@ async def test_a_file_that_goes_during_the_scan_takes_no_other_with_it(root, blo
             (root / found[1].name).unlink()  # after it was listed, before it is looked at
         yield found
 
-    monkeypatch.setattr("fanout.orchestrator.workspace.snapshot.os.scandir", vanishing)
+    monkeypatch.setattr("fanout.orchestrator.workspace.snapshots.scan.os.scandir", vanishing)
     found = await members(blobs, await Workspace(root).snapshot(blobs))
 
     assert len(found) == 3

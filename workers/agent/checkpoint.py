@@ -99,7 +99,7 @@ class Checkpoints:
         self._kept = list(dict.fromkeys(blobs))[-KEPT_CHECKPOINTS:]
 
     async def take_if_due(self) -> None:
-        """Take a checkpoint if it is due; none of the agent's calls may be running.
+        """Take a checkpoint if it is due and there are files; no call of the agent may be running.
 
         Any other failure than the following is only logged.
 
@@ -107,7 +107,8 @@ class Checkpoints:
             LeaseLost: The attempt's lease is lost.
         """
         started_at = elapsed_clock()
-        if not self._interval_seconds or started_at < self._next_at:
+        is_due = self._interval_seconds and started_at >= self._next_at
+        if not is_due or self._sandbox.kind is None:
             return
         try:
             async with asyncio.timeout(MAX_SECONDS):

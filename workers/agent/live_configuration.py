@@ -57,20 +57,34 @@ class LiveConfiguration:
         self._read_keys = _stamp_of_keys()
         self._exported = export_keys()
         self._one_at_a_time = asyncio.Lock()
+        self._calls = 0
+        """The number of calls of `refresh`."""
+        self._served = 0
+        """The number of the last call that needs no further look."""
         self.definitions = load_agent_definitions(folder)
         self.secrets = dict(load_secrets())
 
     async def refresh(self) -> None:
-        """Read again what has changed; what is invalid is logged, and that from before stays."""
+        """Read again what has changed; what is invalid is logged, and that from before stays.
+
+        All who call this while the files are looked at share the next look.
+        """
+        self._calls += 1
+        call = self._calls
         async with self._one_at_a_time:
-            stamps = await asyncio.to_thread(lambda: tuple(_stamps(self._folder)))
+            if call <= self._served:
+                return
+            calls = self._calls
+            stamps, keys = await asyncio.to_thread(
+                lambda: (tuple(_stamps(self._folder)), _stamp_of_keys())
+            )
             if stamps != self._read:
-                self._read = stamps
                 await self._read_definitions()
-            keys = await asyncio.to_thread(_stamp_of_keys)
+                self._read = stamps
             if keys != self._read_keys:
-                self._read_keys = keys
                 await self._read_secrets()
+                self._read_keys = keys
+            self._served = calls
 
     async def _read_definitions(self) -> None:
         try:

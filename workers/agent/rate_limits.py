@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from pydantic import JsonValue
 
@@ -27,6 +28,8 @@ class JournaledRateLimiter:
     def __init__(self, limiter: RateLimiter, journal: AttemptJournal) -> None:
         self._limiter = limiter
         self._journal = journal
+        self.on_request: Callable[[], None] = lambda: None
+        """Is called when a request is about to wait for its turn."""
 
     async def enter(self, request: str, model: str, tokens: int) -> None:
         """Wait until the request may be sent, and append it to the journal.
@@ -45,6 +48,7 @@ class JournaledRateLimiter:
             data: dict[str, JsonValue] = {"id": request, "model": model, "tokens": tokens}
             await self._journal.note(EventType.MODEL_REQUEST, data)
 
+        self.on_request()
         await self._limiter.enter(request, model, tokens, on_wait=self._log, on_turn=note)
 
     async def settle(self, request: str, model: str, tokens: int, used: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from google.adk.events import Event
 from google.adk.runners import Runner
 from google.genai import types
 
+from fanout.orchestrator.configuration import definition_files
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
     CONTINUED,
@@ -42,8 +43,11 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
+    BlobMissing,
+    InvalidJob,
     LeaseLost,
     LedgerUnavailable,
+    NotUnderstood,
     SandboxFailure,
 )
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
@@ -51,13 +55,12 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
-from fanout.workers.agent.definition_files import copy_definition_files
 from fanout.workers.agent.delegation.children import AwaitedTasks, Children
 from fanout.workers.agent.history import Decisions, History, repair_events, waiting_approvals
 from fanout.workers.agent.live_log import LiveLog
 from fanout.workers.agent.mcp_servers import mcp_tools
 from fanout.workers.agent.rate_limits import JournaledRateLimiter
-from fanout.workers.agent.remote.remote_agent import RemoteAgent
+from fanout.workers.agent.sandbox_use import OpeningPlugin, unguarded_tools
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import (
     AttemptJournal,
@@ -70,15 +73,25 @@ from fanout.workers.agent.verification import (
     max_reworks,
     rejection,
 )
+from fanout.workers.agent_gate import AgentGate
 from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import Sandbox
+from fanout.workers.sandbox import LazySandbox
+from fanout.workers.telemetry import run_telemetry
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
 NO_LIMIT_OF_ADK = 1_000_000
 """Our budget counts model calls over all attempts; ADK's counter knows this run only."""
-FATAL_ERRORS = (SandboxFailure, LeaseLost, LedgerUnavailable)
-"""Errors that a tool must not report to the model, because the agent cannot handle them."""
+FATAL_ERRORS = (
+    SandboxFailure,
+    LeaseLost,
+    LedgerUnavailable,
+    InvalidJob,
+    NotUnderstood,
+    BlobMissing,
+)
+"""Errors that a tool must not report to the model, because the agent cannot handle them: those of
+its sandbox and of its opening, and those of the attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +102,8 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RateLimiter
+    agent_gate: AgentGate = field(default_factory=AgentGate)
+    """Where agents wait before they start, remote ones do not."""
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
@@ -101,13 +116,17 @@ class SubagentFactory:
         limits: Limits,
         *,
         ends_at: float,
-        sandbox: Sandbox,
+        sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
     ) -> JobWorker:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
         shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
         if definition.a2a is not None:
+            from fanout.workers.agent.remote.remote_agent import (  # noqa: PLC0415 - A2A's library
+                RemoteAgent,
+            )
+
             return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
         return Subagent(self, spec, definition, limits, **shared)
 
@@ -136,7 +155,7 @@ class Subagent:
         limits: Limits,
         *,
         ends_at: float,
-        sandbox: Sandbox,
+        sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
     ) -> None:
@@ -150,13 +169,13 @@ class Subagent:
         self._journal = journal
         reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
-            spec.verify or definition.verify,
-            reworks,
+            *(spec.verify or definition.verify, reworks),
             sandbox=sandbox,
             journal=journal,
             ends_at=ends_at,
         )
         self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal)
+        self._agent_gate = factory.agent_gate
         self._streaming = text_mode(streamed=factory.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
@@ -192,6 +211,12 @@ class Subagent:
         Raises:
             JobFailure: The run ended without an answer.
         """
+        async with self._agent_gate.starting() as started:
+            self._rate_limiter.on_request = started
+            return await self._run_verified()
+
+    async def _run_verified(self) -> AgentAnswer:
+        """Run the agent, again after a failed verification that it can repair."""
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoints)
         await self.children.resume(history)
@@ -218,9 +243,8 @@ class Subagent:
         has_answered = history.final_answer_index is not None
         if has_answered and not self._verifier.wants_rework(history):
             return await self._earlier_answer(history)
-        files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
-        app = self._app(files_folder, is_restored=history.is_restored)
+        app = self._app(is_restored=history.is_restored)
         try:
             events = await self._run(app, history)
         except (ModelFailed, McpServerFailed) as error:
@@ -256,6 +280,8 @@ class Subagent:
         results = None if decisions is None else await self.children.results(history)
         if decisions is None or results is None:
             return history.events
+        if decisions:
+            await self._sandbox.opened()  # before a call that was approved begins
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
             await sessions.append_event(session, results_event(list(of_reply)))
         start = self._start(history, decisions)
@@ -263,7 +289,11 @@ class Subagent:
         run = runner.run_async(
             user_id=USER_ID,
             session_id=session.id,
-            run_config=RunConfig(max_llm_calls=NO_LIMIT_OF_ADK, streaming_mode=self._streaming),
+            run_config=RunConfig(
+                max_llm_calls=NO_LIMIT_OF_ADK,
+                streaming_mode=self._streaming,
+                telemetry=run_telemetry(),
+            ),
             **start,
         )
         try:
@@ -290,7 +320,7 @@ class Subagent:
             return {"invocation_id": history.events[-1].invocation_id}
         return {"new_message": self._task()}
 
-    def _app(self, files_folder: str, *, is_restored: bool) -> App:
+    def _app(self, *, is_restored: bool) -> App:
         agent = create_agent(
             self._definition,
             self._model,
@@ -298,7 +328,7 @@ class Subagent:
             added_instruction=self.children.instruction()
             + (CONTINUED if self._spec.conversation else "")
             + (WORKSPACE_RESTORED if is_restored else ""),
-            files_folder=files_folder,
+            files_folder=f"{self._sandbox.home}/{definition_files.FOLDER}",
             backend=self._sandbox,
             output_schema=self._schema,
             is_subagent=True,
@@ -310,7 +340,11 @@ class Subagent:
         return create_deep_app(
             agent,
             name=APP_NAME,
-            plugins=[CheckpointPlugin(self.checkpoints), JournalPlugin(self._journal)],
+            plugins=[
+                CheckpointPlugin(self.checkpoints),
+                OpeningPlugin(self._sandbox, unguarded_tools(self._spec, self._definition)),
+                JournalPlugin(self._journal),
+            ],
             budget=self._budget,
         )
 

@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.attempt.outcome import Outcome
+from fanout.workers.heartbeat import elapsed_clock
 
 
 class Attempt:
@@ -48,9 +49,16 @@ class Attempt:
         """When the job's time is over, on `elapsed_clock`."""
         self.stopped_by: JobFailure | None = None
         """Why the attempt was stopped; the first reason counts."""
+        self.stopped_at: float | None = None
+        """When that was, on `elapsed_clock`."""
         self._acknowledged = False
         self._work: asyncio.Task[Outcome] | None = None
         self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no earlier attempt of the job is known to the ledger."""
+        return self.claim.attempt == 1 and not self.claim.ran_seconds
 
     async def run(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run the attempt's work in its own task, which `stop` can cancel at any time."""
@@ -71,6 +79,7 @@ class Attempt:
         """
         if self.stopped_by is None and self._work is not None:
             self.stopped_by = reason
+            self.stopped_at = elapsed_clock()
             self._stopping = asyncio.create_task(self._cancel_until_acknowledged(self._work))
 
     def acknowledge(self) -> JobFailure:
@@ -78,6 +87,7 @@ class Attempt:
         self._acknowledged = True
         if self.stopped_by is None:  # Celery terminated the task
             self.stopped_by = JobCancelled("The job was terminated.")
+            self.stopped_at = elapsed_clock()
         return self.stopped_by
 
     def is_repeated_after(self, failure: JobFailure | None) -> bool:

@@ -1,7 +1,7 @@
 """One attempt of a job, from its claim to its commit.
 
-`JobRunner.run` shows the sequence: claim the job, open the sandbox, run the agent, collect the
-changes, and then commit the result, or park, requeue or release the job. `outcome` defines what is
+`JobRunner.run` shows the sequence: claim the job, run the agent in a sandbox, collect the changes,
+and then commit the result, or park, requeue or release the job. `outcome` defines what is
 committed.
 """
 
@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 import structlog
 
-from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     JobFailure,
@@ -26,7 +25,7 @@ from fanout.orchestrator.jobs.failures import (
     SandboxFailure,
     UnknownAgent,
 )
-from fanout.orchestrator.jobs.result import JobResult, ResultSoFar
+from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -36,18 +35,15 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.attempt import Attempt
-from fanout.workers.attempt.opening import open_sandbox, sandbox_spec
+from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.known_files import StartReader
+from fanout.workers.attempt.opening import lazy_sandbox
 from fanout.workers.attempt.outcome import Outcome, commit, result_of
 from fanout.workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
-from fanout.workers.sandbox import Sandbox, SandboxDied, SandboxProvider
+from fanout.workers.sandbox import Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
-CHANGES_SECONDS = 60.0
-"""The time limit for collecting the changes of a job that ended by itself."""
-HURRIED_CHANGES_SECONDS = 1.0
-"""The time limit for collecting the changes of a cancelled or late job: together with the removal
-of the container, the job ends within two seconds."""
 FULL_HOST_SECONDS = 0.5
 """The pause before a worker claims again on a full host, or a job that waits for its own host."""
 COMMIT_RETRY_SECONDS = 0.25
@@ -57,6 +53,12 @@ RETRY_PAUSE_SECONDS = 2.0
 the restart of a Docker engine; a faulty host does not use up the attempts of all queued jobs."""
 MAX_RETRY_PAUSE_SECONDS = 30.0
 """The longest pause: the sixth would otherwise take half an hour."""
+
+SETTLE_SECONDS = 3.0
+"""Of the ten that a worker has for its end, for discarding files."""
+CLAIMS_AT_ONCE = 16
+"""Of the 64 connections to Redis: when a thousand jobs arrive at once, those that run go on, and a
+job that waits for its turn has neither a lease nor a time limit that runs."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
@@ -75,6 +77,8 @@ class JobRunner:
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
         subagents: Makes the agents.
+        collections: Collects the changes.
+        collect_later: Has the changes of a job collected that has ended without them.
         default_image: The image of an agent whose definition names none.
         lease_seconds: The length of a lease.
         me: Returns this worker's current registration.
@@ -88,6 +92,8 @@ class JobRunner:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         subagents: SubagentFactory,
+        collections: ChangeCollections,
+        collect_later: Callable[[], None],
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
@@ -95,6 +101,8 @@ class JobRunner:
         self._services = services
         self._ledger = services.ledger
         self._blobs = services.blobs
+        self._collections = collections
+        self._collect_later = collect_later
         self._journal = services.journal
         self._admission = admission
         self._provider = provider
@@ -103,6 +111,9 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self._discarding: set[asyncio.Task[None]] = set()
+        self._start_reader = StartReader(services.blobs)
 
     async def run(self, job_id: str, progress: Progress, dispatch: str = "") -> JobResult | None:
         """Run the next attempt of a job.
@@ -115,10 +126,10 @@ class JobRunner:
             progress: Receives the agent's steps.
             dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
-        claimed_at = elapsed_clock()
-        claim = await self._claim(job_id, dispatch)
-        if claim is None:
+        claimed = await self._claim(job_id, dispatch)
+        if claimed is None:
             return None
+        claim, claimed_at = claimed
         with structlog.contextvars.bound_contextvars(
             job=job_id, attempt=claim.attempt, agent=claim.spec.agent
         ):
@@ -130,14 +141,17 @@ class JobRunner:
             await self._admission.pump()
         return result
 
-    async def _claim(self, job_id: str, dispatch: str) -> Claim | None:
+    async def _claim(self, job_id: str, dispatch: str) -> tuple[Claim, float] | None:
+        """Claim a job in its turn; return the claim and when it was sent, on `elapsed_clock`."""
         try:
-            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
+            async with self._claims:
+                asked_at = elapsed_clock()
+                claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
             return None
         if isinstance(claim, Claim):
-            return claim
+            return claim, asked_at
         log.info("claim refused", job=job_id, reason=claim)
         if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
             await asyncio.sleep(FULL_HOST_SECONDS)
@@ -180,16 +194,17 @@ class JobRunner:
         return outcome
 
     async def _work(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> Outcome:
-        """Open the sandbox, run the agent and collect the changes; failures are in the outcome."""
+        """Run the agent in a sandbox and collect the changes; failures are in the outcome."""
         outcome = Outcome()
         try:
-            async with open_sandbox(
+            async with lazy_sandbox(
                 self._provider,
-                sandbox_spec(attempt, self._services, self._default_image),
-                claim=attempt.claim,
+                attempt,
+                self._services,
+                default_image=self._default_image,
                 host=self._me().host,
                 journal=journal,
-                blobs=self._blobs,
+                start_reader=self._start_reader,
             ) as sandbox:
                 agent = self._subagents.create(
                     attempt.claim.spec,
@@ -200,9 +215,12 @@ class JobRunner:
                     journal=journal,
                     lease=lease,
                 )
-                outcome = Outcome(sandbox=sandbox.kind)
+                outcome = Outcome(has_run=True)
                 outcome = await self._run_agent(agent, attempt, sandbox, outcome)
-                outcome = await self._with_changes(outcome, attempt, lease, sandbox)
+                if sandbox.is_open or (sandbox.is_wanted and attempt.stopped_by is None):
+                    outcome = await self._with_changes(outcome, attempt, lease, sandbox)
+                leaves_files = sandbox.is_wanted or not attempt.is_first
+                outcome = replace(outcome, sandbox=sandbox.kind, leaves_files=leaves_files)
         except asyncio.CancelledError:
             return replace(outcome, failure=attempt.acknowledge())
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
@@ -242,40 +260,20 @@ class JobRunner:
         resumes = outcome.waits or isinstance(outcome.failure, NotUnderstood)
         if resumes or not lease.is_held or _is_passed_on(attempt.stopped_by):
             return outcome
-        seconds = HURRIED_CHANGES_SECONDS if attempt.stopped_by else CHANGES_SECONDS
         try:
             try:
-                files, changes = await self._store_changes(sandbox, seconds)
+                collected = await self._collections.of_attempt(attempt, sandbox)
             except asyncio.CancelledError:  # stopped meanwhile: try again with less time
                 outcome = replace(outcome, failure=attempt.acknowledge())
                 if _is_passed_on(attempt.stopped_by):
                     return outcome
-                files, changes = await self._store_changes(sandbox, HURRIED_CHANGES_SECONDS)
+                collected = await self._collections.of_attempt(attempt, sandbox)
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             log.warning("changes not collected", error=type(error).__name__)
+            if attempt.stopped_by is not None:
+                return replace(outcome, collection=CollectionState.PENDING)
             return replace(outcome, failure=outcome.failure or _as_failure(error))
-        return replace(outcome, files=files, changes=changes)
-
-    async def _store_changes(
-        self, sandbox: Sandbox, seconds: float
-    ) -> tuple[tuple[FileChange, ...], str | None]:
-        """Store the change bundle as a blob and return the list of files and the blob's id.
-
-        Raises:
-            SandboxDied: It takes too long. An engine that hangs may answer the next attempt.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                with await sandbox.changes() as bundle:
-                    files = await asyncio.to_thread(_files, bundle)
-                    if not files:
-                        return (), None
-                    bundle.seek(0)
-                    return files, await self._blobs.put_file(bundle)
-        except TimeoutError:
-            raise SandboxDied(
-                f"The job's changes could not be collected within {seconds:g} s."
-            ) from None
+        return outcome.with_changes(collected)
 
     async def _conclude(
         self, claim: Claim, outcome: Outcome, ran_seconds: float
@@ -315,8 +313,8 @@ class JobRunner:
         return state is not None
 
     async def _commit(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
-        """Commit the job's result and remove what it no longer needs."""
-        if outcome.sandbox is None:
+        """Commit the job's result, and begin to remove what it no longer needs."""
+        if not outcome.has_run or outcome.collection is CollectionState.PENDING:
             outcome = await self._with_earlier_work(claim.spec.id, outcome)
         result = result_of(claim, outcome, ran_seconds)
         data = {"error": result.error.model_dump()} if result.error else {}
@@ -325,14 +323,28 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, data, messages_read=read)
         ):
             return None
-        try:
-            await self._provider.discard(claim.spec.id)
-        except SandboxFailure as failure:  # the reaper removes the files of an ended job
-            log.warning("files not discarded", error=type(failure).__name__)
+        if result.collection is CollectionState.PENDING:
+            self._collect_later()
+            return result
+        if outcome.leaves_files:
+            discarding = asyncio.create_task(self._discard(claim.spec.id))
+            self._discarding.add(discarding)
+            discarding.add_done_callback(self._discarding.discard)
         return result
 
+    async def _discard(self, job_id: str) -> None:
+        try:
+            await self._provider.discard(job_id)
+        except SandboxFailure as failure:  # the reaper removes the files of an ended job
+            log.warning("files not discarded", error=type(failure).__name__)
+
+    async def settle(self) -> None:
+        """Wait for the files of ended jobs to be discarded; what takes long is left to a reaper."""
+        if self._discarding:
+            await asyncio.wait(self._discarding, timeout=SETTLE_SECONDS)
+
     async def _with_earlier_work(self, job_id: str, outcome: Outcome) -> Outcome:
-        """Return the outcome of an attempt without a sandbox with the last checkpoint's changes."""
+        """Return the outcome of an attempt without its changes with the last checkpoint's."""
         earlier: list[ResultSoFar] = []
 
         async def read() -> bool:
@@ -342,14 +354,9 @@ class JobRunner:
         if not await self._retry_in_outage(read):
             return outcome
         so_far = earlier[0]
-        return replace(
-            outcome,
-            files=so_far.files_modified,
-            files_omitted=so_far.files_omitted,
-            changes=so_far.changes,
-            usage=so_far.usage,
-            sandbox=so_far.sandbox,
-        )
+        if not outcome.has_run:
+            outcome = replace(outcome, usage=so_far.usage, sandbox=so_far.sandbox)
+        return outcome.with_changes(so_far)
 
     async def _retry_in_outage(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Repeat a call of the ledger while Redis does not answer; False after two leases."""
@@ -375,11 +382,6 @@ def retry_pause_seconds(attempt: int) -> float:
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood))
-
-
-def _files(bundle: IO[bytes]) -> tuple[FileChange, ...]:
-    with ChangeBundle.open(bundle) as opened_bundle:
-        return opened_bundle.changes.summary()
 
 
 def _as_failure(error: BaseException) -> JobFailure:

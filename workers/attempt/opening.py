@@ -3,19 +3,24 @@
 They are the files of the last attempt, or those of a checkpoint. A sandbox on the same host may
 have other files: a disk was replaced, or an attempt died while it was unpacking them. So the
 journal names the files with which each attempt started (`Sandbox.files_id`).
+
+A job's first sandbox is opened when something needs it. An attempt that continues with the files of
+an earlier one opens its sandbox first, because its conversation depends on which files are left.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 
-from pydantic import JsonValue
+from pydantic import JsonValue, SecretStr
 
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent import checkpoint
 from fanout.workers.agent.credentials import credentials_of
@@ -23,91 +28,176 @@ from fanout.workers.agent.delegation.conflict_files import ConflictFiles
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.attempt.attempt import Attempt
+from fanout.workers.attempt.definition_files import DefinitionFolder
+from fanout.workers.attempt.known_files import FilesBefore, StartReader
 from fanout.workers.attempt.network_journal import journaled_network
-from fanout.workers.sandbox import Sandbox, SandboxProvider, SandboxSpec, merge_into
+from fanout.workers.sandbox import (
+    LazySandbox,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    merge_into,
+)
 
 YOUR_CHANGES = "your changes"
 """The label of a job's own side where the changes with which it begins conflict."""
 
 
-def sandbox_spec(attempt: Attempt, services: JobServices, default_image: str) -> SandboxSpec:
-    """Return what an attempt's sandbox needs.
-
-    Args:
-        attempt: The attempt.
-        services: What all jobs of this worker share.
-        default_image: The image of an agent whose definition names none.
-
-    Raises:
-        InvalidJob: The agent needs a secret that this worker does not have.
-    """
-    return SandboxSpec(
-        job_id=attempt.claim.spec.id,
-        attempt=attempt.claim.attempt,
-        image=attempt.definition.image or default_image,
-        limits=attempt.limits,
-        **attempt.claim.spec.start.update(),
-        credentials=credentials_of(attempt.definition, services.secrets),
-    )
-
-
 @contextlib.asynccontextmanager
-async def open_sandbox(
+async def lazy_sandbox(
     provider: SandboxProvider,
-    spec: SandboxSpec,
+    attempt: Attempt,
+    services: JobServices,
     *,
-    claim: Claim,
+    default_image: str,
     host: str,
     journal: AttemptJournal,
-    blobs: BlobStore,
-) -> AsyncIterator[Sandbox]:
-    """Open a sandbox and append to the journal which files it has.
+    start_reader: StartReader,
+) -> AsyncIterator[LazySandbox]:
+    """Yield an attempt's sandbox, which is opened when something needs it, and close it at the end.
+
+    Each call that needs the sandbox may raise the failures of its opening, too.
 
     Args:
         provider: Opens the sandbox.
-        spec: What the sandbox needs.
-        claim: The attempt.
+        attempt: The attempt.
+        services: What all jobs of this worker share.
+        default_image: The image of an agent whose definition names none.
         host: Where this worker's sandboxes are.
-        journal: The attempt's journal.
-        blobs: Where checkpoints are stored.
+        journal: The attempt's journal; the opening appends which files the sandbox has.
+        start_reader: Reads files of what the job starts from.
 
     Raises:
         LeaseLost: The attempt's lease is lost.
         LedgerUnavailable: Redis does not answer.
         NotUnderstood: A newer release wrote the checkpoint, or the changes with which it begins.
         BlobMissing: These changes are not stored any more.
-        InvalidJob: They cannot be read.
+        InvalidJob: They cannot be read, a definition file cannot be written, or the agent needs a
+            secret that this worker does not have.
         SandboxFailure: See `workers.sandbox`.
     """
+    claim = attempt.claim
+    spec = sandbox_spec(
+        claim.spec, attempt.definition, attempt.limits, services.secrets, default_image
+    )
+    spec = replace(spec, attempt=claim.attempt)
+    definition = DefinitionFolder(attempt.definition, await provider.home(spec.job_id))
     last = await journal.last_sandbox()
-    # The claim is not enough: an attempt that was released in an outage of Redis is not counted.
-    is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
-    async with (
-        journaled_network(journal, spec) as watched,
-        contextlib.AsyncExitStack() as stack,
-    ):
-        if last is None or last.data.get("host") != host:
-            if not is_first:
-                await provider.discard(spec.job_id)  # files of an even older attempt are stale
-            sandbox = await stack.enter_async_context(provider.open(watched))
-            resumed = False
-        else:
-            sandbox = await stack.enter_async_context(provider.open(watched))
-            resumed = _are_files_of(last, sandbox)
-            if not resumed:
-                await stack.aclose()
-                await provider.discard(spec.job_id)
-                sandbox = await stack.enter_async_context(provider.open(watched))
-        ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host}
-        ready["files"] = sandbox.files_id
-        if not is_first and not resumed:
-            entry = await checkpoint.restore(sandbox, blobs, journal)
-            resumed = entry is not None
-            ready |= {"checkpoint": entry} if entry else {}
-        if not resumed and claim.spec.changes is not None:
-            await _put_in_changes(sandbox, blobs, claim.spec.changes)
-        await journal.note(EventType.SANDBOX_READY, ready | {"resumed": resumed}, "sandbox ready")
-        yield sandbox
+    with contextlib.ExitStack() as expecting:
+        opening = _Opening(
+            provider,
+            spec,
+            attempt,
+            host,
+            last,
+            journal=journal,
+            blobs=services.blobs,
+            definition=definition,
+            on_opened=expecting.close,
+        )
+        start = claim.spec.start if last is None and claim.spec.changes is None else None
+        known = FilesBefore(definition, start, start_reader)
+        sandbox = LazySandbox(opening.opened(), home=definition.home, known=known)
+        expecting.enter_context(provider.expect(spec))
+        try:
+            if last is not None:
+                await sandbox.opened()
+            elif _is_needed(attempt):
+                sandbox.begin()
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+
+def _is_needed(attempt: Attempt) -> bool:
+    """Return whether an attempt will need its sandbox, whatever its agent does."""
+    spec, definition = attempt.claim.spec, attempt.definition
+    verify = spec.verify or definition.verify
+    has_servers = any(server.command for server in definition.mcp_servers)
+    return spec.changes is not None or verify is not None or has_servers
+
+
+def sandbox_spec(
+    job: JobSpec,
+    definition: AgentDefinition,
+    limits: Limits,
+    secrets: Mapping[str, SecretStr],
+    default_image: str,
+) -> SandboxSpec:
+    """Return what the sandbox of a job's first attempt needs.
+
+    Args:
+        job: The job.
+        definition: The definition of its agent.
+        limits: The job's limits, with every field set.
+        secrets: Those of the worker.
+        default_image: The image of an agent whose definition names none.
+
+    Raises:
+        InvalidJob: The agent needs a secret that this worker does not have.
+    """
+    return SandboxSpec(
+        job_id=job.id,
+        attempt=1,
+        agent=job.agent,
+        image=definition.image or default_image,
+        limits=limits,
+        **job.start.update(),
+        credentials=credentials_of(definition, secrets),
+    )
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How the sandbox of one attempt is opened."""
+
+    provider: SandboxProvider
+    spec: SandboxSpec
+    attempt: Attempt
+    host: str
+    last: JournalEvent | None
+    """The entry about the sandbox of an earlier attempt; None if there was none."""
+    journal: AttemptJournal
+    blobs: BlobStore
+    definition: DefinitionFolder
+    on_opened: Callable[[], None]
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[Sandbox]:
+        """Open the sandbox; put the files into it, and append to the journal which they are."""
+        async with (
+            journaled_network(self.journal, self.spec) as watched,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            sandbox, has_files = await self._started(watched, stack)
+            self.on_opened()
+            ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
+            ready["files"] = sandbox.files_id
+            if self.last is not None and not has_files:
+                entry = await checkpoint.restore(sandbox, self.blobs, self.journal)
+                has_files = entry is not None
+                ready |= {"checkpoint": entry} if entry else {}
+            changes = self.attempt.claim.spec.changes
+            if not has_files and changes is not None:
+                await _put_in_changes(sandbox, self.blobs, changes)
+            await self.definition.copy_to(sandbox)
+            ready["resumed"] = None if self.last is None else has_files
+            await self.journal.note(EventType.SANDBOX_READY, ready, "sandbox ready")
+            yield sandbox
+
+    async def _started(
+        self, spec: SandboxSpec, stack: contextlib.AsyncExitStack
+    ) -> tuple[Sandbox, bool]:
+        """Return a sandbox, and whether it has the files of an earlier attempt's."""
+        if self.last is not None and self.last.data.get("host") == self.host:
+            sandbox = await stack.enter_async_context(self.provider.open(spec))
+            if _are_files_of(self.last, sandbox):
+                return sandbox, True
+            await stack.aclose()
+        # The ledger is not enough: an attempt that was released in an outage is not counted.
+        if self.last is not None or not self.attempt.is_first:
+            await self.provider.discard(spec.job_id)  # files of an even older attempt are stale
+        return await stack.enter_async_context(self.provider.open(spec)), False
 
 
 async def _put_in_changes(sandbox: Sandbox, blobs: BlobStore, changes: str) -> None:

@@ -17,7 +17,15 @@ from fanout.orchestrator.jobs.failures import (
     JobFailure,
     MessagesUnread,
 )
-from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage, Verification
+from fanout.orchestrator.jobs.result import (
+    CollectedChanges,
+    CollectionState,
+    ContextStats,
+    JobResult,
+    ResultSoFar,
+    Usage,
+    Verification,
+)
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
@@ -31,6 +39,10 @@ UNREAD_CHARACTERS = 200
 class Outcome:
     """What an attempt produced, whether it succeeded, failed or has to be resumed."""
 
+    has_run: bool = False
+    """Whether the agent was at work; otherwise the job ends with what its last checkpoint has."""
+    leaves_files: bool = True
+    """Whether this host may have files of the job."""
     summary: str = ""
     output: JsonValue = None
     verified: Verification | None = None
@@ -41,6 +53,8 @@ class Outcome:
     """The number of further changed files, which only the bundle lists."""
     changes: str | None = None
     """The blob with the change bundle; None without changes."""
+    collection: CollectionState = CollectionState.DONE
+    """Whether the changes are collected."""
     sandbox: str | None = None
     """The kind of the sandbox; None when none was opened."""
     approvals: tuple[Approval, ...] = ()
@@ -55,6 +69,15 @@ class Outcome:
     def waits(self) -> bool:
         """Whether the job has to be parked: the attempt has ended, the job has not."""
         return bool(self.approvals) or self.tasks is not None
+
+    def with_changes(self, found: CollectedChanges | ResultSoFar) -> Outcome:
+        """Return the outcome with these changes."""
+        return replace(
+            self,
+            files=found.files_modified,
+            files_omitted=found.files_omitted,
+            changes=found.changes,
+        )
 
 
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
@@ -106,6 +129,7 @@ def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "files_modified": outcome.files,
             "files_omitted": outcome.files_omitted,
             "changes": outcome.changes,
+            "collection": outcome.collection,
             "usage": outcome.usage,
             "context": outcome.context,
             "attempts": claim.attempt,
@@ -142,13 +166,13 @@ async def commit(
         LedgerUnavailable: Redis does not answer.
     """
     job_id = claim.spec.id
+    unread: list[str] = []
     while True:
-        unread = await journal.messages(job_id, messages_read)
         beginnings = tuple(text[:UNREAD_CHARACTERS] for text in unread)
         named = result.model_copy(update={"unread_messages": beginnings})
         try:
             return await ledger.finish(
                 job_id, claim.token, named, data, messages_read + len(unread)
             )
-        except MessagesUnread:
-            continue
+        except MessagesUnread:  # seldom: then they are read
+            unread = await journal.messages(job_id, messages_read)

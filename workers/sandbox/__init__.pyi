@@ -3,12 +3,14 @@ from .errors import (
     DiskLimitExceeded,
     EngineForbidden,
     EngineUnavailable,
+    FilesMissing,
     ImageMissing,
     SandboxDied,
     SandboxNotSecluded,
     SandboxStartFailed,
     SnapshotUnusable,
 )
+from .lazy import KnownFiles, LazySandbox
 from .local.provider import LocalProvider
 from .merge_target import SandboxFolder, in_folder, merge_into
 from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
@@ -32,7 +34,10 @@ __all__ = [
     "DockerProvider",
     "EngineForbidden",
     "EngineUnavailable",
+    "FilesMissing",
     "ImageMissing",
+    "KnownFiles",
+    "LazySandbox",
     "LocalProvider",
     "NetworkLimitReached",
     "Process",

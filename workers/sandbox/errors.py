@@ -8,6 +8,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxNotSecluded    its commands could take over its own process
 ├── ImageMissing          the image is not on the engine
 ├── ImageUnfit            the image lacks what sandboxes need
+├── FilesMissing          nothing is left of the job here
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
 │   └── ChangesUnreadable a second try may read it
 ├── SnapshotUnusable      the archive is damaged or leaves its root
@@ -65,6 +66,10 @@ class SnapshotUnusable(SandboxFailure):
 
 class DiskLimitExceeded(SandboxFailure):
     """The job's workspace exceeds its disk limit; the message names the limit."""
+
+
+class FilesMissing(SandboxFailure):
+    """The files of a job are not on this host any more."""
 
 
 class ChangesNotCollected(SandboxFailure):

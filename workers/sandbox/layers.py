@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.changes import (
     NewerBundle,
 )
 from fanout.orchestrator.jobs.failures import NotUnderstood
-from fanout.orchestrator.workspace.archive import ARCHIVE_MTIME
+from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.inside.snapshots import EMPTY_SNAPSHOT
 from fanout.workers.sandbox.protocol import SnapshotSource

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -43,6 +43,8 @@ class SandboxSpec:
     image: str
     limits: Limits
     """Every field is set: see `Limits.over`."""
+    agent: str = ""
+    """The job's: jobs of one agent are alike in whether they use their sandbox."""
     snapshot: str | None = None
     """The blob id of the workspace's archive; None starts with an empty workspace."""
     layers: tuple[str, ...] = ()
@@ -81,7 +83,8 @@ class Sandbox(Backend, Shell, Protocol):
     fails too.
     """
 
-    kind: Literal["docker", "local"]
+    kind: Literal["docker", "local"] | None
+    """None as long as it was not opened; see `LazySandbox`."""
     home: str
     """The job's HOME, outside of its workspace; one path for commands and for file operations."""
     files_id: str
@@ -190,6 +193,15 @@ def _listed(bundle: IO[bytes]) -> Sequence[tuple[str, str]]:
         return [(file.path, str(file.change)) for file in opened.changes.files]
 
 
+IsLive = Callable[[str], Awaitable[bool]]
+"""Answers a question about a job, given its id."""
+
+
+async def nobody(_job_id: str) -> bool:
+    """Answer no, whichever job it is."""
+    return False
+
+
 class SandboxProvider(Protocol):
     """Opens sandboxes; each worker process has one."""
 
@@ -203,6 +215,35 @@ class SandboxProvider(Protocol):
             SandboxFailure: the sandbox could not be started.
         """
 
+    def expect(self, spec: SandboxSpec) -> AbstractContextManager[None]:
+        """Return a context: while it is open, a sandbox like this one will probably be wanted.
+
+        A provider may start one ahead. There is no I/O here, and nothing is raised.
+        """
+
+    def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
+        """Note which sandboxes the jobs that are queued will want, in place of those before.
+
+        A provider may start some ahead. There is no I/O here, and nothing is raised.
+        """
+
+    async def changes_of(self, job_id: str) -> IO[bytes]:
+        """Collect the change bundle of a job that has ended, as `Sandbox.changes` does.
+
+        Its processes are killed before, if any are left, and its files stay.
+
+        Raises:
+            FilesMissing: nothing is left of the job here.
+            SandboxFailure: the engine or the collection failed.
+        """
+
+    async def home(self, job_id: str) -> str:
+        """Return the `home` of a job's sandbox, before it is opened.
+
+        Raises:
+            SandboxFailure: this machine cannot have sandboxes.
+        """
+
     async def discard(self, job_id: str) -> None:
         """Delete what is left of a job that has ended: containers, volumes, files.
 
@@ -210,8 +251,12 @@ class SandboxProvider(Protocol):
             SandboxFailure: the engine does not answer.
         """
 
-    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
+    async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         """Remove what is left of jobs for which `is_live(job_id)` is false.
+
+        Args:
+            is_live: whether the job's processes may run.
+            keeps_files: whether the files of a job that is not live are needed all the same.
 
         Returns:
             The number of things removed.

@@ -62,6 +62,17 @@ class OwnLedger:
         await self.verify()
         return live
 
+    async def awaits_collection(self, job_id: str) -> bool:
+        """Return whether the job has ended, and its changes are not yet collected.
+
+        Raises:
+            LedgerReplaced: Redis holds another ledger.
+            LedgerUnavailable: Redis does not respond.
+        """
+        awaits = await self._ledger.awaits_collection(job_id)
+        await self.verify()
+        return awaits
+
     async def living_workers(self) -> list[str]:
         """Return the names of the living workers.
 

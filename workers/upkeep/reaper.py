@@ -75,7 +75,9 @@ class Reaper:
         while True:
             self._ended.clear()
             try:
-                removed = await self._provider.reap(self._own_ledger.is_live)
+                removed = await self._provider.reap(
+                    self._own_ledger.is_live, self._own_ledger.awaits_collection
+                )
                 if removed:
                     log.info("leftovers removed", count=removed)
             except JobFailure as error:

@@ -1,4 +1,4 @@
-"""Warm-up: loads what the first job needs, before the worker accepts jobs.
+"""Warm-up: loads what the first job needs, before the worker runs it.
 
 ADK and the clients of models load many modules when they are first used, on the event loop: half a
 second in which no lease is renewed and no other job runs.
@@ -6,6 +6,7 @@ second in which no lease is renewed and no other job runs.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 
@@ -42,7 +43,7 @@ _SCRIPT = Script(
 async def warm_up(models: Iterable[str]) -> None:
     """Create the models' clients, and run an agent with a scripted model; no model is called.
 
-    This blocks the loop, so it has to be called before the worker runs jobs. A failure is only
+    This blocks the loop, so it has to end before the worker runs jobs. A failure is only
     logged: the jobs that it concerns report it again.
 
     Args:
@@ -50,6 +51,15 @@ async def warm_up(models: Iterable[str]) -> None:
     """
     for model in models:
         await preload_client(model)
+    await _rehearse()
+
+
+def load_agent_libraries() -> None:
+    """Load what every agent needs, in a process without an event loop."""
+    asyncio.run(_rehearse())
+
+
+async def _rehearse() -> None:
     try:
         await _run_agent()
     except Exception as error:  # noqa: BLE001 - the warm-up is optional

@@ -33,7 +33,7 @@ from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, SHI
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType

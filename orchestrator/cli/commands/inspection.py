@@ -79,21 +79,33 @@ def tree(
             help="One screen: failures first, and groups by state and agent of what has no line.",
         ),
     ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="List at most this many jobs, the first ones.")
+    ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """List all jobs of a job's tree, parents first, with total usage."""
-    asyncio.run(_tree(job, summary=summary, as_json=as_json))
+    """List the jobs of a job's tree, parents first, with total usage.
+
+    --summary counts all of them, and --limit does not apply.
+    """
+    asyncio.run(_tree(job, None if summary else limit, as_json=as_json))
 
 
-async def _tree(prefix: str, *, summary: bool, as_json: bool) -> None:
+async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
     async with open_reader() as reader:
-        records = formatting.in_tree_order(await reader.tree(await resolve_tree(reader, prefix)))
-        usage = await reader.tree_usage(records[0].root_id)
+        root_id = await resolve_tree(reader, prefix)
+        records = formatting.in_tree_order(await reader.tree(root_id, limit))
+        usage, size = await reader.tree_usage(root_id), await reader.tree_size(root_id)
+    if size > len(records):
+        output.notice(
+            f"The tree has {size:,} jobs, of which these are the first {len(records):,}; --limit N "
+            "lists more, --summary groups all of them."
+        )
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]
         output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
     else:
-        if summary:
+        if limit is None:
             _print_board(records)
         else:
             _print_records(records, indented=True)

@@ -36,10 +36,18 @@ EnvOption = Annotated[
 
 
 def worker(
+    *,
     concurrency: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
+            min=1, help="Jobs at once of this worker; default: FANOUT_WORKER__CONCURRENCY."
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that share these jobs; 0: as many as pay on this machine's cores.",
         ),
     ] = None,
     autoscale: Annotated[
@@ -64,6 +72,8 @@ def worker(
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
     with_images(lambda: asyncio.run(require_sandbox(settings)))
     argv = python_argv("fanout.workers")
+    if processes is not None:
+        argv += ["--processes", str(processes)]
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     if autoscale is not None:

@@ -36,6 +36,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
     print_left_at_home,
 )
 from fanout.orchestrator.cli.terminal.live.run_view import follow
+from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
@@ -48,7 +49,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import outliving, revived
+from fanout.orchestrator.embedded.use import outliving, revived
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.runs import Landing, Runs, land
@@ -328,8 +329,9 @@ async def start_run(
             JobSpec.model_validate({**given, "continues": landing.continues})
         )
     agent = given.setdefault("agent", COORDINATOR)
-    snapshot = await client.snapshot(landing.workspace, agent, included)
-    return await client.submit(JobSpec.model_validate({**given, "snapshot": snapshot}))
+    async with snapshot_progress(client.workspace(landing.workspace)):
+        start = await client.start_files(landing.workspace, agent, included)
+    return await client.submit(JobSpec.model_validate({**given, **start.update()}))
 
 
 async def finish_run(

@@ -26,6 +26,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
     left_at_home_document,
     print_left_at_home,
 )
+from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -37,9 +38,9 @@ from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import renewed
+from fanout.orchestrator.embedded.use import renewed
 from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 
 FileOption = Annotated[
     str | None,
@@ -205,18 +206,19 @@ async def _with_snapshots(
 ) -> tuple[list[JobSpec], list[SkippedFile]]:
     """Return the jobs with the snapshots that they start from, and what is not in these."""
     specs: list[JobSpec] = []
-    snapshots: dict[tuple[Path, str, frozenset[str]], BlobId] = {}
+    starts: dict[tuple[Path, str, frozenset[str]], StartFiles] = {}
     at_home: dict[str, SkippedFile] = {}
     for job in jobs:
         if job.workspace is None:
             specs.append(job.spec)
             continue
         asked = (job.workspace, job.spec.agent, job.include)
-        if asked not in snapshots:
-            snapshots[asked] = await client.snapshot(*asked)
+        if asked not in starts:
+            async with snapshot_progress(client.workspace(job.workspace)):
+                starts[asked] = await client.start_files(*asked)
             left = client.workspace(job.workspace).left_at_home
             at_home |= {f"{job.workspace}/{file.path}": file for file in left}
-        specs.append(job.spec.model_copy(update=StartFiles(snapshots[asked]).update()))
+        specs.append(job.spec.model_copy(update=starts[asked].update()))
     return specs, list(at_home.values())
 
 

@@ -181,13 +181,14 @@ def _all_ended(records: Sequence[JobRecord]) -> bool:
 
 def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
     wanted = frozenset(ids)
-    roots: dict[str, None] = {}
+    trees: dict[str, Fetch] = {}
 
     async def fetch() -> list[JobRecord]:
-        if not roots:
-            roots.update({(await client.get(job_id)).root_id: None for job_id in ids})
-        trees = [await client.tree(root) for root in roots]
-        return [record for tree in trees for record in tree if record.id in wanted]
+        if not trees:
+            roots = [await client.root(job_id) for job_id in ids]
+            trees.update({root: tree_of(client, root) for root in roots})
+        found = [await tree() for tree in trees.values()]
+        return [record for tree in found for record in tree if record.id in wanted]
 
     return fetch
 

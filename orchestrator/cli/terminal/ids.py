@@ -8,6 +8,8 @@ from fanout.orchestrator.cli.terminal.formatting import ELLIPSIS
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
 
+MAX_COUNTED = 100
+"""Of how many candidates an ambiguous id's error says the number: nobody looks through more."""
 MAX_NAMED = 5
 """How many candidates an ambiguous id's error names."""
 
@@ -20,17 +22,18 @@ async def resolve_job(reader: JobReader, prefix: str) -> str:
         InvalidJob: Several do.
         LedgerUnavailable: Redis does not answer.
     """
-    matches = await reader.ids(prefix) if prefix else []
+    matches = await reader.matching_ids(prefix=prefix, most=MAX_COUNTED)
     part = "prefix"
-    if prefix and not matches:
+    if not matches:
         end = prefix.removeprefix(ELLIPSIS)
-        matches = [job_id for job_id in await reader.ids() if end and job_id.endswith(end)]
+        matches = await reader.matching_ids(end=end, most=MAX_COUNTED)
         part = "end"
     if not matches:
         raise UnknownJob(f"There is no job {prefix}.")
     if len(matches) > 1:
+        count = str(len(matches)) if len(matches) <= MAX_COUNTED else f"more than {MAX_COUNTED}"
         raise InvalidJob(
-            f"{prefix} is ambiguous: {len(matches)} ids have this {part}, for example {matches[0]}."
+            f"{prefix} is ambiguous: {count} ids have this {part}, for example {matches[0]}."
         )
     return matches[0]
 
@@ -46,16 +49,15 @@ async def resolve_jobs(reader: JobReader, prefixes: Sequence[str]) -> list[str]:
 
 
 async def resolve_tree(reader: JobReader, prefix: str) -> str:
-    """Return an id that `JobReader.tree` takes: of a tree without a root job, or of a job.
+    """Return the root id of a tree, by its own id or that of one of its jobs.
 
     Raises:
         UnknownJob, InvalidJob, LedgerUnavailable: As `resolve_job`.
     """
     try:
-        await reader.tree(prefix)
+        return await reader.root(prefix)
     except UnknownJob:
-        return await resolve_job(reader, prefix)
-    return prefix
+        return await reader.root(await resolve_job(reader, prefix))
 
 
 async def resolve_approval(reader: JobReader, prefix: str) -> str:

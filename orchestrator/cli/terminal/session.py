@@ -9,7 +9,7 @@ import fanout.orchestrator.client  # a door: what a command uses of it is import
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import in_use
+from fanout.orchestrator.embedded.use import in_use
 from fanout.orchestrator.jobs.result import JobResult
 
 
@@ -57,7 +57,7 @@ async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str
         WorkFailed: The job has not ended.
         UnknownJob: The job does not exist.
     """
-    result = await reader.result(job_id)
+    result = await reader.complete_result(job_id)
     if result is None:
         raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
     return result

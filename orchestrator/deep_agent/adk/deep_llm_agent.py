@@ -8,7 +8,7 @@ from `_llm_flow`. The flow's processors, their names and their order are its doc
 # (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -16,10 +16,13 @@ from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
 from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.base_tool import BaseTool
 from pydantic import Field
 
 from fanout.orchestrator.deep_agent.adk.private_names import BaseLlmRequestProcessor
 
+TOOLS = "agent_tools"
+"""ADK's name of the processor that puts the tools into a request."""
 StepCallback = Callable[[InvocationContext, LlmRequest], Awaitable[Iterable[Event]]]
 """A middleware's `before_step`."""
 
@@ -33,6 +36,8 @@ class DeepLlmAgent(LlmAgent):
     @property
     def _llm_flow(self) -> BaseLlmFlow:
         flow = super()._llm_flow
+        adks = flow.get_request_processor(TOOLS)
+        flow.replace_request_processor(TOOLS, _DeclaredTools(self.tools, adks))
         for callback in self.before_step_callback:
             flow.insert_request_processor_before("compaction", _BeforeStep(callback))
         return flow
@@ -50,3 +55,34 @@ class _BeforeStep(BaseLlmRequestProcessor):
         """Yield the events that the callback returns."""
         for event in await self._callback(invocation_context, llm_request):
             yield event
+
+
+class _DeclaredTools(BaseLlmRequestProcessor):
+    """Puts tools into a request that are only declared there, which are most, all at once.
+
+    ADK's own processor makes a task and a context for each tool at each step: a quarter of what a
+    step costs. For tools that do more it is left to that.
+    """
+
+    name = TOOLS
+
+    def __init__(self, tools: Sequence[Any], adks: BaseLlmRequestProcessor) -> None:
+        self._tools = tools
+        self._adks = adks
+
+    async def run_async(
+        self, invocation_context: InvocationContext, llm_request: LlmRequest
+    ) -> AsyncGenerator[Event, None]:
+        """Declare the agent's tools; yields the events of ADK's processor."""
+        tools = [*self._tools]
+        if invocation_context.live_request_queue is None and all(map(_is_declared_only, tools)):
+            llm_request.append_tools(tools)
+            invocation_context.canonical_tools_cache = tools
+            return
+        async for event in self._adks.run_async(invocation_context, llm_request):
+            yield event
+
+
+def _is_declared_only(tool: Any) -> bool:
+    """Return whether a tool leaves a request as it is, apart from its declaration."""
+    return getattr(type(tool), "process_llm_request", None) is BaseTool.process_llm_request

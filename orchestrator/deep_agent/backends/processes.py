@@ -14,9 +14,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -26,10 +25,13 @@ from fanout.orchestrator.deep_agent.backends.bounded_output import (
     OutputFiles,
     OutputRecorder,
 )
+from fanout.orchestrator.deep_agent.backends.proc.table import (
+    COMMAND_MARKER,
+    COMMANDS,
+    CommandTable,
+    signal_all,
+)
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
-
-COMMAND_MARKER = "FANOUT_COMMAND"
-"""The variable by which a command's processes are found in any session."""
 
 GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL: enough to remove a lock file."""
@@ -144,13 +146,9 @@ class RunningCommand:
             if not any(other.open for other in self.pipes):
                 self.silent.set()
 
-    def processes(self) -> list[int]:
+    def processes(self, table: CommandTable) -> list[int]:
         """Return its live processes: those of its session and those with its marker."""
-        return [
-            pid
-            for pid, session in other_processes()
-            if session == self.process.pid or _marker_of(pid) == self.marker
-        ]
+        return table.of_command(self.process.pid, self.marker)
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Send SIGTERM to its processes, then SIGKILL."""
@@ -269,21 +267,19 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
 
 async def stop_leftovers(marker: str) -> None:
     """Stop what ended commands left running whose marker begins with `marker`."""
-
-    def leftovers() -> list[int]:
-        return [pid for pid, _ in other_processes() if _marker_of(pid).startswith(marker)]
-
-    await _stop(leftovers, ABANDONED_GRACE_SECONDS)
+    await _stop(lambda table: table.marked(marker), ABANDONED_GRACE_SECONDS)
 
 
-async def _stop(find: Callable[[], list[int]], grace_seconds: float) -> None:
+async def _stop(find: Callable[[CommandTable], list[int]], grace_seconds: float) -> None:
     ends = time.monotonic() + grace_seconds
-    signal_all(await asyncio.to_thread(find), signal.SIGTERM)
-    while found := await asyncio.to_thread(find):
+    gives_up: float | None = None  # from the first SIGKILL on: a busy machine's looks take seconds
+    signal_all(find(await COMMANDS.look()), signal.SIGTERM)
+    while found := find(await COMMANDS.look()):
         now = time.monotonic()
         if now >= ends:
             signal_all(found, signal.SIGKILL)
-        if now >= ends + GIVE_UP_SECONDS:
+            gives_up = gives_up or now + GIVE_UP_SECONDS
+        if gives_up and now >= gives_up:
             return
         await asyncio.sleep(0.02)
 
@@ -346,34 +342,6 @@ class _Stream:
         while part := await self._parts.get():
             if self._sink is not None:
                 await self._sink(part)
-
-
-def other_processes() -> Iterator[tuple[int, int]]:
-    """Yield the process id and session id of every live process except this one."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or folder.name == str(os.getpid()):
-            continue
-        with contextlib.suppress(OSError, IndexError):  # it has ended
-            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-            if fields[0] not in {b"Z", b"X"}:
-                yield int(folder.name), int(fields[3])
-
-
-def signal_all(pids: Sequence[int], number: int) -> None:
-    """Send a signal to those processes that still exist."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def _marker_of(pid: int) -> str:
-    """Return the marker of the command that started a process; empty without one."""
-    name = f"{COMMAND_MARKER}=".encode()
-    with contextlib.suppress(OSError):
-        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if variable.startswith(name):
-                return os.fsdecode(variable[len(name) :])
-    return ""
 
 
 def _stdin_descriptor(content: bytes) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.git import GitFailed
+from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.text_merge import is_text, merge_text
 
 MAX_DIFF_CHARACTERS = 60_000

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from google.adk.models.base_llm import BaseLlm
 
@@ -34,6 +35,9 @@ _RESPONSES = "responses/"
 
 _KEYS = {"google": "GOOGLE_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 """The variable with the key, by the provider's id in `PROVIDERS`."""
+
+_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, int]] = WeakKeyDictionary()
+"""What `preload_client` has loaded: the environment at that time, by the model's name."""
 
 
 def key_variable(name: str) -> str | None:
@@ -87,9 +91,14 @@ async def preload_client(name: str) -> None:
     """Load a model's client library and create the running loop's client, in a thread.
 
     It takes seconds, which the model's first call would otherwise take on the event loop. Nothing
-    is raised: what cannot be loaded fails when it is used.
+    is raised: what cannot be loaded fails when it is used. What was loaded with the same
+    environment is not loaded again.
     """
-    await asyncio.to_thread(_load, name, asyncio.get_running_loop())
+    loop, environment = asyncio.get_running_loop(), hash(frozenset(os.environ.items()))
+    loaded = _loaded.setdefault(loop, {})
+    if loaded.get(name) != environment:
+        await asyncio.to_thread(_load, name, loop)
+        loaded[name] = environment
 
 
 def _load(name: str, loop: asyncio.AbstractEventLoop) -> None:

@@ -45,6 +45,9 @@ DEFAULT_USER = "default"
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a
 millisecond."""
+URGENT_CONNECTIONS = 4
+"""Of a worker, for heartbeats, cancellations, its registration and the look for leftovers. Its jobs
+do not use them, so that leases are renewed however many jobs want something at once."""
 
 Answer = TypeVar("Answer")
 
@@ -107,7 +110,7 @@ class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
 _OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _UnixSocket}
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> Redis:
     """Return a client that connects on first use.
 
     Answers are text. A command on a lost connection is retried twice, within a second.
@@ -115,6 +118,7 @@ def connect(url: str) -> Redis:
     Args:
         url: A URL that `check_redis_url` accepts. With TLS the certificate and its host name are
             verified before anything is sent.
+        max_connections: A caller waits for one when as many are in use.
     """
     url = canonical_url(url)
     tls = tls_options(url)
@@ -123,7 +127,7 @@ def connect(url: str) -> Redis:
         "socket_connect_timeout": CONNECT_SECONDS,
         "socket_timeout": COMMAND_SECONDS,
         "retry": _Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
-        "max_connections": MAX_CONNECTIONS,
+        "max_connections": max_connections,
         "timeout": COMMAND_SECONDS,
         **(tls or {}),
     }

@@ -50,7 +50,7 @@ class EventType(StrEnum):
     """The job has another `state`; `reason` says why it waits or was requeued."""
     SANDBOX_READY = "sandbox.ready"
     """An attempt has its sandbox: `sandbox`, `host`, `files`, whether they are those of the attempt
-    before (`resumed`), and the `checkpoint` that they come from."""
+    before (`resumed`; None if none had a sandbox), and the `checkpoint` that they come from."""
     SESSION_EVENT = "session.event"
     """A complete ADK event (`event`, or `event_blob` if it is large) of none of the next kinds."""
     MODEL_REQUEST = "model.request"
@@ -82,6 +82,9 @@ class EventType(StrEnum):
     VERIFY = "verify"
     """A verification ran: `command`, `exit_code`, `output_tail`, `seconds`; with `children`, it was
     that of a landing."""
+    CHANGES_COLLECTED = "changes.collected"
+    """The changes of a job that had ended are in its result now (`files`, their number), or are
+    lost (`lost`, the reason)."""
     CHECKPOINT = "checkpoint"
     """The changed files were copied to the blob store; the job can be forked from here."""
     NETWORK_CONNECTION = "network.connection"
@@ -178,7 +181,22 @@ class Journal:
             entries: Any = await self._redis.xrange(
                 self._keys.journal(job_id), min=f"({after}", count=count
             )
+        if not entries and (first := await self._first(job_id)) and _is_after(first.id, after):
+            return [first]
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def _first(self, job_id: str) -> JournalEvent | None:
+        """Return the first event of a journal; None when the job does not exist.
+
+        The scripts write it with the second event: until then it is in the job's record only.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        with redis_failures():
+            at: Any = await self._redis.hget(self._keys.job(job_id), "submitted_at")
+        fields = {"type": EventType.JOB_STATE, "attempt": 0, "data": '{"state":"queued"}'}
+        return None if at is None else _event(job_id, f"{at}-0", fields)
 
     async def is_answered_by(self, user: str, entry: JournalEvent) -> bool:
         """Return whether an answer in a journal was given by a user of Redis.
@@ -208,7 +226,8 @@ class Journal:
         """
         with redis_failures():
             entries: Any = await self._redis.xrevrange(self._keys.journal(job_id), count=1)
-        return next((_event(job_id, entry_id, fields) for entry_id, fields in entries), None)
+        newest = (_event(job_id, entry_id, fields) for entry_id, fields in entries)
+        return next(newest, None) or await self._first(job_id)
 
     async def follow(self, job_id: str, after: str = BEGINNING) -> AsyncIterator[JournalEvent]:
         """Yield every event after `after`, and new ones, until the job's terminal state.
@@ -336,6 +355,12 @@ class _Subscriptions:
             await cancel_and_wait(self._receiver)
         if self._pubsub is not None:
             await self._pubsub.aclose()
+
+
+def _is_after(event_id: str, other: str) -> bool:
+    """Return whether an event follows another, by their ids."""
+    first, second = ([int(part) for part in one.split("-")] for one in (event_id, other))
+    return first > second
 
 
 def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEvent:

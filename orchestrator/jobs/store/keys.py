@@ -72,6 +72,11 @@ class Keys:
         return f"{self.prefix}:live"
 
     @property
+    def uncollected(self) -> str:
+        """Sorted set: the ids of ended jobs whose changes are not yet collected, by time of end."""
+        return f"{self.prefix}:uncollected"
+
+    @property
     def leases(self) -> str:
         """Sorted set: job id -> end of its lease (running) or of its transit (dispatched)."""
         return f"{self.prefix}:leases"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -36,7 +38,12 @@ from fanout.orchestrator.jobs.failures import (
     out_of_time,
 )
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
-from fanout.orchestrator.jobs.result import JobResult, ResultSoFar
+from fanout.orchestrator.jobs.result import (
+    CollectedChanges,
+    CollectionState,
+    JobResult,
+    ResultSoFar,
+)
 from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import identity
@@ -75,8 +82,9 @@ UNREAD = 2
 """The answer of finish.lua when the job has received more messages."""
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
-    "dispatch", "reject", "reap", "forget",
+    "dispatch", "upcoming", "reject", "reap", "forget",
     "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "start", "checkpoint",
+    "collect",
 )  # fmt: skip
 
 
@@ -125,11 +133,11 @@ class Ledger(Records):
             InvalidJob: A job cannot be stored; none is.
             LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
-        submissions = [submission(spec) for spec in specs]
+        submissions = [submission(spec).arguments() for spec in specs]
         ids: list[str] = []
         for first in range(0, len(submissions), SUBMIT_BATCH):
             batch = submissions[first : first + SUBMIT_BATCH]
-            ids += await self._run("submit", *chain(*batch))
+            ids += (await self._run("submit", *chain(*batch))).split()
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
@@ -243,6 +251,18 @@ class Ledger(Records):
                 await self._run("reject", job_id, number, why)
         return jobs
 
+    async def upcoming(self, most: int) -> list[JobSpec]:
+        """Return queued jobs that will probably be dispatched next; they stay in their lanes.
+
+        Args:
+            most: The maximum number of jobs.
+        """
+        jobs = []
+        for stored in await self._run("upcoming", most):
+            with suppress(InvalidJob):  # its dispatch will say so
+                jobs.append(spec_of(stored))
+        return jobs
+
     async def reap(self) -> dict[str, str]:
         """Requeue jobs whose lease lapsed, and end jobs whose deadline passed.
 
@@ -336,6 +356,22 @@ class Ledger(Records):
         answers = await self._run("beat", milliseconds(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
 
+    async def cancellations(self) -> AsyncIterator[str | None]:
+        """Yield the id of each running job whose cancellation is requested, and None at first.
+
+        None says that the listening begins: what was requested before is not yielded.
+
+        Raises:
+            RedisError: The connection is lost.
+        """
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(self._keys.cancellations)
+            yield None
+            while True:
+                message = await channel.get_message(timeout=1.0)
+                if message is not None:
+                    yield message["data"]
+
     async def finish(
         self,
         job_id: str,
@@ -360,7 +396,8 @@ class Ledger(Records):
         known = -1 if messages is None else messages
         result_json = result.bounded().model_dump_json(exclude_defaults=True)
         stored = (str(result.state), result_json, json.dumps(fit(dict(data), MAX_NOTE_BYTES)))
-        outcome = await self._run("finish", job_id, token, *stored, known)
+        pending = int(result.collection is CollectionState.PENDING)
+        outcome = await self._run("finish", job_id, token, *stored, known, pending)
         if outcome == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(outcome)
@@ -434,7 +471,7 @@ class Ledger(Records):
             InvalidJob: A child cannot be stored; nothing has changed.
         """
         requests = chain(*((approval.id, approval.model_dump_json()) for approval in approvals))
-        submissions = chain(*((*submission(child), entry_of_child(child)) for child in children))
+        submissions = chain(*map(_child, children))
         awaited = awaited_tools([approval.tool for approval in approvals])
         time: tuple[int | str, str] = "", ""
         if timeout_seconds is not None:
@@ -465,8 +502,7 @@ class Ledger(Records):
             InvalidJob: The child cannot be stored.
         """
         limits = (bounds.max_children, bounds.max_tree_children)
-        submitted = (*submission(child), entry_of_child(child))
-        answer = await self._run("start", job_id, token, *limits, *submitted)
+        answer = await self._run("start", job_id, token, *limits, *_child(child))
         if isinstance(answer, list):
             raise LimitReached(f"The task was not begun: {answer[1]}.")
         return answer is not None
@@ -489,3 +525,45 @@ class Ledger(Records):
         stored = so_far.model_dump_json(exclude_defaults=True)
         event = "" if entry is None else json.dumps(entry)
         return bool(await self._run("checkpoint", job_id, token, stored, event))
+
+    async def attach_changes(self, job_id: str, collected: CollectedChanges) -> bool:
+        """Complete the result of an ended job with its changes; False when that is done already.
+
+        Args:
+            job_id: The job.
+            collected: Its changes.
+        """
+        event = {"files": len(collected.files_modified) + collected.files_omitted}
+        changes = collected.model_dump(mode="json", exclude_defaults=True)
+        parts = dict.fromkeys(CollectedChanges.model_fields) | changes
+        return await self._complete(job_id, {**parts, "collection": None}, event)
+
+    async def give_up_changes(self, job_id: str, reason: str) -> bool:
+        """Record that the changes of an ended job are lost; False when they are collected.
+
+        Args:
+            job_id: The job.
+            reason: Why, for the journal.
+        """
+        event = {"lost": cut_text(reason, MAX_REASON_CHARACTERS)}
+        return await self._complete(job_id, {"collection": CollectionState.LOST}, event)
+
+    async def _complete(
+        self, job_id: str, parts: Mapping[str, JsonValue], event: Mapping[str, JsonValue]
+    ) -> bool:
+        """Replace parts of a pending result; None is the default, which is not stored.
+
+        Fields of a newer release are kept.
+        """
+        with redis_failures():
+            before: Any = await self._redis.hget(self._keys.job(job_id), "result")
+        if before is None:
+            return False
+        merged = {**json.loads(before), **parts}
+        after = json.dumps({name: part for name, part in merged.items() if part is not None})
+        return bool(await self._run("collect", job_id, before, after, json.dumps(event)))
+
+
+def _child(spec: JobSpec) -> tuple[str, str, str]:
+    """Return the arguments for a script that stores a child."""
+    return (*submission(spec).arguments(), entry_of_child(spec))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.config import ExtraValues
 
+from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.versions import version_of
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)
@@ -23,18 +23,41 @@ _STATE_FIELDS = ("state", "attempt", "worker", "waiting_for", "last_event", "wir
 _TIMES = ("submitted_at", "started_at", "finished_at")
 
 
-def submission(spec: JobSpec) -> tuple[str | int, ...]:
-    """Return the values of a job for submit.lua, in the order of SUBMISSION in common.lua.
+class Submission(NamedTuple):
+    """A new job, as the scripts take it (`submission` in common.lua)."""
+
+    id: str
+    root: str
+    parent: str
+    """Empty: none."""
+    priority: int
+    max_attempts: int
+    idempotency: str
+    """Its idempotency key (`unique_key`); empty: none."""
+    owned: str
+    """The index of its owner (`owner_key`); empty: none."""
+    tenant: str
+    agent: str
+    wire: int
+    spec: str
+
+    def arguments(self) -> tuple[str, str]:
+        """Return the arguments for a script: two instead of eleven take it half the time."""
+        *values, spec = self
+        return json.dumps(dict(zip(self._fields, values, strict=False))), spec
+
+
+def submission(spec: JobSpec) -> Submission:
+    """Return what is stored of a new job.
 
     Raises:
         InvalidJob: Its text is not valid Unicode, or it is too large.
     """
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
-    key = unique_key(spec)
     try:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
-        wire = version_of(json.loads(stored))
+        wire = versions.version_of(json.loads(stored)) if versions.ADDED else versions.WIRE_OLDEST
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
     size = len(stored.encode())
@@ -44,10 +67,19 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
             f"{MAX_SPEC_BYTES // KIB} KiB, not {math.ceil(size / KIB):,}: put long texts into "
             "files of its workspace."
         )
-    lane = (spec.tenant, spec.agent, wire)
-    order = (spec.priority, spec.max_attempts)
-    owned = owner_key(spec.tenant, spec.owner)
-    return (spec.id, spec.root_id, spec.parent_id or "", *order, key, owned, *lane, stored)
+    return Submission(
+        id=spec.id,
+        root=spec.root_id,
+        parent=spec.parent_id or "",
+        priority=spec.priority,
+        max_attempts=spec.max_attempts,
+        idempotency=unique_key(spec),
+        owned=owner_key(spec.tenant, spec.owner),
+        tenant=spec.tenant,
+        agent=spec.agent,
+        wire=wire,
+        spec=stored,
+    )
 
 
 def owner_key(tenant: str, owner: str) -> str:

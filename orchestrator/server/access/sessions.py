@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, ApiSettings, Scope
 from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
-from fanout.orchestrator.server.access.authenticator import Authenticator
 from fanout.orchestrator.server.access.callers import Caller
+
+if TYPE_CHECKING:  # `fanout up` makes a link, and needs none of the libraries of tokens
+    from fanout.orchestrator.server.access.authenticator import Authenticator
 
 COOKIE = "fanout_session"
 HOST_PREFIX = "__Host-"

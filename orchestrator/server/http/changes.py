@@ -8,11 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
-from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange, SkippedFile
+from fanout.orchestrator.jobs.changes import FileChange, SkippedFile
 from fanout.orchestrator.landing.unmerged import task_conflicts
 from fanout.orchestrator.server.http.jobs import result
 from fanout.orchestrator.server.http.requests import Jobs
-from fanout.orchestrator.server.patches import part_of
 from fanout.orchestrator.server.problems import Problem
 
 MAX_PATCH_BYTES = 4 * 1024**2
@@ -66,7 +65,7 @@ class ConflictList(_Answer):
 async def files(jobs: Jobs, job_id: str) -> ChangedFiles:
     """Return which files a job has changed; none of one that changed nothing."""
     found = await result(jobs, job_id)
-    if found.changes is None:
+    if found.changed_nothing:
         return ChangedFiles(items=list(found.files_modified))
     async with jobs.changes(job_id) as bundle:
         changes = bundle.changes
@@ -84,13 +83,9 @@ async def file_patch(
     async with jobs.changes(job_id) as bundle:
         if not any(file.path == path for file in bundle.changes.files):
             raise Problem(404, "This job has not changed this path.")
-        part = await asyncio.to_thread(_part, bundle, path)
+        part = await asyncio.to_thread(bundle.patch, path)
     text = part[:MAX_PATCH_BYTES].decode("utf-8", "replace")
     return FilePatch(path=path, patch=text, truncated=len(part) > MAX_PATCH_BYTES)
-
-
-def _part(bundle: ChangeBundle, path: str) -> bytes:
-    return part_of(bundle.patch(), path) or b""
 
 
 @router.get("/jobs/{job_id}/conflicts")

@@ -154,8 +154,11 @@ async def _view(jobs: Jobs, job_id: str) -> JobView:
 
 @router.get("/jobs/{job_id}/result")
 async def result(jobs: Jobs, job_id: str) -> JobResult:
-    """Return the result of a job that has ended."""
-    found = await jobs.result(job_id)
+    """Return the result of a job that has ended.
+
+    Changes that are still being collected are awaited for a moment.
+    """
+    found = await jobs.complete_result(job_id)
     if found is None:
         raise Problem(409, f"Job {job_id} has not ended: wait for it (GET /v1/jobs/ID?wait=30).")
     return found
@@ -202,7 +205,7 @@ async def patch(jobs: Jobs, job_id: str) -> Response:
     """Return what a job has changed, as a patch for `git apply`; empty when it changed nothing."""
     found = await result(jobs, job_id)
     content = b""
-    if found.changes is not None:
+    if not found.changed_nothing:
         async with jobs.changes(job_id) as bundle:
             content = await asyncio.to_thread(bundle.patch)
     name = f'attachment; filename="{job_id}.patch"'

@@ -7,7 +7,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
-from fanout.orchestrator.jobs.changes import MalformedBundle
+from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.server.access.callers import (
     AuthenticationUnavailable,
@@ -31,6 +31,7 @@ _SENTENCES = (
     WorkspaceUnusable,
     BlobStoreUnusable,
     MalformedBundle,
+    PatchFailed,
     InvalidAgentDefinition,
 )
 """Failures whose text is one sentence for the caller."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import BlobId
+from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.landing.runs import Runs, keep_conflicts
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
@@ -43,8 +43,8 @@ class LocalFolders:
         self._roots = roots
         self._runs = Runs(state_dir)
 
-    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
-        """Store a snapshot of a folder, and return its id and the files that stayed at home.
+    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
+        """Store what jobs need to start from a folder; return it, and what stayed at home.
 
         Raises:
             InvalidJob: The folder does not exist, or is not below a root.
@@ -52,8 +52,8 @@ class LocalFolders:
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
         folder = await asyncio.to_thread(self._find, workspace)
-        snapshot = await self._client.snapshot(folder, agent)
-        return snapshot, [file.path for file in self._client.workspace(folder).left_at_home]
+        start = await self._client.start_files(folder, agent)
+        return start, [file.path for file in self._client.workspace(folder).left_at_home]
 
     async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
         """Merge a job's changes into a folder; what becomes code by itself is held back.
@@ -64,7 +64,7 @@ class LocalFolders:
             check: Only report what would happen.
 
         Raises:
-            InvalidJob: As `snapshot`; or the job has not ended, or changed nothing.
+            InvalidJob: As `start_files`; or the job has not ended, or changed nothing.
             BlobMissing: The changes have expired.
             WorkspaceUnusable: The folder cannot be written.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fanout.orchestrator.jobs.spec import BlobId
+from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.uploads import Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitSource, check_source
@@ -13,10 +13,10 @@ _GIT = "https://"
 
 
 class Workspaces(Protocol):
-    """From the text that names a workspace to its snapshot."""
+    """From the text that names a workspace to what jobs start from."""
 
-    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
-        """Return the id of a snapshot, and the files that are not in it.
+    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
+        """Return the stored files, and the names of those that are not among them.
 
         Args:
             workspace: What the client names.
@@ -39,17 +39,17 @@ class RemoteWorkspaces:
         self._jobs = jobs
         self._uploads = uploads
 
-    async def snapshot(self, workspace: str, agent: str) -> tuple[BlobId, list[str]]:
-        """Return the id of an uploaded snapshot, or of a repository that is cloned.
+    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
+        """Return an uploaded snapshot, or that of a repository that is cloned.
 
         Raises:
             CloneRefused: The repository's address is not allowed, it is too large, or Git failed.
         """
         del agent
         if not workspace.startswith(_GIT):
-            return workspace, []
+            return StartFiles(workspace), []
         url, _, ref = workspace.partition("#")
         source = GitSource(url, ref or "HEAD", depth=1)
         check_source(source)
         stored = await self._uploads.repository(self._jobs, source)
-        return stored.snapshot, [file.path for file in stored.left_out]
+        return StartFiles(stored.snapshot), [file.path for file in stored.left_out]

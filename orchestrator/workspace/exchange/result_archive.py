@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.workspace.archive import ARCHIVE_MTIME
 from fanout.orchestrator.workspace.layers import PathChange, composed
 from fanout.orchestrator.workspace.rooted import PERMISSION_BITS
+from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
 
 _CHUNK_BYTES = 256 * 1024
 """Compressed at once: so much of a download waits in memory for a slow reader."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     parse_configuration,

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.workspace.rooted import opened
 
 _MAX_RULES_BYTES = 1024**2
 """Of a configuration or a file of ignore rules: no person writes a longer one."""
+
+_EXCLUDES_FILE = b"excludesfile"
+"""In each configuration that sets it, in capital or small letters."""
 
 _MAX_INCLUDED = 32
 """Files of settings that are read: a person has a handful."""
@@ -80,7 +83,8 @@ def excludes_file(settings: Mapping[str, str]) -> Path:
     """Return the file of the ignore rules that a person has for all repositories."""
     value = settings.get("core.excludesfile")
     for path in personal_configurations():
-        if not value and (content := read_data(path)):
+        content = b"" if value else read_data(path)
+        if _EXCLUDES_FILE in content.lower():  # Git takes a while to start
             value = parse_configuration(content).get("core.excludesfile")
     return Path(os.path.expanduser(value)) if value else _personal_folder() / "ignore"  # noqa: PTH111 - as above
 

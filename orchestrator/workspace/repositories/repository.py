@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     excludes_file,

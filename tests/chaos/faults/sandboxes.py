@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 from tests.chaos.faults.base import Fault, Hit
 
-JOB = "fanout.job"
-
 
 class ContainerKilled(Fault):
     """The engine is told to kill a container of a job."""
@@ -33,8 +31,7 @@ class ContainerKilled(Fault):
             if running:
                 victim = running[self._target % len(running)]
                 self._kill(engine.client.api, victim["Id"])
-                job = victim["Labels"].get(JOB)
-                return Hit(jobs=[job] if job else [])
+                return Hit(jobs=_jobs(victim["Names"]))
         return None
 
     def _kill(self, api: Any, container: str) -> None:
@@ -54,3 +51,8 @@ class StewardKilled(ContainerKilled):
     """A worker's steward dies, whatever it was doing."""
 
     role = "steward"
+
+
+def _jobs(names: list[str]) -> list[str]:
+    """The job in the name of a sandbox's container: an adopted one has no label of it."""
+    return [name.split(".sandbox.")[1].split(".")[0] for name in names if ".sandbox." in name]

@@ -413,7 +413,7 @@ def test_retry_gives_a_new_id(fanout):
     assert (record["description"], record["labels"]) == ("again", {"a": "b"})
 
 
-def bundle_of(path: str, before: bytes, after: bytes, patch: bytes) -> tuple[bytes, ChangedFile]:
+def bundle_of(path: str, before: bytes, after: bytes) -> tuple[bytes, ChangedFile]:
     """A change bundle with one modified file."""
     names = [hashlib.sha256(content).hexdigest() for content in (before, after)]
     versions = [
@@ -430,7 +430,6 @@ def bundle_of(path: str, before: bytes, after: bytes, patch: bytes) -> tuple[byt
     )
     members = {
         "changes.json": Changes(files=(file,)).model_dump_json().encode(),
-        "patch": patch,
         f"objects/{names[0]}": before,
         f"objects/{names[1]}": after,
     }
@@ -444,8 +443,7 @@ def bundle_of(path: str, before: bytes, after: bytes, patch: bytes) -> tuple[byt
 
 
 async def test_changes_are_shown_checked_and_applied(fanout, stand_in: StandIn):
-    patch = b"diff --git a/f.txt b/f.txt\n--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-\xffold\n+new\n"
-    data, file = bundle_of("f.txt", b"\xffold\n", b"new\n", patch)
+    data, file = bundle_of("f.txt", b"\xffold\n", b"new\n")
     job_id = submitted(fanout, "x")
     changes = await stand_in.blobs.put(data)
     await stand_in.finish(job_id, changes=changes, files_modified=Changes(files=(file,)).summary())
@@ -459,7 +457,8 @@ async def test_changes_are_shown_checked_and_applied(fanout, stand_in: StandIn):
     after_check = (target / "f.txt").read_bytes()
     applied = fanout("apply", job_id, "--into", "into", "--json")
 
-    assert raw == patch
+    assert raw.startswith(b"diff --git a/f.txt b/f.txt\nindex ")
+    assert raw.endswith(b"\n--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-\xffold\n+new\n")
     assert "1 file changed, +1 -1" in stat.out
     assert (checked.code, after_check) == (0, b"\xffold\n")
     assert applied.json["applied"][0]["path"] == "f.txt"

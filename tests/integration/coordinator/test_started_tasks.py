@@ -170,7 +170,7 @@ async def test_all_tasks_of_the_conversation_are_listed(coordination: Coordinati
 
 async def test_another_conversations_tasks_do_not_exist(coordination: Coordination) -> None:
     mine, other = await coordination.new_session(), await coordination.new_session()
-    (job_id,) = await start(coordination, "run: sleep 2", session_id=other)
+    (job_id,) = await start(coordination, "run: sleep 30", session_id=other)
 
     for tool in ("check_task", "cancel_task"):
         refused = await ask(coordination, tool, job_id=job_id, session_id=mine)

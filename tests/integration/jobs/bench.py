@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,10 +27,11 @@ from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
+from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.sandbox.local.provider import LocalProvider
-from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
+from fanout.workers.sandbox.protocol import Command, IsLive, Sandbox, SandboxSpec, nobody
 from tests.builders import make_worker
 
 LEASE_SECONDS = 5.0
@@ -99,11 +100,20 @@ class FaultyProvider:
                 raise self.fail_after.pop(0)
             yield FaultySandbox(sandbox, self)
 
+    def expect(self, spec: SandboxSpec) -> contextlib.AbstractContextManager[None]:
+        return self._inner.expect(spec)
+
+    async def home(self, job_id: str) -> str:
+        return await self._inner.home(job_id)
+
     async def discard(self, job_id: str) -> None:
         await self._inner.discard(job_id)
 
-    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
-        return await self._inner.reap(is_live)
+    async def changes_of(self, job_id: str) -> IO[bytes]:
+        return await self._inner.changes_of(job_id)
+
+    async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
+        return await self._inner.reap(is_live, keeps_files)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -131,6 +141,7 @@ class Bench:
         self._lease_seconds = lease_seconds
         self._definitions = load_agent_definitions()
         self._checkpoint_seconds = 0.0
+        self.uncollected = asyncio.Event()
         self.runner = self._runner()
 
     def configure(
@@ -164,6 +175,8 @@ class Bench:
                 rate_limiter=self._rate_limiter,
                 checkpoint_seconds=self._checkpoint_seconds,
             ),
+            collections=ChangeCollections(self.blobs),
+            collect_later=self.uncollected.set,
             default_image="none",
             lease_seconds=self._lease_seconds,
             me=lambda: self.worker,
@@ -182,7 +195,9 @@ class Bench:
         return results
 
     async def run(self, job_id: str) -> JobResult | None:
-        return await self.runner.run(job_id, self.shown.append)
+        result = await self.runner.run(job_id, self.shown.append)
+        await self.runner.settle()
+        return result
 
     async def ended(self, job_id: str) -> JobResult:
         result = await self.ledger.result(job_id)

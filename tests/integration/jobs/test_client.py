@@ -76,6 +76,42 @@ async def test_a_tree_is_the_same_from_each_of_its_jobs(client: JobClient) -> No
         await client.tree("nobody")
 
 
+async def test_a_tree_that_is_read_again_has_its_new_jobs_and_its_changes(
+    client: JobClient, hand: Hand
+) -> None:
+    ids = await client.submit_many([(make_spec(root_id="t"), None) for _ in range(3)])
+    tree = client.growing_tree(ids[1])
+    assert [record.id for record in await tree.read(limit=2)] == ids[:2]
+    assert [record.state for record in await tree.read()] == ["queued"] * 3
+
+    await hand.finish(await hand.claim(ids[0]))
+    [later] = await client.submit_many([(make_spec(root_id="t"), None)])
+
+    assert {record.id: record.state for record in await tree.read()} == {
+        ids[0]: "succeeded",
+        ids[1]: "queued",
+        ids[2]: "queued",
+        later: "queued",
+    }
+    assert [record.id for record in await client.tree("t", limit=3)] == ids
+    assert await client.tree_size("t") == 4
+
+
+async def test_live_jobs_are_listed_however_many_there_are(
+    client: JobClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await client.submit_many([(make_spec(), None) for _ in range(7)])
+    for ended in (ids[2], ids[6]):
+        await hand.finish(await hand.claim(ended))
+    live = [one for one in ids if one not in (ids[2], ids[6])]
+    for few_live in (1000, 1):
+        monkeypatch.setattr("fanout.orchestrator.jobs.store.records.FEW_LIVE", few_live)
+        monkeypatch.setattr("fanout.orchestrator.jobs.store.records.IDS_AT_ONCE", 2)
+        for limit in (2, 4, 100):
+            listed = await client.list(states={JobState.QUEUED}, limit=limit)
+            assert [record.id for record in listed] == live[-limit:], (few_live, limit)
+
+
 async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> None:
     for job_id in ("abc1", "abc2", "ab", "xyz"):
         await client.submit(make_spec(id=job_id))

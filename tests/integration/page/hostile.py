@@ -89,14 +89,13 @@ def _data(text: str) -> dict[str, Any]:
 def hostile_bundle() -> bytes:
     paths = [f"src/{number}{text[:150]}".replace("\0", "") for number, text in enumerate(TEXTS)]
     paths = [path.replace("\n", "").replace("\r", "") for path in paths]
-    body = "".join(f"+{line}\n" for text in TEXTS for line in text.split("\n"))
-    count = body.count("\n")
-    parts = [
-        f'diff --git "a/{path}" "b/{path}"\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{count} @@\n{body}'
-        for path in paths
-    ]
-    files = [
-        {"path": path, "change": "added", "lines_added": count} | ({"from_path": path})
-        for path in paths
-    ]
-    return bundle("".join(parts), *files)
+    paths = [path.replace("//", "/").rstrip("/") for path in paths]  # no folder without a name
+    content = "".join(f"{text}\n" for text in TEXTS).replace("\0", "")  # else it is binary
+    count = content.count("\n")
+    return bundle(
+        *(
+            {"path": path, "change": "added", "lines_added": count, "from_path": path}
+            | {"after": content.encode("utf-8", "replace")}
+            for path in paths
+        )
+    )

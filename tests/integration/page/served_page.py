@@ -150,36 +150,23 @@ class PageServer:
         return Hands(client, redis, blobs)
 
 
-def bundle(patch: str, *files: dict[str, Any], **objects: bytes) -> bytes:
-    """A change bundle with a patch as Git writes it; sides of files only where they are given."""
-    stored = {hashlib.sha256(content).hexdigest(): content for content in objects.values()}
-    version = {
-        name: FileVersion(
-            kind="file",
-            mode=0o644,
-            sha256=hashlib.sha256(content).hexdigest(),
-            size_bytes=len(content),
-        )
-        for name, content in objects.items()
-    }
-    changes = Changes(
-        files=tuple(
-            ChangedFile.model_validate(
-                {
-                    **one,
-                    **{
-                        side: version[one[side]]
-                        for side in ("before", "after")
-                        if one.get(side) is not None
-                    },
-                }
-            )
-            for one in files
-        )
-    )
-    out = io.BytesIO()
-    members = {"changes.json": changes.model_dump_json().encode(), "patch": patch.encode()}
+def bundle(*files: dict[str, Any]) -> bytes:
+    """A change bundle; `before` and `after` of a file are its contents, where it has them."""
+    stored: dict[str, bytes] = {}
+
+    def version(content: bytes) -> FileVersion:
+        sha256 = hashlib.sha256(content).hexdigest()
+        stored[sha256] = content
+        return FileVersion(kind="file", mode=0o644, sha256=sha256, size_bytes=len(content))
+
+    listed = [
+        one | {side: version(one[side]) for side in ("before", "after") if side in one}
+        for one in files
+    ]
+    changes = Changes(files=tuple(map(ChangedFile.model_validate, listed)))
+    members = {"changes.json": changes.model_dump_json().encode()}
     members |= {f"objects/{sha256}": content for sha256, content in stored.items()}
+    out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)

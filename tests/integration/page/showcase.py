@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.integration.page.served_page import Hands, bundle
@@ -43,31 +41,18 @@ TODOS = [
 SUMMARY = "The total was that of the last item only. It is the sum now, and the tests pass."
 
 
-def patch(path: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
-    )
-    return f"diff --git a/{path} b/{path}\n" + "\n".join(lines) + "\n"
-
-
 def changed_bundle(path: str = "bakery/prices.py", after: str = AFTER) -> bytes:
     long = "\n".join(f"line {number}: {'x' * (number % 20)}" for number in range(100_000))
-    files = [
-        {"path": path, "change": "modified", "lines_added": 3, "lines_removed": 3}
-        | {"before": "before", "after": "after"},
-        {"path": "data/large.txt", "change": "added", "lines_added": 100_000},
-        {"path": "docs/a long folder name/with spaces/notes.md", "change": "added"}
-        | {"lines_added": 2},
-        {"path": "logo.png", "change": "modified", "binary": True, "size_bytes": 48_213},
-    ]
     notes = "docs/a long folder name/with spaces/notes.md"
-    text = (
-        patch(path, BEFORE, after)
-        + patch("data/large.txt", "", long)
-        + patch(notes, "", "# Notes\nNothing else.")
-        + "diff --git a/logo.png b/logo.png\nindex 1..2 100644\nGIT binary patch\nliteral 0\n\n"
+    return bundle(
+        {"path": path, "change": "modified", "lines_added": 3, "lines_removed": 3}
+        | {"before": BEFORE.encode(), "after": after.encode()},
+        {"path": "data/large.txt", "change": "added", "lines_added": 100_000}
+        | {"after": long.encode()},
+        {"path": notes, "change": "added", "lines_added": 2} | {"after": b"# Notes\nNothing else."},
+        {"path": "logo.png", "change": "modified", "binary": True, "size_bytes": 48_213}
+        | {"before": b"\0PNG", "after": b"\0PNG2"},
     )
-    return bundle(text, *files, before=BEFORE.encode(), after=after.encode())
 
 
 async def run_of_the_bakery(hands: Hands) -> str:

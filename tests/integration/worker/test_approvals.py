@@ -43,6 +43,7 @@ SCRIPT = (
         ),
         DONE,
     ),
+    conversation("look first", calls(call("ls", path="/workspace")), shell("true"), DONE),
     conversation(CANARY, shell(f"echo {CANARY} >> out.txt"), DONE),
     conversation("quick", calls(call("ls", path="/workspace")), DONE),
 )
@@ -170,7 +171,7 @@ async def test_a_parents_policy_binds_an_agent_that_has_none(place: Installation
 async def test_a_waiting_job_is_cancelled_at_once_and_leaves_nothing(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
-        job_id = await client.submit(guarded("one command"))
+        job_id = await client.submit(guarded("look first"))
         (approval,) = await parked(client, job_id)
         folder = place.folder / "state" / "sandboxes" / "jobs" / job_id
         assert folder.exists()

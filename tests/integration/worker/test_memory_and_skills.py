@@ -18,7 +18,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 )
 from fanout.orchestrator.configuration.settings import LimitSettings
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.workers.agent.definition_files import copy_definition_files
+from fanout.workers.attempt.definition_files import DefinitionFolder
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.builders import make_spec
@@ -184,8 +184,9 @@ async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
     spec = SandboxSpec(job_id="job", attempt=1, image="", limits=LimitSettings().for_jobs())
 
     async with provider.open(spec) as sandbox:
-        folder = await copy_definition_files(scribe, sandbox)
-        skill = f"{folder}/skills/stamp"
+        definition = DefinitionFolder(scribe, sandbox.home)
+        await definition.copy_to(sandbox)
+        skill = f"{definition.path}/skills/stamp"
         read = await sandbox.read_bytes(f"{skill}/SKILL.md")
         listed = [entry.path for entry in await sandbox.list(skill)]
         ran = await sandbox.run(

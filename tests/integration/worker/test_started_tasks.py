@@ -265,4 +265,5 @@ async def test_a_wait_beside_a_task_lasts_as_long_as_the_task(place: Installatio
         assert result.success, result.error
         waited = await result_of(client, job_id, "wait_tasks")
         assert (len(waited["results"]), waited["unfinished"]) == (1, [])
-        assert len(await journal(client, job_id, EventType.SANDBOX_READY)) == 2
+        states = await journal(client, job_id, EventType.JOB_STATE)
+        assert [event.data["state"] for event in states].count("running") == 2

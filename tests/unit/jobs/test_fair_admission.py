@@ -14,7 +14,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.jobs.store.stored import Submission, submission
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 
@@ -46,9 +46,8 @@ async def reason(ledger: Ledger, redis: FakeAsyncRedis, job_id: str) -> str | No
 def speaks(monkeypatch: pytest.MonkeyPatch, wire: int, *, of: str) -> None:
     """This release reads up to that wire version; one tree's specifications are stored in it."""
 
-    def made(spec: JobSpec) -> tuple[str | int, ...]:
-        *values, _, stored = submission(spec)
-        return (*values, wire if spec.root_id == of else 1, stored)
+    def made(spec: JobSpec) -> Submission:
+        return submission(spec)._replace(wire=wire if spec.root_id == of else 1)
 
     monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.submission", made)
     monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", wire)
@@ -348,3 +347,16 @@ async def test_a_worker_of_a_release_that_tells_no_agents_is_sent_all(ledger: Le
     await submitted(ledger, "any", 1, agent="linter")
 
     assert await dispatched(ledger) == ["any0"]
+
+
+async def test_what_comes_next_is_known_without_being_taken(ledger: Ledger) -> None:
+    await ledger.register(WORKER, 60, AdmissionPolicy())
+    first = await submitted(ledger, "a", 5)
+    second = await submitted(ledger, "b", 5, tenant="b")
+
+    upcoming = [job.id for job in await ledger.upcoming(6)]
+
+    assert len(upcoming) == 6
+    assert set(upcoming) <= {*first, *second}
+    assert {job.spec.id for job in await ledger.dispatch(100)} == {*first, *second}
+    assert await ledger.upcoming(6) == []

@@ -296,6 +296,29 @@ async def test_every_change_of_state_stands_in_the_journal(
     assert events[1].data["host"] == "h1"
 
 
+async def test_the_journal_of_a_job_that_waits_takes_no_memory_and_is_read_all_the_same(
+    ledger: Ledger, journal: Journal, redis: FakeAsyncRedis
+) -> None:
+    [job_id] = await ledger.submit([make_spec()])
+
+    [first] = await journal.read(job_id)
+    assert (first.type, first.data) == (EventType.JOB_STATE, {"state": "queued"})
+    assert await journal.last(job_id) == first
+    assert await journal.read(job_id, first.id) == []
+    assert not await redis.exists(Keys().journal(job_id))
+
+    await ledger.send(job_id, "hello")
+    stored = await journal.read(job_id)
+    assert [event.type for event in stored] == [EventType.JOB_STATE, EventType.MESSAGE]
+    assert stored[0] == first
+    assert await journal.read(job_id, first.id) == stored[1:]
+
+
+async def test_the_journal_of_an_unknown_job_has_no_event(journal: Journal) -> None:
+    assert await journal.read("nobody") == []
+    assert await journal.last("nobody") is None
+
+
 async def test_a_follower_sees_old_and_new_events_and_stops_at_the_end(
     ledger: Ledger, journal: Journal
 ) -> None:

@@ -67,7 +67,7 @@ def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str)
 
 def test_a_specification_with_every_field_was_recorded() -> None:
     unused = {
-        name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-1]))
+        name for name in JobSpec.model_fields if name not in json.loads(submission(FULL).spec)
     } | {name for name, value in FULL.limits if value is None}
     assert not unused, f"{sorted(unused)}: add it to FULL in tests/unit/wire/record.py"
 
@@ -105,7 +105,7 @@ def labels_and_pids_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_needs_the_version_of_the_newest_field_that_it_uses(
     fields: dict[str, Any], version: int
 ) -> None:
-    assert submission(make_spec(**fields))[-2] == version
+    assert submission(make_spec(**fields)).wire == version
 
 
 @pytest.mark.usefixtures("labels_and_pids_are_new")

@@ -7,18 +7,20 @@ agent to stop: a second request changes nothing.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import structlog
-from a2a.types import AgentCard
 from google.adk.events import Event
 
 from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.remote_agents.connection import connect
 from fanout.workers.agent.history import History
 from fanout.workers.agent.remote.conversation import Conversation
 from fanout.workers.agent.services import JobServices
+
+if TYPE_CHECKING:
+    from a2a.types import AgentCard
 
 ABANDON_SECONDS = 1.0
 """For telling an agent that its task is cancelled: a cancelled job ends within two seconds."""
@@ -42,6 +44,10 @@ async def cancel_task(
     """
     if not conversation.task:
         return
+    from fanout.orchestrator.remote_agents.connection import (  # noqa: PLC0415 - A2A's library
+        connect,
+    )
+
     try:
         async with (
             asyncio.timeout(ABANDON_SECONDS),

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import docker
@@ -18,6 +18,7 @@ import requests
 from docker import errors as docker_errors
 from docker.utils import kwargs_from_env, parse_host
 
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.docker.image_failures import image_missing
@@ -51,26 +52,6 @@ _REMOVAL_SECONDS = 10.0
 """How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
 """Between two checks of a removal, which takes 80 ms."""
-
-
-async def uninterrupted(work: Awaitable[T]) -> T:
-    """Wait for work that must be completed; a cancellation is raised once it has ended.
-
-    Raises:
-        CancelledError: the caller was cancelled meanwhile.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # retrieved, or asyncio would log it
-        raise cancelled
-    return task.result()
 
 
 def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
@@ -224,6 +205,10 @@ class Engine:
     async def start(self, container: str) -> None:
         """Start a container."""
         await self.call("start the container", lambda api: api.start(container))
+
+    async def rename(self, container: str, name: str) -> None:
+        """Give a container another name."""
+        await self.call("rename the container", lambda api: api.rename(container, name))
 
     async def put_archive(self, container: str, path: str, archive: bytes) -> None:
         """Unpack a tar archive into a container."""

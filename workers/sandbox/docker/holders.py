@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.attach import AttachStream
-from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import Names
 
 SHARED = "/shared"

@@ -12,6 +12,8 @@ Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "work
 
 INSTALLATION, WORKER, ROLE = "fanout.installation", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
+WARM = "fanout.warm"
+"""The id of a sandbox that was started ahead; the steward knows whether a job has adopted it."""
 PROCESS = "fanout.process"
 
 START_SECONDS = 120.0
@@ -75,9 +77,14 @@ class Names:
         return ".".join(part for part in parts if part)
 
     def labels(
-        self, role: Role, job_id: str | None = None, attempt: int | None = None
+        self,
+        role: Role,
+        job_id: str | None = None,
+        attempt: int | None = None,
+        *,
+        warm: str | None = None,
     ) -> dict[str, str]:
-        """Return the labels of a container or a volume."""
+        """Return the labels of a container or a volume: a job's, a warm sandbox's, or neither's."""
         labels = {
             INSTALLATION: self.installation,
             WORKER: self.worker,
@@ -89,7 +96,13 @@ class Names:
             labels[JOB] = job_id
         if attempt is not None:
             labels[ATTEMPT] = str(attempt)
+        if warm is not None:
+            labels[WARM] = warm
         return labels
+
+    def of_warm(self, warm: str) -> tuple[str, str]:
+        """The labels of the container of a sandbox that was started ahead."""
+        return self.of_installation, f"{WARM}={warm}"
 
     @property
     def of_installation(self) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.failures import SandboxFailure
@@ -16,6 +18,8 @@ from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.holders import Holder
 from fanout.workers.sandbox.docker.naming import Names
+
+Gate = Callable[[], AbstractAsyncContextManager[None]]
 
 NONE = "none"
 
@@ -44,16 +48,16 @@ class EmptyNetworks:
         self._image = image
         self._idle: list[Holder] = []
         self._lent: dict[str, Holder] = {}
-        self._gate: asyncio.Semaphore | None = None
+        self._gate: Gate | None = None
         self._wanted = 0
         self._filling: asyncio.Task[None] | None = None
 
-    def keep_ready(self, wanted: int, gate: asyncio.Semaphore) -> None:
+    def keep_ready(self, wanted: int, gate: Gate) -> None:
         """Keep so many idle namespaces ready from now on.
 
         Args:
             wanted: how many.
-            gate: limits simultaneous starts, also of the holders.
+            gate: limits simultaneous starts, also of the holders, which nobody waits for.
         """
         self._wanted, self._gate = wanted, gate
         self._fill()
@@ -101,7 +105,7 @@ class EmptyNetworks:
         """Make holders one after another, each after the sandboxes that wait for their start."""
         with contextlib.suppress(SandboxFailure):  # it only makes starts faster
             while self._gate is not None and len(self._idle) < self._wanted:
-                async with self._gate:
+                async with self._gate():
                     self._idle.append(await self._hold())
 
     async def _hold(self) -> Holder:

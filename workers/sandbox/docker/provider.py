@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import structlog
 
-from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.attach import AttachStream
 from fanout.workers.sandbox.docker.disk_quota import (
     RESERVE_BYTES,
     RESERVE_SETTING,
@@ -30,13 +29,18 @@ from fanout.workers.sandbox.docker.disk_quota import (
     DiskSettings,
     DiskWatch,
 )
-from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
-from fanout.workers.sandbox.docker.image_failures import image_missing, unfit
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.image_failures import image_missing
 from fanout.workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
 from fanout.workers.sandbox.docker.naming import JOB, Names
 from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
+from fanout.workers.sandbox.docker.opening.container import Container, Started
+from fanout.workers.sandbox.docker.opening.gate import StartGate
+from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
+from fanout.workers.sandbox.docker.opening.shape import Shape
+from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
 from fanout.workers.sandbox.docker.removals import Removals
-from fanout.workers.sandbox.docker.steward_client import Prepared, Steward
+from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.egress.bundle import install_bundle
 from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.proxy import Egress
@@ -45,25 +49,24 @@ from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
+    FilesMissing,
     SandboxDied,
-    SandboxNotSecluded,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
-from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.process import Process
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
-from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.protocol import (
+    Command,
+    IsLive,
+    Sandbox,
+    SandboxSpec,
+    SnapshotSource,
+    nobody,
+)
 from fanout.workers.sandbox.resident.live_process import resident_process
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
-
-HEARTBEAT_SECONDS = 15.0
-"""How long a resident waits for a sign of life from a worker whose connection is still open, for
-example because it is stopped. It is the longest lease of a job: afterwards another attempt may have
-begun."""
 
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
 """The limit on unpacked snapshots on an engine, of which the most recently used are kept: a tenth
@@ -71,12 +74,8 @@ of a common disk."""
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine needs a moment to release a volume."""
-_READY_SECONDS = 30.0
-"""The longest that a container takes to start on a busy engine."""
-log = structlog.get_logger(__name__)
 
-_MOUNT_FAILED = "failed to mount local volume"
-"""The engine's message when its host cannot mount an overlay there."""
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,31 +91,6 @@ class EngineStatus:
     """Whether it is reached through the engine proxy."""
 
 
-class _LimitedClient(ResidentClient):
-    """A resident's client that reports an exceeded limit when its sandbox was ended for it."""
-
-    exceeded: DiskLimitExceeded | None = None
-
-    async def request(self, *arguments: Any, **options: Any) -> tuple[dict[str, Any], bytes]:
-        try:
-            return await super().request(*arguments, **options)
-        except SandboxDied:
-            if self.exceeded is not None:
-                raise self.exceeded from None
-            raise
-
-
-@dataclass
-class _Container:
-    """A sandbox's container, and what the worker holds for it."""
-
-    name: str
-    network: str
-    client: _LimitedClient | None = None
-    egress: Egress | None = None
-    is_closed: bool = False
-
-
 class DockerSandbox(ResidentSandbox):
     """A sandbox in a container. Until it is closed, `changes` works without the container."""
 
@@ -126,19 +100,17 @@ class DockerSandbox(ResidentSandbox):
     def __init__(
         self,
         spec: SandboxSpec,
-        container: _Container,
-        client: _LimitedClient,
+        started: Started,
         *,
         steward: Callable[[], Awaitable[Steward]],
-        prepared: Prepared,
         remove: Callable[[], Awaitable[object]],
     ) -> None:
-        super().__init__(client)
-        self.files_id = prepared.files_id
-        self._has_disk = prepared.has_disk
+        super().__init__(started.client)
+        self.files_id = started.prepared.files_id
+        self._has_disk = started.prepared.has_disk
         self.spec = spec
-        self.container = container
-        self._limited = client
+        self.container = started.container
+        self._limited = started.client
         self._steward = steward
         self._remove = remove
 
@@ -181,12 +153,7 @@ class DockerSandbox(ResidentSandbox):
         """
         if self.container.is_closed:
             raise SandboxDied("the sandbox is closed")
-        steward = await self._steward()
-        try:
-            return await steward.bundle(self.spec.job_id)
-        except ChangesUnreadable as failure:  # else a whole job would be lost with them
-            log.warning("changes are collected once more", reason=str(failure))
-            return await steward.bundle(self.spec.job_id)
+        return await _bundle(await self._steward(), self.spec.job_id)
 
     @property
     def job_id(self) -> str:
@@ -226,7 +193,7 @@ class DockerProvider:
 
     def __init__(
         self, snapshots: SnapshotSource, *, installation: str, worker: str, runtime: str | None = None,
-        start_gate: int | None = None, docker_host: str | None = None,
+        warm: int | None = None, start_gate: int | None = None, docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
         living_workers: LivingWorkers | None = None,
         disk_quota: Literal["auto", "image", "watch"] = "auto",
@@ -242,6 +209,8 @@ class DockerProvider:
                 volumes and remove each other's leftovers, and nobody else's.
             worker: the name of this process in labels.
             runtime: an OCI runtime of the engine other than its default, such as `runsc`.
+            warm: how many sandboxes may be started ahead; None: in proportion to the engine's
+                cores; 0: none.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
                 cores. The processor limits starts, so more at once would only delay each.
             docker_host: the engine's address; see `Engine`.
@@ -262,20 +231,30 @@ class DockerProvider:
         self._engine = Engine(docker_host)
         self._names = Names(installation, worker)
         self._snapshots = snapshots
-        self._runtime = runtime
         self._start_gate = start_gate
+        self._warm = warm
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
         self._uplink = Uplink(ca_file=ca_file)
-        self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._removals = Removals(self._engine, self._networks)
-        self._overlay = True
+        self._leftovers = Leftovers(
+            self._engine, self._names, living_workers, lambda: self._removals.names
+        )
+        self._starts = ContainerStarts(
+            self._engine,
+            self._names,
+            self._networks,
+            close=self._close_container,
+            runtime=runtime,
+            first_uid=first_uid,
+        )
+        self._pool = WarmPool(self._opening, self._starts, self._close_container, is_used=warm != 0)
         self._starting = asyncio.Lock()
         self._current: Steward | None = None
-        self._gate: asyncio.Semaphore | None = None
+        self._gate: StartGate | None = None
+        self._most_warm = 0
         self._open: dict[str, DockerSandbox] = {}
-        self._first_uid = first_uid
         self._disk = DiskSettings(quota=disk_quota, reserve_bytes=disk_reserve_bytes)
         self._disk_watch = DiskWatch(self._steward, self._open.values, disk_reserve_bytes)
         self._watcher: asyncio.Task[None] | None = None
@@ -334,7 +313,25 @@ class DockerProvider:
             await self._connect(sandbox, hosts)
             yield sandbox
         finally:
-            await uninterrupted(self._close_container(sandbox.container, spec.job_id))
+            await uninterrupted(self._close_container(sandbox.container))
+
+    def expect(self, spec: SandboxSpec) -> AbstractContextManager[None]:
+        """See `SandboxProvider.expect`."""
+        return self._pool.expect(spec)
+
+    def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
+        """See `SandboxProvider.expect_next`."""
+        self._pool.expect_next(specs)
+
+    @property
+    def warm_sandboxes(self) -> int:
+        """The number of sandboxes that were started ahead and wait for a job."""
+        return self._pool.ready
+
+    async def home(self, job_id: str) -> str:
+        """See `SandboxProvider.home`."""
+        del job_id
+        return container_config.HOME
 
     async def discard(self, job_id: str) -> None:
         """See `SandboxProvider.discard`.
@@ -344,74 +341,57 @@ class DockerProvider:
         """
         await uninterrupted(self._discard(job_id))
 
-    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
+    async def changes_of(self, job_id: str) -> IO[bytes]:
+        """See `SandboxProvider.changes_of`.
+
+        Raises:
+            FilesMissing: nothing is left of the job here.
+            SandboxFailure: the engine, or the steward, failed.
+        """
+        steward = await self._steward()
+        if not self._removals.concern(await self._volumes(steward, job_id)):
+            await self._end(steward, job_id)  # else its processes are dead
+        try:
+            return await _bundle(steward, job_id)
+        except SandboxStartFailed as failure:
+            if isinstance(failure.__cause__, FileNotFoundError):
+                raise FilesMissing("The files of the job are not on this host any more.") from None
+            raise
+
+    async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         """See `SandboxProvider.reap`. Jobs that this process has open are kept.
 
         Raises:
             SandboxFailure: the engine does not answer.
         """
+        await self._removals.wait()  # the engine has enough to do
         ours = {sandbox.spec.job_id for sandbox in self._open.values()}
 
         async def may_stay(job_id: str) -> bool:
             return job_id in ours or await is_live(job_id)
 
-        return await self._leftovers.remove(self._steward, may_stay)
+        return await self._leftovers.remove(self._steward, may_stay, keeps_files)
 
     async def close(self) -> None:
         """End the steward, and remove its volume unless it has files of jobs or another steward."""
         await uninterrupted(self._close())
 
     async def _start(self, spec: SandboxSpec) -> DockerSandbox:
-        steward = await self._steward()
-        async with self._gate or contextlib.nullcontext():
-            await self._remove_containers(spec.job_id)
-            try:
-                return await self._start_on(steward, spec)
-            except SandboxStartFailed as failure:
-                if not self._overlay or _MOUNT_FAILED not in str(failure):
-                    raise
-            self._overlay = False
-            return await self._start_on(steward, spec)
-
-    async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
-        """Prepare the workspace, start the container and wait for its resident.
-
-        When that fails, everything is removed.
-        """
-        prepared = await steward.prepare(
-            spec.job_id,
-            spec.snapshot,
-            spec.layers,
-            overlay=self._overlay,
-            disk_bytes=spec.limits.disk_bytes,
-            first_uid=self._first_uid,
-        )
-        container = _Container(self._names.container("sandbox", spec.job_id), self._networks.take())
-        try:
-            await self._engine.create_container(
-                container.name, self._config(container, steward, spec, prepared)
-            )
-            stream = await self._engine.attach(container.name)
-            container.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
-            await self._start_container(container.name, spec.image)
-            await _wait_until_ready(container.client, stream, spec.image)
-        except BaseException:
-            await uninterrupted(self._close_container(container, spec.job_id))
-            raise
+        """Adopt a warm sandbox, or start one."""
+        opening = await self._opening()
+        started = await self._pool.adopt(opening.steward, spec)
+        if started is None:
+            async with opening.gate.urgent():
+                await self._remove_containers(spec.job_id)
+                owner = Owner(id=spec.job_id, attempt=spec.attempt)
+                started = await self._starts.start(opening.steward, Shape.of(spec), owner)
+        name = started.container.name
         return DockerSandbox(
             spec,
-            container,
-            container.client,
+            started,
             steward=self._steward,
-            prepared=prepared,
-            remove=partial(self._engine.remove_container, container.name),
+            remove=partial(self._engine.remove_container, name),
         )
-
-    async def _start_container(self, name: str, image: str) -> None:
-        try:
-            await self._engine.start(name)
-        except SandboxStartFailed as failure:
-            raise unfit(image, str(failure)) or failure from None
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
         """Start the proxy of a sandbox whose job may reach hosts."""
@@ -446,64 +426,50 @@ class DockerProvider:
                 f"The sandbox's way to its hosts could not be made: {error.strerror}."
             ) from error
 
-    def _config(
-        self, container: _Container, steward: Steward, spec: SandboxSpec, prepared: Prepared
-    ) -> dict[str, Any]:
-        job = spec.job_id
-        workspace = container_config.local_volume(
-            self._names.workspace(job),
-            WORKSPACE,
-            options=prepared.options,
-            labels=self._names.labels("workspace", job),
-        )
-        output = container_config.local_volume(
-            self._names.output(job),
-            OUTPUT_FOLDER,
-            options=prepared.output_options,
-            labels=self._names.labels("output", job),
-        )
-        code = container_config.local_volume(
-            self._names.code(steward.code_id),
-            container_config.CODE_FOLDER,
-            options=steward.code_options(),
-            labels=self._names.labels("code"),
-            read_only=True,
-        )
-        return container_config.sandbox_config(
-            image=spec.image,
-            limits=spec.limits,
-            network=container.network,
-            runtime=self._runtime,
-            mounts=[workspace, output, code],
-            labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
-            heartbeat_seconds=HEARTBEAT_SECONDS,
-            has_credentials=bool(spec.credentials),
-            user=prepared.user,
-        )
-
-    async def _close_container(self, container: _Container, job_id: str) -> None:
-        """Remove a container and its workspace volume; the job's files stay on the steward's."""
+    async def _close_container(self, container: Container) -> None:
+        """Remove a container and its volumes; the job's files stay on the steward's."""
         self._open.pop(container.name, None)
         container.is_closed = True
         if container.egress is not None:
             await container.egress.close()
-        await self._removals.remove(container.name, self._names.of_job(job_id), container.network)
+        await self._removals.remove(
+            container.name, container.volumes, container.network, container.client
+        )
         if container.client is not None:
             await container.client.close()
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""
+        await self._removals.settle(self._names.of_job(job_id))
         for container in await self._engine.containers(
             [self._names.of_installation, f"{JOB}={job_id}"]
         ):
             await self._engine.remove_container(container["Id"])
 
-    async def _discard(self, job_id: str) -> None:
+    async def _volumes(self, steward: Steward, job_id: str) -> set[str]:
+        """Return the names of the volumes of a job's sandboxes, also of one started ahead."""
+        warm = (await steward.adopted([job_id])).values()
+        return {name for each in (job_id, *warm) for name in self._names.of_job(each)}
+
+    async def _end(self, steward: Steward, job_id: str) -> None:
+        """Remove a job's containers, also one that was started ahead."""
         await self._remove_containers(job_id)
+        for warm in (await steward.adopted([job_id])).values():
+            await self._starts.remove_adopted(warm)
+
+    async def _discard(self, job_id: str) -> None:
+        steward = await self._steward()
+        await self._removals.wait_for(await self._volumes(steward, job_id))
+        await self._end(steward, job_id)
         for volume in self._names.of_job(job_id):
             await self._engine.remove_volume(volume)
-        steward = await self._steward()
         await steward.delete(job_id)
+
+    async def _opening(self) -> Opening:
+        """Return what starts need; start a steward when there is none."""
+        steward = await self._steward()
+        assert self._gate is not None  # noqa: S101 - made with the first steward
+        return Opening(steward, self._gate, self._most_warm)
 
     async def _steward(self) -> Steward:
         """Return the running steward; start one when there is none."""
@@ -524,14 +490,16 @@ class DockerProvider:
             if self._gate is None:
                 info = await self._engine.info()
                 at_once = self._start_gate or info["NCPU"]
-                self._gate = asyncio.Semaphore(at_once)
+                self._gate = StartGate(at_once)
+                self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
                 if networks_are_slow(info["ServerVersion"]):
-                    self._networks.keep_ready(at_once, self._gate)
+                    self._networks.keep_ready(at_once, self._gate.patient)
             return self._current
 
     async def _close(self) -> None:
         if self._watcher is not None:
             await cancel_and_wait(self._watcher)
+        await self._pool.close()
         await self._removals.finish()
         await self._networks.close()
         self._uplink.close()
@@ -557,14 +525,9 @@ class DockerProvider:
             await asyncio.sleep(STORE_TRY_SECONDS)
 
 
-async def _wait_until_ready(client: ResidentClient, stream: AttachStream, image: str) -> None:
+async def _bundle(steward: Steward, job_id: str) -> IO[bytes]:
     try:
-        await client.start(_READY_SECONDS)
-    except SandboxDied as failure:
-        last = stream.error_output.decode(errors="replace").strip().rpartition("\n")[2]
-        if last == REFUSAL:
-            raise SandboxNotSecluded(f"The sandbox did not start. {last}") from failure
-        raise SandboxStartFailed(
-            f"The sandbox ended before it was ready ({last or failure}); "
-            f"`fanout images check {image}` says whether the image has what sandboxes need."
-        ) from failure
+        return await steward.bundle(job_id)
+    except ChangesUnreadable as failure:  # else a whole job would be lost with them
+        log.warning("changes are collected once more", reason=str(failure))
+        return await steward.bundle(job_id)

@@ -1,60 +1,156 @@
-"""Removal of closed sandboxes from the engine, without waiting for an engine that hangs."""
+"""Removal of closed sandboxes from the engine, in the background and a few at a time.
+
+The processes of a sandbox are dead when it is closed; what is left of it needs the engine, which
+must not be asked for hundreds of removals at once: Docker 20.10 does not survive that.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.networks import EmptyNetworks
+from fanout.workers.sandbox.resident.client import ResidentClient
 
 log = structlog.get_logger(__name__)
 
+END_SECONDS = 0.5
+"""How long a resident may take to kill everything and exit, which takes milliseconds; then the
+engine kills it."""
 LEAVE_SECONDS = 1.5
-"""How long the end of an attempt waits for its container's removal, which takes a tenth of a
-second. An engine that hangs must not delay a job's cancellation: the end of the stream ends the
-container, too."""
+"""How long the end of an attempt waits for an engine that has to kill or remove a container, which
+takes a tenth of a second. An engine that hangs must not delay a job's cancellation."""
+AT_ONCE = 2
+"""Removals at once: each takes the engine a tenth of a second of a processor, and starts and
+commands need it, too."""
+FINISH_SECONDS = 5.0
+"""How long a worker that stops goes on removing: half of the time that it has for its end."""
+
+
+@dataclass(eq=False)
+class _Removal:
+    """What is to be removed of one sandbox."""
+
+    container: str
+    volumes: Sequence[str]
+    network: str
+    running: asyncio.Task[None] | None = field(default=None, init=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    @property
+    def names(self) -> set[str]:
+        return {self.container, *self.volumes}
 
 
 class Removals:
-    """The removals in progress."""
+    """The removals of one worker: those that run, and those that wait for their turn."""
 
     def __init__(self, engine: Engine, networks: EmptyNetworks) -> None:
         self._engine = engine
         self._networks = networks
-        self._in_progress: set[asyncio.Task[None]] = set()
+        self._known: set[_Removal] = set()
+        self._waiting: deque[_Removal] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
 
-    async def remove(self, container: str, volumes: Sequence[str], network: str) -> None:
-        """Remove a sandbox's container and volumes, and give its network back.
+    @property
+    def names(self) -> set[str]:
+        """The containers and volumes that are being removed, or will be."""
+        return set().union(*(removal.names for removal in self._known))
 
-        A removal that takes long continues in the background.
+    async def remove(
+        self,
+        container: str,
+        volumes: Sequence[str],
+        network: str,
+        client: ResidentClient | None = None,
+    ) -> None:
+        """Kill a sandbox's processes, and begin to remove its container and volumes.
 
         Args:
             container: its name.
-            volumes: those of its job.
-            network: its network mode, from `EmptyNetworks.take`.
+            volumes: those that its container mounts.
+            network: its network mode, from `EmptyNetworks.take`; it is given back.
+            client: of its resident; None when it may not have started.
         """
-        removal = asyncio.create_task(self._remove(container, volumes, network))
-        self._in_progress.add(removal)
-        removal.add_done_callback(self._in_progress.discard)
-        await asyncio.wait({removal}, timeout=LEAVE_SECONDS)
+        removal = _Removal(container, volumes, network)
+        self._known.add(removal)
+        if client is not None and await client.end(END_SECONDS):
+            self._waiting.append(removal)
+            self._work()
+            return
+        removing = self._begin(removal)  # it kills, too
+        await asyncio.wait({removing}, timeout=LEAVE_SECONDS)
 
-    async def _remove(self, container: str, volumes: Sequence[str], network: str) -> None:
+    def concern(self, names: Collection[str]) -> bool:
+        """Return whether something with one of these names is being removed, or will be."""
+        return bool(self._with(names))
+
+    async def settle(self, names: Collection[str]) -> None:
+        """Remove at once what has one of these names, if it is to be removed."""
+        await asyncio.gather(*(self._begin(removal) for removal in self._with(names)))
+
+    async def wait_for(self, names: Collection[str]) -> None:
+        """Wait until what has one of these names is removed in its turn."""
+        for removal in self._with(names):
+            await removal.ended.wait()
+
+    async def wait(self) -> bool:
+        """Wait until nothing is left to remove, but no longer than `FINISH_SECONDS`.
+
+        Returns:
+            Whether nothing is left.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS):
+                for removal in list(self._known):
+                    await removal.ended.wait()
+        return not self._known
+
+    async def finish(self) -> None:
+        """End the removals: what is left then is removed by the next reaper."""
+        if not await self.wait():
+            self._waiting.clear()
+            log.warning("sandboxes left to the reaper", count=len(self._known))
+
+    def _with(self, names: Collection[str]) -> list[_Removal]:
+        return [removal for removal in self._known if not removal.names.isdisjoint(names)]
+
+    def _work(self) -> None:
+        if len(self._workers) < AT_ONCE:
+            worker = asyncio.create_task(self._remove_waiting())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _remove_waiting(self) -> None:
+        while self._waiting:
+            await self._begin(self._waiting.popleft())
+
+    def _begin(self, removal: _Removal) -> asyncio.Task[None]:
+        if removal.running is None:
+            removal.running = asyncio.create_task(self._remove(removal))
+        return removal.running
+
+    async def _remove(self, removal: _Removal) -> None:
         is_removed = False
         try:
-            await self._engine.remove_container(container)
+            await self._engine.remove_container(removal.container)
             is_removed = True
-            for volume in volumes:
+            for volume in removal.volumes:
                 await self._engine.remove_volume(volume)
         except SandboxFailure as error:
             log.warning(
-                "sandbox not removed, the reaper will retry", name=container, error=str(error)
+                "sandbox not removed, the reaper will retry",
+                name=removal.container,
+                error=str(error),
             )
-        await self._networks.give_back(network, reusable=is_removed)
-
-    async def finish(self) -> None:
-        """Wait for the removals in progress."""
-        await asyncio.gather(*self._in_progress)
+        finally:
+            self._known.discard(removal)
+            removal.ended.set()
+            await self._networks.give_back(removal.network, reusable=is_removed)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
-import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import IO, Any, Self
 
 import structlog
 
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.disk_quota import (
     QUOTA_SETTING,
@@ -23,54 +20,37 @@ from fanout.workers.sandbox.docker.disk_quota import (
     DiskQuota,
     DiskSettings,
 )
-from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.holders import Holder, share_store
 from fanout.workers.sandbox.docker.naming import Names
+from fanout.workers.sandbox.docker.steward.prepared import Prepared
+from fanout.workers.sandbox.docker.steward.program import STORE, steward_code, steward_command
 from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
-from fanout.workers.sandbox.inside.archives import add_member
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
 from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.code import code_files
 from fanout.workers.sandbox.resident.replies import OperationFailed
+from fanout.workers.sandbox.resident.uploads import use_while_sent
 
 log = structlog.get_logger(__name__)
 
 OnChunk = Callable[[bytes], Awaitable[None]]
 
-STORE = "/store"
-"""The path of the volume for the steward."""
-
-
-_PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
 """The longest that a steward's container takes to start on a busy engine."""
 _SLOW_SECONDS = 600.0
 """The longest that unpacking, copying, bundling or deleting a big tree takes before the steward
 counts as dead."""
 
-_READ_BYTES = 4 * 1024**2
-"""Read at once: large enough to be quick, small beside a process."""
 _PREPARE_TRIES = 3
+_MAX_COLLECTIONS = 32
+"""At once: each takes four of a steward's 256 processes and threads, five when git is asked. Some
+that last do not hold up the others then."""
+_ASKED_JOBS = 500
+"""In one question: the ids of so many jobs, and a name for each, fit a reply's header."""
 _MAX_OPTION_BYTES = 4000
 """Of a mount: the kernel takes one page, and cuts off the rest."""
 _OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,userxattr,nosuid,nodev"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A job's files, ready to be mounted."""
-
-    files_id: str
-    """See `Sandbox.files_id`."""
-    options: dict[str, str]
-    """The mount options of the workspace."""
-    output_options: dict[str, str]
-    """The mount options of the folder with the outputs of commands."""
-    user: int
-    """Whose they are, and so whom the sandbox's processes must be."""
-    has_disk: bool
-    """The files are on a disk of the job's own, whose size the kernel keeps."""
 
 
 @dataclass(kw_only=True)
@@ -91,6 +71,9 @@ class Steward:
     holder: Holder | None = None
     """Keeps the folder mounted on which the steward mounts the jobs' disks."""
     _unpacking: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _collecting: asyncio.Semaphore = field(
+        default_factory=partial(asyncio.Semaphore, _MAX_COLLECTIONS)
+    )
 
     @classmethod
     async def start(
@@ -173,17 +156,18 @@ class Steward:
 
     async def prepare(
         self, job: str, snapshot: str | None, layers: Sequence[str] = (), *,
-        overlay: bool, disk_bytes: int | None, first_uid: int,
+        overlay: bool, disk_bytes: int | None, first_uid: int, ahead: bool = False,
     ) -> Prepared:  # fmt: skip
         """Create a job's folders with what it starts from; an earlier attempt's are kept.
 
         Args:
-            job: the job's id.
+            job: the job's id, or that of a sandbox that is started ahead.
             snapshot: the snapshot's id.
             layers: the ids of the layers on it, in order.
             overlay: whether the engine mounts an overlay.
             disk_bytes: the job's limit.
             first_uid: of the users of jobs that have a disk of their own.
+            ahead: it is not a job's id; see `adopt`.
 
         Raises:
             SnapshotUnusable: an archive or a layer is damaged or leaves its root.
@@ -191,21 +175,24 @@ class Steward:
             SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
         chain = chain_of(snapshot, layers)
+        home = f"{'warm' if ahead else 'jobs'}/{job}"
         arguments = {
             "job": job,
             "chain": [element.id for element in chain],
             "overlay": overlay,
-            "may_stack": self._options_fit(job, chain),
+            "may_stack": self._options_fit(home, chain),
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
             "first_id": first_uid,
+            "ahead": ahead,
         }
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
             answer = (await self._ask("prepare", arguments))["prepared"]
             if answer["files"] is not None:
                 return Prepared(
                     files_id=str(answer["files"]),
-                    options=self._workspace_options(job, answer),
-                    output_options=self._bind(answer.get("layers", f"jobs/{job}") + "/output"),
+                    adopted=str(answer["adopted"]),
+                    options=self._workspace_options(home, answer),
+                    output_options=self._bind(answer.get("layers", home) + "/output"),
                     user=int(answer["user"]),
                     has_disk=str(answer.get("layers", "")).endswith(("/layers", "/disk")),
                 )
@@ -217,15 +204,15 @@ class Steward:
             "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
 
-    def _options_fit(self, job: str, chain: Sequence[Element]) -> bool:
+    def _options_fit(self, home: str, chain: Sequence[Element]) -> bool:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
-        home = f"{self.mount_point}/jobs/{job}/layers"
-        lower = ":".join(f"{home}/{element.id}/tree" for element in chain)
-        return len(_OVERLAY_OPTIONS.format(lower, home)) <= _MAX_OPTION_BYTES
+        shown = f"{self.mount_point}/{home}/layers"
+        lower = ":".join(f"{shown}/{element.id}/tree" for element in chain)
+        return len(_OVERLAY_OPTIONS.format(lower, shown)) <= _MAX_OPTION_BYTES
 
-    def _workspace_options(self, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
+    def _workspace_options(self, home: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:
-            return self._bind(f"jobs/{job}/tree")
+            return self._bind(f"{home}/tree")
         lower = ":".join(f"{self.mount_point}/{tree}" for tree in prepared["lower"])
         layers = f"{self.mount_point}/{prepared['layers']}"
         options = _OVERLAY_OPTIONS.format(lower, layers)
@@ -243,9 +230,9 @@ class Steward:
                 return
             try:
                 async with element_archive(element, self.snapshots) as archive:
+                    unpack = partial(self._ask_to_unpack, names)
                     folder = f"{STORE}/tmp"  # noqa: S108 - on the volume
-                    upload = await self.client.upload(_parts(archive), folder)
-                    await self._ask("unpack", {"names": names, "upload": upload})
+                    await use_while_sent(self.client, archive, folder, unpack)
             except OperationFailed as failure:
                 if failure.kind != "UnusableArchive":
                     raise
@@ -256,6 +243,9 @@ class Steward:
                 ) from error
             finally:
                 self._unpacking.pop(names[-1], None)
+
+    async def _ask_to_unpack(self, names: Sequence[str], upload: str, size: int) -> None:
+        await self._ask("unpack", {"names": names, "upload": upload, "bytes": size})
 
     async def bundle(self, job: str) -> IO[bytes]:
         """Return the job's change bundle as an open temporary file.
@@ -269,7 +259,8 @@ class Steward:
             await asyncio.to_thread(file.write, chunk)
 
         try:
-            await self._ask("bundle", {"job": job}, keep)
+            async with self._collecting:
+                await self._ask("bundle", {"job": job}, keep)
             await asyncio.to_thread(file.seek, 0)
         except BaseException:
             file.close()
@@ -304,14 +295,54 @@ class Steward:
             jobs += [str(job) for job in page]
         return jobs
 
-    async def delete(self, job: str) -> bool:
+    async def delete(self, job: str, *, ahead: bool = False) -> bool:
         """Delete a job's files; return whether there were any. Its containers must be removed.
+
+        Args:
+            job: the job's id, or that of a sandbox that was started ahead.
+            ahead: which of the two.
 
         Raises:
             SandboxFailure: the steward failed.
         """
-        answer = await self._ask("delete", {"job": job})
+        answer = await self._ask("delete", {"job": job, "ahead": ahead})
         return bool(answer["deleted"])
+
+    async def adopt(self, warm: str, job: str) -> str:
+        """Make files that were prepared ahead those of a job, in one step.
+
+        Args:
+            warm: the id under which they were prepared.
+            job: the job's id.
+
+        Returns:
+            The id of the files; empty when the job has files already, or these are gone.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        return str((await self._ask("adopt", {"warm": warm, "job": job}))["files"])
+
+    async def adopted(self, jobs: Sequence[str]) -> dict[str, str]:
+        """Return under which ids the files of jobs were prepared, of those that were ahead.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        found: dict[str, str] = {}
+        for at in range(0, len(jobs), _ASKED_JOBS):
+            asked = {"jobs": list(jobs[at : at + _ASKED_JOBS])}
+            found |= (await self._ask("adopted", asked))["adopted"]
+        return found
+
+    async def warm(self, idle_seconds: float) -> list[str]:
+        """Return the ids of files that were prepared ahead at least so long ago.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        answer = await self._ask("warm", {"idle_seconds": idle_seconds})
+        return [str(warm) for warm in answer["warm"]]
 
     async def _ask(
         self, operation: str, arguments: dict[str, Any], on_chunk: OnChunk | None = None
@@ -358,38 +389,3 @@ async def _give_up(
     await engine.remove_container(container)
     if holder is not None:
         await holder.close(engine)
-
-
-def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:
-    """Return the command of a steward.
-
-    Args:
-        cache_bytes: the limit on unpacked snapshots that no job uses.
-        reserve_bytes: the free space that the engine's disk keeps.
-    """
-    _, identity = steward_code()
-    sizes = (str(cache_bytes), str(reserve_bytes))
-    return [*_PYTHON, "/opt/steward", STORE, *sizes, "/opt/resident", identity]
-
-
-@cache
-def steward_code() -> tuple[bytes, str]:
-    """Return a tar of the steward's and the resident's code, and the latter's version."""
-    code = code_files()
-    identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for folder, files in (("steward", code_files("steward")), ("resident", code)):
-            for path, content in files.items():
-                add_member(archive, f"{folder}/{path}", content, len(content))
-    return buffer.getvalue(), identity
-
-
-async def _parts(path: Path) -> AsyncIterator[bytes]:
-    """Yield a file's content in parts, read in a thread."""
-    file = await asyncio.to_thread(path.open, "rb")
-    try:
-        while part := await asyncio.to_thread(file.read, _READ_BYTES):
-            yield part
-    finally:
-        await asyncio.to_thread(file.close)

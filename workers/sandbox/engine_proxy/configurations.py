@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward_client import STORE, steward_command
+from fanout.workers.sandbox.docker.steward.program import STORE, steward_command
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.protocol import WORKSPACE
 
@@ -26,6 +26,8 @@ IMAGE = r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,250}"
 """The pattern of the names of images."""
 _RUNTIME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 _ID = "[A-Za-z0-9_-]+"
+_HOMES = f"(jobs|warm)/{_ID}"
+"""The folders of jobs and of warm sandboxes on a store."""
 
 Config = Mapping[str, Any]
 
@@ -182,7 +184,7 @@ def _workspaces(root: str) -> list[dict[str, str]]:
     They name the folders that the steward makes, and none below them: there, a job may have made a
     link that the engine would follow on its host.
     """
-    job = f"{_shown(root)}/jobs/{_ID}"
+    job = f"{_shown(root)}/{_HOMES}"
     tree = f"({_shown(root)}/snapshots|{job}/lower)/{_ID}/tree"
     home = f"{job}(/layers|/disk)?"
     lower = f"{tree}(:{tree}){{0,{MAX_LAYERS}}}"
@@ -195,7 +197,7 @@ def _workspaces(root: str) -> list[dict[str, str]]:
 
 def _outputs(root: str) -> list[dict[str, str]]:
     """Return the patterns of the mount of a job's outputs, a folder that the steward makes."""
-    home = f"{_shown(root)}/jobs/{_ID}(/layers|/disk)?"
+    home = f"{_shown(root)}/{_HOMES}(/layers|/disk)?"
     return [{"type": "none", "o": "bind", "device": f"{home}/output"}]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward_client import steward_code
+from fanout.workers.sandbox.docker.steward.program import steward_code
 from fanout.workers.sandbox.engine_proxy.configurations import (
     IMAGE,
     NAME,
@@ -170,6 +170,15 @@ class Rules:
         await self._is_ours("container", request.names["container"])
         return Passed("POST", f"{request.path}?{urlencode(streams)}", upgrade=True)
 
+    async def rename(self, request: _Request) -> Passed:
+        """Pass another name for a sandbox."""
+        name = request.query.pop("name", "")
+        request.has_only({})
+        if not re.fullmatch(NAME, name):
+            raise Refused("its container's name is not one of fanout's")
+        await self._is_ours("container", request.names["container"], role="sandbox")
+        return Passed("POST", f"{request.path}?name={quote(name)}")
+
     async def put_archive(self, request: _Request) -> Passed:
         """Pass this release's own code into a steward; nothing else runs in it as root."""
         request.has_only({"path": "/opt"})
@@ -266,6 +275,7 @@ _ROUTES = tuple(
         ("POST", r"/containers/create", Rules.create_container),
         ("POST", rf"/containers/{_CONTAINER}/start", Rules.start),
         ("POST", rf"/containers/{_CONTAINER}/attach", Rules.attach),
+        ("POST", rf"/containers/{_CONTAINER}/rename", Rules.rename),
         ("PUT", rf"/containers/{_CONTAINER}/archive", Rules.put_archive),
         ("DELETE", rf"/containers/{_CONTAINER}", Rules.remove_container),
         ("GET", r"/volumes", Rules.list_volumes),

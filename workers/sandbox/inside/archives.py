@@ -11,16 +11,74 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from fanout.workers.sandbox.inside.files import Upload
 
 MAX_NAMES = 257
 """In a path of a layer: a collection goes into 256 folders, one in another."""
+_MAX_PATH = 4096
+"""Of a path: Linux opens no longer one."""
 _COPY_BYTES = 1 << 20
 """Copied at once: large enough to be quick, small beside a process."""
+ARCHIVE_END = bytes(2 * tarfile.BLOCKSIZE)
+_HEADER = bytearray(tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT))
+"""Of a file of `write_member`. Its checksum counts as eight spaces in the checksum."""
+_HEADER[148:156] = b" " * 8
+
+
+class Source(Protocol):
+    """A stream of an archive."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read as `IO.read` does."""
+
+    def seek(self, offset: int, /) -> int:
+        """Change the position."""
+
+    def tell(self) -> int:
+        """Return the position."""
 
 
 class UnusableArchive(Exception):
     """The archive is damaged, or holds something that a snapshot may not hold."""
+
+
+class Arriving:
+    """The stream of an archive whose end may not have arrived yet."""
+
+    def __init__(self, upload: Upload, size: int) -> None:
+        """Open it.
+
+        Args:
+            upload: what has arrived.
+            size: that of the whole.
+        """
+        self._upload, self._size = upload, size
+        self._file = Path(upload.path).open("rb")  # noqa: SIM115 - `close` closes it
+        self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
+
+    def read(self, size: int) -> bytes:
+        """Read as `IO.read` does, after waiting for what is read.
+
+        Raises:
+            UnusableArchive: the client has given up.
+        """
+        self._wait_for(self._file.tell() + size)
+        return self._file.read(size)
+
+    def wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            UnusableArchive: the client has given up.
+        """
+        self._wait_for(self._size)
+
+    def _wait_for(self, end: int) -> None:
+        if not self._upload.wait_for(min(end, self._size)):
+            raise UnusableArchive("it was not sent to its end")
 
 
 def add_member(archive: tarfile.TarFile, name: str, content: bytes | IO[bytes], size: int) -> None:
@@ -30,14 +88,39 @@ def add_member(archive: tarfile.TarFile, name: str, content: bytes | IO[bytes], 
     archive.addfile(member, io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
+def write_member(out: IO[bytes], name: str, content: bytes | Path) -> None:
+    """Write a file as `add_member` does, to an archive that may only be written; much faster.
+
+    Args:
+        out: the archive; it ends with `ARCHIVE_END`.
+        name: of 100 bytes at most.
+        content: itself, or a file that holds it and does not change.
+    """
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    header = bytearray(_HEADER)
+    header[: len(name)] = name.encode()
+    header[124:135] = b"%011o" % size
+    header[148:155] = b"%06o\0" % sum(header)
+    out.write(header)
+    if isinstance(content, bytes):
+        out.write(content)
+    else:
+        with content.open("rb") as file:
+            shutil.copyfileobj(file, out, _COPY_BYTES)
+    out.write(bytes(-size % tarfile.BLOCKSIZE))
+
+
 def unpack(
-    archive: Path, target: Path, own: Callable[[Path], None], removed: list[str] | None = None
+    archive: Path | Source,
+    target: Path,
+    own: Callable[[str], None],
+    removed: list[str] | None = None,
 ) -> None:
     """Unpack a plain tar into an empty folder. Times and permission bits are restored.
 
     Args:
-        archive: the file; not trusted.
-        target: the folder; nothing outside of it is written.
+        archive: the file, or a stream of it; not trusted.
+        target: the folder; nothing outside of it is written, and nobody else writes into it.
         own: is called with each path that was made, to set its owner; must not follow links.
         removed: gets the paths that a layer removes, which are members as of an overlay: character
             devices 0, 0. None: the archive is no layer.
@@ -47,11 +130,15 @@ def unpack(
             symlink inside the target. What was unpacked until then stays.
         OSError: the file system refused.
     """
-    unpacking = _Unpacking(target, own, removed)
+    if isinstance(archive, Path):
+        with archive.open("rb") as file:
+            return unpack(file, target, own, removed)
+    unpacking = _Unpacking(archive, os.fspath(target), own, removed)
     try:
-        with tarfile.open(archive, "r:") as tar:
-            for member in tar:
-                unpacking.add(tar, member)
+        with tarfile.open(fileobj=cast("IO[bytes]", archive), mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                unpacking.add(member)
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
         unpacking.finish()
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise UnusableArchive(f"it is damaged ({type(error).__name__})") from error
@@ -63,57 +150,87 @@ class _Unpacking:
     """The state of unpacking one archive into a folder."""
 
     def __init__(
-        self, target: Path, own: Callable[[Path], None], removed: list[str] | None
+        self, source: Source, target: str, own: Callable[[str], None], removed: list[str] | None
     ) -> None:
-        self._target, self._own, self._removed = target, own, removed
-        self._links: list[tuple[Path, str]] = []
-        self._folders: list[tuple[Path, tarfile.TarInfo]] = []
+        self._source, self._target, self._own, self._removed = source, target, own, removed
+        self._links: list[tuple[str, str]] = []
+        self._folders: list[tuple[str, int, float]] = []
+        self._made = {target}
+        """The folders that exist: there are no links yet, and nobody else removes one."""
 
-    def add(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def add(self, member: tarfile.TarInfo) -> None:
         """Unpack a member; links and the attributes of folders wait for `finish`."""
-        if member.name.startswith("/") or ".." in member.name.split("/"):
+        name = member.name
+        if name.startswith("/") or ".." in name.split("/"):
             raise UnusableArchive("it has a member outside its root")
+        if len(name) > _MAX_PATH:
+            raise UnusableArchive("it has a path that is too long")
         if self._removed is not None:
-            _check_path(member.name.split("/"))
-        path = self._target / member.name
+            _check_path(name.split("/"))
+        path = f"{self._target}/{name}"
         if member.issym():
-            self._links.append((path, member.linkname))
+            self._links.append((name, member.linkname))
         elif member.isdir():
-            self._make_folders(path)
-            self._folders.append((path, member))
+            self._make_folder(path)
+            self._folders.append((path, member.mode, member.mtime))
         elif member.isreg() and not member.issparse():
-            self._make_folders(path.parent)
-            _write_file(tar, member, path)
-            self._own(path)
-            _restore(path, member)
+            self._make_folder(path.rpartition("/")[0])
+            self._write_file(member, path)
         elif self._removed is not None and _is_whiteout(member):
-            self._removed.append(member.name)
+            self._removed.append(name)
         else:
             raise UnusableArchive("it has a member that is not a file, a folder or a symlink")
 
     def finish(self) -> None:
         """Create the links last, so that no member is written through one; restore the folders."""
-        for path, destination in self._links:
-            above = path.relative_to(self._target).parents
-            if any((self._target / folder).is_symlink() for folder in above):
-                raise UnusableArchive("it has a member below a symlink")
-            self._make_folders(path.parent)
-            path.symlink_to(destination)
+        for name, destination in self._links:
+            above = name.rpartition("/")[0]
+            while above:
+                if Path(self._target, above).is_symlink():
+                    raise UnusableArchive("it has a member below a symlink")
+                above = above.rpartition("/")[0]
+            path = f"{self._target}/{name}"
+            self._make_folder(path.rpartition("/")[0])
+            Path(path).symlink_to(destination)
             self._own(path)
-        for path, member in reversed(self._folders):
-            _restore(path, member)
+        for path, mode, time in reversed(self._folders):
+            Path(path).chmod(mode & 0o777)
+            os.utime(path, (time, time))
 
-    def _make_folders(self, path: Path) -> None:
+    def _make_folder(self, path: str) -> None:
         """Create a folder and those above it that no member names."""
         missing = []
-        while not path.exists():
+        while path not in self._made:
             missing.append(path)
-            path = path.parent
-        if not path.is_dir():
-            raise NotADirectoryError
+            path = path.rpartition("/")[0]
         for folder in reversed(missing):
-            folder.mkdir(mode=0o755)
-            self._own(folder)
+            try:
+                Path(folder).mkdir(0o755)
+            except FileExistsError:
+                if not Path(folder).is_dir():
+                    raise NotADirectoryError from None
+            else:
+                self._own(folder)
+            self._made.add(folder)
+
+    def _write_file(self, member: tarfile.TarInfo, path: str) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            self._source.seek(member.offset_data)
+            left = member.size
+            while left:
+                part = self._source.read(min(left, _COPY_BYTES))
+                if not part:
+                    raise UnusableArchive("it ends early")
+                left -= len(part)
+                written = os.write(descriptor, part)
+                while written < len(part):
+                    written += os.write(descriptor, part[written:])
+            self._own(path)  # before its mode, of which a new owner takes bits away
+            os.fchmod(descriptor, member.mode & 0o777)
+            os.utime(descriptor, (member.mtime, member.mtime))
+        finally:
+            os.close(descriptor)
 
 
 def _check_path(names: list[str]) -> None:
@@ -127,18 +244,3 @@ def _check_path(names: list[str]) -> None:
 def _is_whiteout(member: tarfile.TarInfo) -> bool:
     """Return whether a member marks a path as removed."""
     return member.ischr() and not (member.devmajor or member.devminor)
-
-
-def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    source = tar.extractfile(member)
-    if source is None:
-        raise UnusableArchive("it has a member without content")
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file, _COPY_BYTES)
-        if file.tell() != member.size:
-            raise UnusableArchive("it ends early")
-
-
-def _restore(path: Path, member: tarfile.TarInfo) -> None:
-    path.chmod(member.mode & 0o777)
-    os.utime(path, (member.mtime, member.mtime))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 import time
 from contextlib import suppress
 
@@ -51,15 +52,35 @@ class Upload:
         self.path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self.descriptor = os.open(self.path, flags, 0o600)
+        self._changed = threading.Condition()
+        self._size, self._is_removed = 0, False
         try:
-            write_all(self.descriptor, data)
+            self.append(data)
         except OSError:
             self.remove()
             raise
 
+    def append(self, data: bytes) -> None:
+        """Write a part to its end, unless it is removed."""
+        with self._changed:
+            if self._is_removed:
+                return
+            write_all(self.descriptor, data)
+            self._size += len(data)
+            self._changed.notify_all()
+
+    def wait_for(self, size: int) -> bool:
+        """Wait until so many bytes have arrived; return False if it is removed before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_removed or self._size >= size)
+            return not self._is_removed
+
     def remove(self) -> None:
         """Remove it, unless it was moved to its later path."""
-        os.close(self.descriptor)
+        with self._changed:  # its number is another file's as soon as it is closed
+            os.close(self.descriptor)
+            self._is_removed = True
+            self._changed.notify_all()
         remove_quietly(self.path)
 
 
@@ -70,6 +91,17 @@ def take_upload(arguments: dict[str, Any]) -> Upload | None:
     """Return the upload that `arguments["upload"]` names; the caller must remove it."""
     name = arguments.get("upload")
     return None if name is None else _uploads.pop(name)
+
+
+def begun_upload(name: str) -> Upload:
+    """Return an upload to which parts may still be added; `drop_upload` removes it."""
+    return _uploads[name]
+
+
+def drop_upload(name: str) -> None:
+    """Remove an upload, if there is one; its later parts are ignored."""
+    if upload := _uploads.pop(name, None):
+        upload.remove()
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -86,14 +118,13 @@ def remove_quietly(path: str) -> None:
 
 
 def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
-    """Append a part to the upload `id` in `directory`; with `abort`, remove it."""
+    """Begin the upload `id` in `directory`; without one, append to it; with `abort`, remove it."""
     name = str(arguments["id"])
     if arguments.get("abort"):
-        if name in _uploads:
-            _uploads.pop(name).remove()
-    elif name in _uploads:
-        write_all(_uploads[name].descriptor, payload)
-    else:
+        drop_upload(name)
+    elif upload := _uploads.get(name):
+        upload.append(payload)
+    elif "directory" in arguments:
         _uploads[name] = Upload(arguments["directory"], payload)
     return {}, b""
 

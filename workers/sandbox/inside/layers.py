@@ -148,7 +148,7 @@ class _Stacking:
             self._hide(path)
             above.update(_folders_above(path))
         for folder in _deepest_first(above - self._kept):
-            if self._whole.is_empty(folder):
+            if self._whole.status(folder) is not None and self._whole.is_empty(folder):
                 self._hide(folder)
 
     def _hide(self, path: str) -> None:

@@ -99,7 +99,7 @@ class Snapshots:
         record = self.root / name / "below"
         return record.read_text() if record.exists() else ""
 
-    def unpack(self, names: Sequence[str], archive: Path) -> None:
+    def unpack(self, names: Sequence[str], archive: archives.Source) -> None:
         """Unpack the last element of a chain, after making room for it.
 
         Nothing is unpacked when one below it has been evicted: the client asks again what is
@@ -203,5 +203,5 @@ def make_agents_folder(path: Path) -> None:
     _give_to_agent(path)
 
 
-def _give_to_agent(path: Path) -> None:
+def _give_to_agent(path: str | Path) -> None:
     os.lchown(path, AGENT_ID, AGENT_ID)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fanout.workers.sandbox.inside import archives, disks, resident
 from fanout.workers.sandbox.inside.collection import jail
 from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
-from fanout.workers.sandbox.inside.files import take_upload
+from fanout.workers.sandbox.inside.files import begun_upload, drop_upload
 from fanout.workers.sandbox.inside.loop import Refused
 from fanout.workers.sandbox.inside.snapshots import AGENT_ID
 from fanout.workers.sandbox.inside.store import Store
@@ -27,29 +27,33 @@ if TYPE_CHECKING:
     from fanout.workers.sandbox.inside.loop import Context, Reply, SlowOperation
 
 
+def _replying(key: str, method: Callable[..., object]) -> SlowOperation:
+    """Return an operation that replies with what a method of the store returns."""
+
+    def reply(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        try:
+            return {key: method(**arguments)}, b""
+        except disks.DiskFailed as error:
+            raise Refused("DiskFailed", str(error)) from error
+
+    return reply
+
+
 def _operations(
     store: Store, collectors: ForkServer, *, may_mount: bool
 ) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
-    def replying(key: str, method: Callable[..., object]) -> SlowOperation:
-        def reply(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-            try:
-                return {key: method(**arguments)}, b""
-            except disks.DiskFailed as error:
-                raise Refused("DiskFailed", str(error)) from error
-
-        return reply
-
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        upload = take_upload(arguments)
+        archive = archives.Arriving(begun_upload(arguments["upload"]), arguments["bytes"])
         try:
-            store.unpack(arguments["names"], Path(upload.path if upload else os.devnull))
+            store.unpack(arguments["names"], archive, arguments["bytes"])
+            archive.wait()
         except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
         finally:
-            if upload:
-                upload.remove()
+            archive.close()
+            drop_upload(arguments["upload"])
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -66,14 +70,17 @@ def _operations(
         return {}, b""
 
     return {
-        "prepare": replying("prepared", store.prepare),
-        "check_disks": replying("shared_user", store.check_disks),
-        "free": replying("bytes", store.free),
+        "prepare": _replying("prepared", store.prepare),
+        "check_disks": _replying("shared_user", store.check_disks),
+        "free": _replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,
-        "measure": replying("bytes", store.measure),
-        "jobs": replying("jobs", store.jobs),
-        "delete": replying("deleted", store.delete),
+        "measure": _replying("bytes", store.measure),
+        "jobs": _replying("jobs", store.jobs),
+        "delete": _replying("deleted", store.delete),
+        "adopt": _replying("files", store.adopt),
+        "adopted": _replying("adopted", store.adopted),
+        "warm": _replying("warm", store.warm),
     }
 
 

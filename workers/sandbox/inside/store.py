@@ -11,6 +11,8 @@ jobs/<job>/tree, start_bytes  instead of these, a copy of what it started from, 
 cannot mount an overlay
 jobs/<job>/snapshot, files    the name of the last snapshot or layer that it started from; the id
 of its files
+jobs/<job>/adopted            under which id they were prepared, if that was before the job came
+warm/<id>/                    the same, prepared ahead: it becomes a job's by its renaming
 tmp/                          uploads, partly unpacked snapshots, folders being deleted
 """
 
@@ -29,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fanout.workers.sandbox.inside import disks, layers
+from fanout.workers.sandbox.inside import archives, disks, layers
 from fanout.workers.sandbox.inside.loop import Refused
 from fanout.workers.sandbox.inside.snapshots import (
     AGENT_ID,
@@ -72,9 +74,9 @@ class Store:
             code: the folder of the resident's code.
             code_id: its version.
         """
-        for folder in ("code", "snapshots", "jobs", "tmp"):
+        for folder in ("code", "snapshots", "jobs", "warm", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
-        for private in (self._root, self._path("snapshots"), self._path("jobs")):
+        for private in (self._root, *(self._path(each) for each in ("snapshots", "jobs", "warm"))):
             private.chmod(0o700)  # a jail that holds a folder cannot climb out of it
         if not self._path("code", code_id).exists():
             fresh = self._scratch()
@@ -91,24 +93,26 @@ class Store:
 
     def prepare(
         self, job: str, chain: Sequence[str], *,
-        overlay: bool, may_stack: bool, disk_bytes: int | None, first_id: int,
+        overlay: bool, may_stack: bool, disk_bytes: int | None, first_id: int, ahead: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
         Args:
-            job: the job's id.
+            job: the job's id, or that of a sandbox that is started ahead.
             chain: the ids of the snapshot and of the layers on it.
             overlay: whether the engine mounts an overlay; else the job gets a copy.
             may_stack: whether it mounts as many lower folders as the chain has.
             disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
             first_id: of the users of the jobs with disks.
+            ahead: it is not a job's id; see `adopt`.
 
         Returns:
             `files`: the id of these files, which differs from that of any other files made for the
             job; None when not all of the chain is unpacked here. Then `names` has the names of its
             elements, for `unpack`, and `missing` those to unpack. `user`: to whom they belong in
             the sandbox. `lower`: the lower folders of the overlay, uppermost first; `layers`: the
-            folder of its others; relative to the volume.
+            folder of its others; relative to the volume. `adopted`: under which id the files were
+            prepared ahead; a container of that id may have them mounted. Else empty.
 
         Raises:
             Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
@@ -120,11 +124,13 @@ class Store:
             if missing := self._snapshots.missing(names):
                 return {"files": None, "names": names, "missing": missing}
             lower = self._snapshots.trees(names[-1])
-            home = self._path("jobs", job)
+            home = self._path("warm" if ahead else "jobs", job)
             if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
                 home.mkdir(mode=0o700)
                 (home / "files").write_text(uuid.uuid4().hex)
+                if ahead:
+                    (home / "adopted").write_text(job)
                 if overlay and disk_bytes is not None:
                     disks.make(home / "image.part", disk_bytes)
                     (home / "image.part").rename(home / "image")
@@ -139,7 +145,11 @@ class Store:
                 make_agents_folder(home / "output")
         if not (home / "tree").exists():
             self._copy(lower[0], home)
-        return {"files": _text(home / "files"), "user": AGENT_ID}
+        return {
+            "files": _text(home / "files"),
+            "adopted": _text(home / "adopted"),
+            "user": AGENT_ID,
+        }
 
     def _shown(
         self, home: Path, lower: Sequence[Path], disk: Path, first_id: int
@@ -155,6 +165,7 @@ class Store:
             disk = home / "layers"
         return {
             "files": _text(home / "files"),
+            "adopted": _text(home / "adopted"),
             "user": user,
             "lower": [str(tree.relative_to(self._root)) for tree in lower],
             "layers": str(disk.relative_to(self._root)),
@@ -193,27 +204,63 @@ class Store:
         (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
-    def unpack(self, names: Sequence[str], archive: Path) -> None:
-        """Unpack a snapshot's or a layer's archive; frees space before, and deletes the archive.
+    def unpack(self, names: Sequence[str], archive: archives.Source, size: int) -> None:
+        """Unpack a snapshot's or a layer's archive; frees space before.
 
         Args:
             names: those of the elements, as `prepare` returned them, up to this one.
             archive: the archive.
+            size: that of the archive.
 
         Raises:
             UnusableArchive: see `Snapshots.unpack`.
             Refused: see `check_reserve`.
         """
-        try:
-            self.check_reserve(archive.stat().st_size)
-            for name in names:
-                self._path("snapshots", name)  # checks it
-            self._snapshots.unpack(names, archive)
-        finally:
-            archive.unlink(missing_ok=True)
+        self.check_reserve(size)
+        for name in names:
+            self._path("snapshots", name)  # checks it
+        self._snapshots.unpack(names, archive)
 
     def _snapshots_in_use(self) -> set[str]:
-        return {reference.read_text() for reference in self._path("jobs").glob("*/snapshot")}
+        return {
+            reference.read_text()
+            for folder in ("jobs", "warm")
+            for reference in self._path(folder).glob("*/snapshot")
+        }
+
+    def adopt(self, warm: str, job: str) -> str:
+        """Make files that were prepared ahead those of a job, in one step.
+
+        Mounts of them stay valid, and `adopted` names them from now on.
+
+        Args:
+            warm: the id under which they were prepared.
+            job: the job's id.
+
+        Returns:
+            The id of the files; empty when the job has files already, or these are gone.
+        """
+        home = self._path("jobs", job)
+        with self._locked():
+            if home.exists():
+                return ""
+            try:
+                self._path("warm", warm).rename(home)
+            except FileNotFoundError:
+                return ""
+        return _text(home / "files")
+
+    def adopted(self, jobs: Sequence[str]) -> dict[str, str]:
+        """Return under which ids the files of jobs were prepared, of those that were ahead."""
+        names = {job: _text(self._path("jobs", job) / "adopted") for job in jobs}
+        return {job: warm for job, warm in names.items() if warm}
+
+    def warm(self, idle_seconds: float) -> list[str]:
+        """Return the ids of files that were prepared ahead at least so long ago."""
+        before = time.time() - idle_seconds
+        with self._locked():  # none is renamed meanwhile
+            homes = list(self._path("warm").iterdir())
+            return [home.name for home in homes if home.stat().st_mtime < before][:LISTED_JOBS]
 
     def before_and_after(self, job: str) -> tuple[list[Path], Path, bool]:
         """Return what a job started from, its result, and whether that is an overlay's upper layer.
@@ -255,9 +302,9 @@ class Store:
         names = (home.name for home in self._path("jobs").iterdir())
         return heapq.nsmallest(LISTED_JOBS, (name for name in names if name > after))
 
-    def delete(self, job: str) -> bool:
-        """Delete a job's files; return whether there were any."""
-        return self._discard(self._path("jobs", job))
+    def delete(self, job: str, *, ahead: bool = False) -> bool:
+        """Delete the files of a job, or some that were prepared; return whether there were any."""
+        return self._discard(self._path("warm" if ahead else "jobs", job))
 
     def _discard(self, folder: Path) -> bool:
         """Rename a folder so that it disappears at once, then delete it."""

@@ -68,5 +68,5 @@ def unpack_element(element: Element, archive: Path, target: Path, below: Path | 
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _keep_owner(_path: Path) -> None:
+def _keep_owner(_path: str | Path) -> None:
     """Leave a file to this process's user."""

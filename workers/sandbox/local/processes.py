@@ -16,11 +16,15 @@ from pathlib import Path
 
 from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink
 from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.processes import (
-    GIVE_UP_SECONDS,
+from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
+from fanout.orchestrator.deep_agent.backends.proc.table import (
+    content,
+    environment_of,
     other_processes,
     signal_all,
+    variable_of,
 )
+from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
 from fanout.workers.sandbox.protocol import WORKSPACE, Command
 
 _READ_BYTES = 32 << 10
@@ -41,6 +45,16 @@ _BOUND = (
 )
 
 
+def seen_tmp(tmp: Path, *, bound: bool) -> str:
+    """Return the path of a job's folder for temporary files, as its commands know it."""
+    return "/tmp" if bound else str(tmp)  # noqa: S108 - the job's own
+
+
+def home_below(seen: str) -> str:
+    """Return the folder that commands know as HOME, given the path of `seen_tmp`."""
+    return f"{seen}/home"
+
+
 @dataclass(frozen=True)
 class JobFolder:
     """The folder of a job and how its commands run in it."""
@@ -59,12 +73,12 @@ class JobFolder:
     @property
     def home(self) -> str:
         """The folder that commands know as HOME."""
-        return f"{self.seen_tmp}/home"
+        return home_below(self.seen_tmp)
 
     @property
     def seen_tmp(self) -> str:
         """The path of `tmp` for commands."""
-        return "/tmp" if self.bound else str(self.tmp)  # noqa: S108 - the job's own
+        return seen_tmp(self.tmp, bound=self.bound)
 
     def argv(self, command: Command, cwd: str) -> list[str]:
         """Return the whole command line.
@@ -102,19 +116,44 @@ class JobFolder:
         }
 
 
-def processes_of_job(token: str, tree: Path | None) -> list[int]:
-    """Return every live process of a sandbox: by its marks, its mounts, its working directory.
+@dataclass(frozen=True)
+class _Seen:
+    """What tells whose a process is."""
 
-    Args:
-        token: the sandbox's.
-        tree: its folder. None searches by the marks only, which belong to one attempt: the next
-            attempt works in the same folder.
-    """
-    return [
-        pid
-        for pid, _session in other_processes()
-        if _is_marked(pid, token) or (tree is not None and _is_at_home(pid, tree))
-    ]
+    pid: int
+    token: str
+    """That of its environment."""
+    limits: tuple[bytes, ...]
+    """The values, soft and hard, of the limit that carries a sandbox's mark."""
+    cwd: str
+    mounts: tuple[bytes, ...]
+    """The lines of its mount table about the workspace, in a mount namespace of its own."""
+
+    def is_at_home(self, tree: Path) -> bool:
+        """Return whether it is in the tree, or sees it as its workspace, wherever that is."""
+        if self.cwd == str(tree) or self.cwd.startswith(f"{tree}/"):
+            return True
+        suffix = os.fsencode(f"/{tree.parent.name}/{tree.name} ")
+        return any(suffix in line for line in self.mounts)
+
+
+def _look() -> list[_Seen]:
+    """Return every live process of the machine except this one."""
+    own_mounts = _link("/proc/self/ns/mnt")
+    known: dict[str, tuple[bytes, ...]] = {"": (), own_mounts: ()}
+    seen = []
+    for pid, _session in other_processes():
+        mounts = _link(f"/proc/{pid}/ns/mnt")
+        if mounts not in known:
+            known[mounts] = _workspace_mounts(pid)
+        token = variable_of(environment_of(pid), JOB_MARKER)
+        seen.append(
+            _Seen(pid, token, _marked_limits(pid), _link(f"/proc/{pid}/cwd"), known[mounts])
+        )
+    return seen
+
+
+_JOBS = SharedLooks(_look)
 
 
 def _mark(token: str) -> int:
@@ -125,29 +164,15 @@ def _mark(token: str) -> int:
     return int.from_bytes(hashlib.sha256(token.encode()).digest()[:7])
 
 
-def _is_marked(pid: int, token: str) -> bool:
-    if f"{JOB_MARKER}={token}".encode() in _content(f"/proc/{pid}/environ").split(b"\0"):
-        return True
-    limits = _content(f"/proc/{pid}/limits").split(b"\n")
-    wanted = str(_mark(token)).encode()
-    return any(line.startswith(_MARKED_LIMIT) and wanted in line.split() for line in limits)
+def _marked_limits(pid: int) -> tuple[bytes, ...]:
+    rest = content(f"/proc/{pid}/limits").partition(_MARKED_LIMIT)[2]
+    return tuple(rest.partition(b"\n")[0].split())
 
 
-def _is_at_home(pid: int, tree: Path) -> bool:
-    """Return whether a process is in the tree, or sees it as its workspace."""
-    folder = _link(f"/proc/{pid}/cwd")
-    if folder == str(tree) or folder.startswith(f"{tree}/"):
-        return True
-    mounts = _link(f"/proc/{pid}/ns/mnt")
-    own_mounts = _link(f"/proc/{os.getpid()}/ns/mnt")
-    return mounts not in ("", own_mounts) and os.fsencode(f" {WORKSPACE} ") in _mounts_of(pid, tree)
-
-
-def _mounts_of(pid: int, tree: Path) -> bytes:
-    """Return the lines of a process's mount table that name the tree, wherever it is mounted."""
-    suffix = os.fsencode(f"/{tree.parent.name}/{tree.name} ")
-    lines = _content(f"/proc/{pid}/mountinfo").split(b"\n")
-    return b"\n".join(line for line in lines if suffix in line)
+def _workspace_mounts(pid: int) -> tuple[bytes, ...]:
+    place = os.fsencode(f" {WORKSPACE} ")
+    lines = content(f"/proc/{pid}/mountinfo").split(b"\n")
+    return tuple(line for line in lines if place in line)
 
 
 def _link(path: str) -> str:
@@ -157,25 +182,30 @@ def _link(path: str) -> str:
         return ""
 
 
-def _content(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
+async def kill_job(token: str, tree: Path | None) -> bool:
+    """Kill every process of a sandbox, found by its marks, its mounts, its working directory.
 
-
-def kill_job(token: str, tree: Path | None) -> bool:
-    """Kill every process of a sandbox; see `processes_of_job`.
+    Args:
+        token: The sandbox's.
+        tree: Its folder. None searches by the marks only, which belong to one attempt: the next
+            attempt works in the same folder.
 
     Returns:
         False when some survive for several seconds.
     """
     deadline = time.monotonic() + GIVE_UP_SECONDS
-    while found := processes_of_job(token, tree):
+    mark = str(_mark(token)).encode()
+    while found := [
+        each.pid
+        for each in await _JOBS.look()
+        if each.token == token
+        or mark in each.limits
+        or (tree is not None and each.is_at_home(tree))
+    ]:
         signal_all(found, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.005)
+        await asyncio.sleep(0.005)
     return True
 
 

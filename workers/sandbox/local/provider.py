@@ -16,21 +16,29 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.private_files import make_private_folder
-from fanout.workers.sandbox.errors import SandboxStartFailed
+from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed
 from fanout.workers.sandbox.layers import chain_of, element_archive
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.files import copy_tree, unpack_element
 from fanout.workers.sandbox.local.privileges import confinement
-from fanout.workers.sandbox.local.processes import JobFolder
-from fanout.workers.sandbox.local.sandbox import LocalSandbox
-from fanout.workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
+from fanout.workers.sandbox.local.processes import JobFolder, home_below, seen_tmp
+from fanout.workers.sandbox.local.sandbox import LocalSandbox, bundle_of
+from fanout.workers.sandbox.protocol import (
+    WORKSPACE,
+    IsLive,
+    Sandbox,
+    SandboxSpec,
+    SnapshotSource,
+    nobody,
+)
 
 UNUSED_SNAPSHOT_SECONDS = 3600.0
 """How long an unpacked snapshot that no job uses is kept."""
@@ -39,6 +47,7 @@ _UNLIMITED_BYTES = 1 << 50
 """Replaces a missing limit where a number is required: a petabyte."""
 _LABEL = "label.json"
 _FILES = "files"
+_TMP = "tmp"
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -88,6 +97,8 @@ class LocalProvider:
         self._bound: bool | None = None
         self._confinement: tuple[str, ...] = ()
         self._unpacking: dict[str, asyncio.Lock] = {}
+        self._without_processes: set[str] = set()
+        """The tokens of closed sandboxes whose folders are kept and of which no process is left."""
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -108,11 +119,10 @@ class LocalProvider:
             )
         for name in ("jobs", "snapshots"):
             await asyncio.to_thread(make_private_folder, self._root / name)
-        if self._bound is None:
-            self._confinement = await asyncio.to_thread(confinement)
-            self._bound = await asyncio.to_thread(_mounts_work)
+        await self._examine_machine()
         before = await self._unpacked(spec.snapshot, spec.layers)
         try:
+            await _kill_of(self._job_folder(spec.job_id))
             folder, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxStartFailed(
@@ -122,7 +132,29 @@ class LocalProvider:
         try:
             yield sandbox
         finally:
-            await asyncio.shield(sandbox.close())
+            await asyncio.shield(self._close(sandbox, folder.token))
+
+    def expect(self, spec: SandboxSpec) -> AbstractContextManager[None]:
+        """See `SandboxProvider.expect`: a folder needs no start ahead."""
+        del spec
+        return nullcontext()
+
+    def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
+        """See `SandboxProvider.expect_next`: nothing is started ahead."""
+
+    async def home(self, job_id: str) -> str:
+        """See `SandboxProvider.home`.
+
+        Raises:
+            SandboxStartFailed: its commands would be able to read this worker's memory.
+            ValueError: the job's id cannot be the name of a folder.
+        """
+        await self._examine_machine()
+        return home_below(seen_tmp(self._job_folder(job_id) / _TMP, bound=bool(self._bound)))
+
+    async def _close(self, sandbox: LocalSandbox, token: str) -> None:
+        if await sandbox.close():
+            self._without_processes.add(token)
 
     async def discard(self, job_id: str) -> None:
         """See `SandboxProvider.discard`.
@@ -130,25 +162,43 @@ class LocalProvider:
         Raises:
             ValueError: the job's id cannot be the name of a folder.
         """
-        await asyncio.to_thread(_remove_job, self._job_folder(job_id))
+        await self._remove_job(self._job_folder(job_id))
 
-    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
+    async def changes_of(self, job_id: str) -> IO[bytes]:
+        """See `SandboxProvider.changes_of`.
+
+        Raises:
+            FilesMissing: nothing is left of the job here.
+            SandboxFailure: git is missing or failed.
+            ValueError: the job's id cannot be the name of a folder.
+        """
+        folder = self._job_folder(job_id)
+        await _kill_of(folder)
+        return await asyncio.to_thread(self._changes_of, folder)
+
+    async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         """See `SandboxProvider.reap`. Also kills processes that dead workers left running."""
         removed = 0
         for folder in await asyncio.to_thread(_folders_in, self._root / "jobs"):
             label = await asyncio.to_thread(_read_label, folder)
             if label is None or label.installation != self._installation:
                 continue
-            if not await is_live(label.job):
-                await asyncio.to_thread(_remove_job, folder)
+            if not (await is_live(label.job) or await keeps_files(label.job)):
+                await self._remove_job(folder)
                 removed += 1
             elif not await asyncio.to_thread(label.worker_is_alive):
                 # Not by the folder: the next attempt may have begun in it.
-                await asyncio.to_thread(local_processes.kill_job, label.token, None)
+                await local_processes.kill_job(label.token, None)
         return removed + await asyncio.to_thread(self._remove_unused_snapshots)
 
     async def close(self) -> None:
         """See `SandboxProvider.close`."""
+
+    async def _examine_machine(self) -> None:
+        """Find out, once, how commands are kept in their folders."""
+        if self._bound is None:
+            self._confinement = await asyncio.to_thread(confinement)
+            self._bound = await asyncio.to_thread(_mounts_work)
 
     def _job_folder(self, job_id: str) -> Path:
         if not _JOB_ID.fullmatch(job_id):
@@ -172,15 +222,9 @@ class LocalProvider:
         return folder
 
     def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:
-        """Create a job's folder; return it and the id of its files.
-
-        An earlier attempt's files are kept, its processes are killed.
-        """
+        """Create a job's folder, or keep an earlier attempt's; return it and its files' id."""
         folder = self._job_folder(spec.job_id)
-        tree, tmp = folder / "tree", folder / "tmp"
-        earlier = _read_label(folder)
-        if earlier is not None:
-            local_processes.kill_job(earlier.token, tree)
+        tree, tmp = folder / "tree", folder / _TMP
         (tmp / "home").mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
         token = secrets.token_hex(8)
@@ -194,6 +238,20 @@ class LocalProvider:
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
         job_folder = JobFolder(token, tree, tmp, memory, disk, bool(self._bound), self._confinement)
         return job_folder, _content(folder / _FILES)
+
+    def _changes_of(self, folder: Path) -> IO[bytes]:
+        tree, before = folder / "tree", _content(folder / "snapshot")
+        if not before or not tree.exists():
+            raise FilesMissing("The files of the job are not on this host any more.")
+        return bundle_of(self._root / "snapshots" / before, tree)
+
+    async def _remove_job(self, folder: Path) -> None:
+        label = await asyncio.to_thread(_read_label, folder)
+        if label is not None and label.token not in self._without_processes:
+            await local_processes.kill_job(label.token, folder / "tree")
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if label is not None:
+            self._without_processes.discard(label.token)
 
     def _remove_unused_snapshots(self) -> int:
         used = {_content(folder / "snapshot") for folder in _folders_in(self._root / "jobs")}
@@ -217,11 +275,11 @@ def _folders_in(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.exists() else []
 
 
-def _remove_job(folder: Path) -> None:
-    label = _read_label(folder)
+async def _kill_of(folder: Path) -> None:
+    """Kill what an attempt in a job's folder has left running."""
+    label = await asyncio.to_thread(_read_label, folder)
     if label is not None:
-        local_processes.kill_job(label.token, folder / "tree")
-    shutil.rmtree(folder, ignore_errors=True)
+        await local_processes.kill_job(label.token, folder / "tree")
 
 
 def _mounts_work() -> bool:

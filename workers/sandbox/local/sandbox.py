@@ -15,8 +15,9 @@ from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFiles, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from fanout.workers.sandbox.inside.collection.change_patch import GitFailed
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.collection.change_git import GitFailed
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
 from fanout.workers.sandbox.inside.disks import walked_bytes
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.processes import JobFolder
@@ -56,6 +57,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
             f"{folder.seen_tmp}/command_output", self._create, self._delete
         )
         self._numbers = itertools.count(1)
+        self._has_run = False
+        """Whether there may be processes: to find them, those of the whole machine are read."""
         self._running: set[asyncio.Task[Execution]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
@@ -107,6 +110,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     ) -> Execution:
         """Run a command and watch its limits; `link` makes it a live process."""
         self._raise_failure()
+        self._has_run = True
         marker = f"{self._folder.token}-{next(self._numbers)}"
         cwd = command.cwd
         if not self._folder.bound:
@@ -149,27 +153,17 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         """
         if isinstance(self._failure, SandboxDied):
             self._raise_failure()
-        return await asyncio.to_thread(self._write_changes)
+        return await asyncio.to_thread(bundle_of, self._before, self._folder.tree)
 
-    async def close(self) -> None:
-        """Kill every process; the files are kept."""
+    async def close(self) -> bool:
+        """Kill every process; the files are kept. Returns whether none is left."""
         self._failure = SandboxDied("the sandbox is closed")
         for running in self._running:
             running.cancel()
         self._stop_watching()
-        await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
-
-    def _write_changes(self) -> IO[bytes]:
-        before, after = self._before, self._folder.tree
-        with ExitStack() as stack:
-            out = stack.enter_context(tempfile.TemporaryFile())
-            try:
-                write_bundle(out, before, after, scan_trees(before, after))
-            except GitFailed as error:
-                raise SandboxFailure(f"the changes could not be listed: {error}") from error
-            out.seek(0)
-            stack.pop_all()  # the caller closes it
-            return out
+        if not self._has_run:
+            return True
+        return await local_processes.kill_job(self._folder.token, self._folder.tree)
 
     def _real_folder(self, path: str) -> str:
         """Return the folder in which a command starts; for a forbidden one a missing one."""
@@ -182,7 +176,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     async def _sweep(self) -> None:
         """Kill daemons that escaped a stopped command's session and marker, if no other runs."""
         if not self._running:
-            await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
+            await local_processes.kill_job(self._folder.token, self._folder.tree)
 
     def _stop_watching(self) -> None:
         if not self._running and self._watching is not None:
@@ -214,3 +208,24 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         if self._start_bytes is None:
             self._start_bytes = walked_bytes(self._before)
         return walked_bytes(self._folder.tree) + walked_bytes(self._folder.tmp) - self._start_bytes
+
+
+def bundle_of(before: Path, after: Path) -> IO[bytes]:
+    """Return the change bundle between two folders, as an open temporary file; it blocks.
+
+    Args:
+        before: What a job started from.
+        after: Its workspace.
+
+    Raises:
+        SandboxFailure: Git is missing or failed.
+    """
+    with ExitStack() as stack:
+        out = stack.enter_context(tempfile.TemporaryFile())
+        try:
+            write_bundle(out, before, after, scan_trees(before, after))
+        except GitFailed as error:
+            raise SandboxFailure(f"the changes could not be listed: {error}") from error
+        out.seek(0)
+        stack.pop_all()  # the caller closes it
+        return out

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from fanout.orchestrator.cancellation import cancel_and_wait
@@ -39,6 +39,9 @@ class ByteStream(Protocol):
 
     async def write(self, data: bytes) -> None:
         """Send everything; waits while the peer is behind."""
+
+    async def end_input(self) -> bool:
+        """Close the direction to the peer; return whether that is possible."""
 
     async def close(self) -> None:
         """Close both directions."""
@@ -93,6 +96,25 @@ class ResidentClient:
         self._raise_if_dead()
         if self._ttl_seconds is not None:
             self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
+
+    async def end(self, timeout_seconds: float) -> bool:
+        """Let the resident kill all processes and exit; then the stream is closed.
+
+        Returns:
+            Whether it has certainly done so; else its container has to be killed.
+        """
+        was_dead = self.is_dead  # then its stream's end may be that of the connection
+        self.mark_dead("the sandbox is closed")
+        await cancel_and_wait(*self._tasks)
+        has_ended = False
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                if not was_dead and await self._stream.end_input():
+                    while await self._stream.read():
+                        pass
+                    has_ended = True
+        await self.close()
+        return has_ended
 
     async def close(self) -> None:
         """Close the stream, which ends the resident and all processes of its sandbox."""
@@ -232,26 +254,6 @@ class ResidentClient:
             self.mark_dead(_NO_REPLY)
             raise SandboxDied(_NO_REPLY) from error
 
-    async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
-        """Send a large content into a temporary file in `directory`.
-
-        Returns:
-            The argument `upload` for the operation that uses it.
-
-        Raises:
-            OSError: the file cannot be written.
-            SandboxFailure: see `request`.
-        """
-        name = f"{next(self._numbers)}"
-        try:
-            async for chunk in _chunks(source):
-                await self.request("upload", {"id": name, "directory": directory}, chunk)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                await self.request("upload", {"id": name, "abort": True}, timeout_seconds=1.0)
-            raise
-        return name
-
     def _raise_if_dead(self) -> None:
         if self._death is not None:
             raise SandboxDied(self._death)
@@ -359,14 +361,3 @@ def _pack_request(number: int, op: str, arguments: dict[str, Any], payload: byte
         return frames.pack_frame(frames.REQUEST, number, header, payload)
     except UnicodeEncodeError as error:  # no file can have that name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
-
-
-async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
-    """Yield a content in parts of at most `frames.CHUNK_BYTES`."""
-    if isinstance(source, bytes):
-        for at in range(0, len(source), frames.CHUNK_BYTES):
-            yield source[at : at + frames.CHUNK_BYTES]
-    else:
-        async for part in source:
-            for at in range(0, len(part), frames.CHUNK_BYTES):
-                yield part[at : at + frames.CHUNK_BYTES]

@@ -27,6 +27,7 @@ from fanout.workers.sandbox.resident.replies import (
     parse_entries,
     parse_hits,
 )
+from fanout.workers.sandbox.resident.uploads import upload
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class ResidentSandbox(Sandbox):
         stdin = command.stdin
         if len(stdin) > frames.CHUNK_BYTES:
             folder = "/tmp"  # noqa: S108 - the sandbox's own
-            arguments["upload"], stdin = await self._client.upload(stdin, folder), b""
+            arguments["upload"], stdin = await upload(self._client, stdin, folder), b""
         kept = min(command.max_output_bytes, resident_commands.MAX_OUTPUT_BYTES)
         result, data = await self._client.request(
             "run",
@@ -130,7 +131,7 @@ class ResidentSandbox(Sandbox):
         arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
         if len(data) > frames.CHUNK_BYTES:
             folder = str(PurePosixPath(path).parent)
-            arguments["upload"], data = await self._client.upload(data, folder), b""
+            arguments["upload"], data = await upload(self._client, data, folder), b""
         await self._client.request("write", arguments, data)
 
     async def delete(self, path: str) -> None:

@@ -100,7 +100,7 @@ async def _diff(asked: Wanted, *, stat: bool, as_json: bool) -> None:
         every: list[FileChange] = []
         for result in chosen.results:
             if result.changes is None:
-                output.notice(f"Job {result.job_id} changed nothing.")
+                output.notice(f"Job {result.job_id} {result.without_changes}.")
                 continue
             if stat:
                 files = await _files(client, result)

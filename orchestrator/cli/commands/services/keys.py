@@ -24,7 +24,7 @@ from fanout.orchestrator.configuration.sections.api_settings import (
     Scope,
 )
 from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.embedded.services import in_use
+from fanout.orchestrator.embedded.use import in_use
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, NameTaken, UnknownKey
 from fanout.orchestrator.jobs.store.access.audit_stream import AuditEntry
 from fanout.orchestrator.jobs.store.access.stores import AccessStores, open_access_stores

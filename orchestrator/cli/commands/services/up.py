@@ -19,6 +19,7 @@ from fanout.orchestrator.embedded.server import Server
 from fanout.orchestrator.embedded.services import Embedded, stop_embedded
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.server.access.sessions import create_login_link
 
 EnvOption = Annotated[
     bool,
@@ -83,7 +84,7 @@ def up(
 
 async def _up(settings: Settings, *, serve: bool) -> _Running:
     async with (
-        Embedded(settings, keep=True) as embedded,
+        Embedded(settings, keep=True, serve=serve) as embedded,
         JobClient.from_settings(embedded.settings) as client,
     ):
         found = embedded.settings
@@ -97,10 +98,6 @@ async def _up(settings: Settings, *, serve: bool) -> _Running:
 
 
 async def _login_link(settings: Settings, url: str) -> str:
-    from fanout.orchestrator.server.access.sessions import (  # noqa: PLC0415 - takes half a second
-        create_login_link,
-    )
-
     async with open_access_stores(str(settings.redis_url), settings.redis_prefix) as stores:
         return await create_login_link(
             stores.sessions,

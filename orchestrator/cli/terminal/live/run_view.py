@@ -86,11 +86,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
 
 def tree_of(client: JobClient, job_id: str) -> Fetch:
     """Return a function that fetches the jobs of a tree."""
-
-    async def fetch() -> list[JobRecord]:
-        return await client.tree(job_id)
-
-    return fetch
+    return client.growing_tree(job_id).read
 
 
 class _Lines:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from google.adk.agents.invocation_context import InvocationContext
@@ -148,11 +149,15 @@ def resumable_app(name: str, agent: BaseNode, **settings: Any) -> App:
         agent: Its agent.
         settings: Further fields of `App`.
     """
+    return App(name=name, root_agent=agent, resumability_config=_resumability(), **settings)
+
+
+@cache
+def _resumability() -> ResumabilityConfig:
     with warnings.catch_warnings():
         # ADK marks it so; our tests pin the behaviour that we rely on.
         warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
-        resumability = ResumabilityConfig(is_resumable=True)
-        return App(name=name, root_agent=agent, resumability_config=resumability, **settings)
+        return ResumabilityConfig(is_resumable=True)
 
 
 def task_message(description: str, context: str, *, forked: bool = False) -> types.Content:

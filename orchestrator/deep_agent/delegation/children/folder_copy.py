@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fanout.orchestrator.deep_agent.backends.local_shell import OUTPUT_ROOT
 from fanout.orchestrator.deep_agent.backends.overlay import StagedFile
-from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.text_merge import is_text
 
 MAX_COPIED_FILES = 20_000

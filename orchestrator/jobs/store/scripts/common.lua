@@ -47,6 +47,14 @@
 --   notify:dead              stream: the newest notifications that were given up
 local PREFIX = ARGV[1]
 
+-- The fields of a record that nobody reads after the job's end: half a KiB.
+local OF_LIVE_JOBS = {'so_far', 'token', 'dispatched', 'dispatches', 'sequence', 'max_attempts',
+  'ran_ms', 'files_host', 'claim', 'claimed_at', 'beat_at', 'requeued_at', 'cancel',
+  'cancel_told', 'awaited', 'approvals_kept', 'last_message'}
+
+-- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
+local SHORT_JOURNAL = 32
+
 local function key(...) return PREFIX .. ':' .. table.concat({...}, ':') end
 
 local function now_ms()
@@ -59,13 +67,39 @@ end
 -- delete begin with this: with no room for new jobs, those that run must go on and be recorded.
 local function even_if_full() redis.call('DEL', key('nothing')) end
 
+local function publish(id) redis.call('PUBLISH', key('bell', id), id) end
+
+-- Returns the id of a job's first event: that it was submitted, and is queued. That event is in the
+-- record only until a second one is added: a stream takes 5 KiB however short it is, and most jobs
+-- of a large tree wait. journal.py reads it there.
+local function first_event(submitted_at) return submitted_at .. '-0' end
+
 -- Adds an event to a job's journal, publishes that it changed, and returns the event's id; the data
 -- is JSON.
 local function add_event(id, attempt, kind, data)
-  local event = redis.call('XADD', key('journal', id), '*', 'type', kind, 'attempt', attempt,
+  local stream = key('journal', id)
+  local event = redis.call('XADD', stream, 'NOMKSTREAM', '*', 'type', kind, 'attempt', attempt,
     'data', data)
-  redis.call('PUBLISH', key('bell', id), id)
+  if not event then
+    local submitted_at = redis.call('HGET', key('job', id), 'submitted_at')
+    if submitted_at then
+      redis.call('XADD', stream, first_event(submitted_at), 'type', 'job.state', 'attempt', 0,
+        'data', '{"state":"queued"}')
+    end
+    event = redis.call('XADD', stream, '*', 'type', kind, 'attempt', attempt, 'data', data)
+  end
+  publish(id)
   return event
+end
+
+-- Releases the memory that a journal's stream has allocated for further entries: up to 4 KiB, in
+-- its last node, which is all of a short journal. The copy of a stream has none.
+local function shrink_journal(id)
+  local stream, copy = key('journal', id), key('nothing')
+  if redis.call('XLEN', stream) <= SHORT_JOURNAL then
+    redis.call('COPY', stream, copy, 'REPLACE')
+    redis.call('RENAME', copy, stream)
+  end
 end
 
 local ENDED = {succeeded = true, failed = true, timed_out = true, cancelled = true}
@@ -199,15 +233,19 @@ local function open_tenant(tenant)
   end
 end
 
--- Adds a queued job to its lane, ordered by priority and age.
+-- Returns a queued job's position in its lane: by priority and age.
+local function position(priority, sequence) return sequence - priority * 1e12 end
+
+-- Adds queued jobs to their lane; `entries` has the position and the id of each.
+local function fill_lane(root, class, tenant, entries)
+  redis.call('ZADD', key('lane', class, root, tenant), unpack(entries))
+  redis.call('SADD', key('lanes', root), class .. ':' .. tenant)
+  if redis.call('SISMEMBER', key('full_trees'), root) == 0 then offer_tree(root, class, tenant) end
+end
+
 local function enter_lane(id, root)
   local job = queue_fields(id)
-  local score = job.sequence - job.priority * 1e12
-  redis.call('ZADD', key('lane', job.class, root, job.tenant), score, id)
-  redis.call('SADD', key('lanes', root), job.class .. ':' .. job.tenant)
-  if redis.call('SISMEMBER', key('full_trees'), root) == 0 then
-    offer_tree(root, job.class, job.tenant)
-  end
+  fill_lane(root, job.class, job.tenant, {position(job.priority, job.sequence), id})
 end
 
 -- Removes a job from its lane, if it is in it.
@@ -240,34 +278,60 @@ local function occupy(id, worker, host)
   redis.call('SADD', key('host', host), id)
 end
 
--- The number of values of a submission: id, root, parent ('' for none), priority, max attempts,
--- idempotency key ('' for none, made unique by tenant and owner), index of the owner ('' for none),
--- tenant, agent, wire version, specification.
-local SUBMISSION = 11
+-- Returns a submission, which is two values in ARGV from `first` on: the fields of `Submission` in
+-- stored.py as JSON, and the specification.
+local function submission(first)
+  local job = cjson.decode(ARGV[first])
+  job.spec = ARGV[first + 1]
+  return job
+end
 
--- Stores and queues a new job; `first` is the index of its values in ARGV.
-local function enqueue(first, root, parent)
-  local id, priority, max_attempts, idempotency, owner, tenant, agent, wire, spec =
-    ARGV[first], unpack(ARGV, first + 3, first + SUBMISSION - 1)
-  local sequence, now = redis.call('INCR', key('sequence')), now_ms()
-  redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root,
-    'parent', parent, 'priority', priority, 'max_attempts', max_attempts, 'sequence', sequence,
-    'attempt', 0, 'token', 0, 'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', tenant,
-    'agent', agent, 'wire', wire)
-  if idempotency ~= '' then
-    redis.call('SET', key('idempotency', idempotency), id)
-    redis.call('HSET', key('job', id), 'idempotency', idempotency)
+-- Appends one or two values to the list of a name, among lists by name.
+local function append(lists, name, first, second)
+  local list = lists[name] or {}
+  list[#list + 1] = first
+  list[#list + 1] = second
+  lists[name] = list
+end
+
+-- Stores and queues new jobs, in their order. What several of them enter is written once.
+local function enqueue(jobs)
+  local now, last = now_ms(), redis.call('INCRBY', key('sequence'), #jobs)
+  local indexes, sets, lanes, lane_of = {}, {}, {}, {}
+  for number, job in ipairs(jobs) do
+    local id, sequence = job.id, last - #jobs + number
+    redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
+      'root', job.root, 'parent', job.parent, 'priority', job.priority,
+      'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
+      'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
+      'wire', job.wire)
+    append(indexes, key('jobs'), sequence, id)
+    append(indexes, key('tree', job.root), sequence, id)
+    append(sets, key('live'), id)
+    if job.parent ~= '' then append(sets, key('children', job.parent), id) end
+    if job.owned ~= '' then
+      append(indexes, key('owned', job.owned), sequence, id)
+      redis.call('HSET', key('job', id), 'owned', job.owned)
+    end
+    if job.idempotency ~= '' then
+      redis.call('SET', key('idempotency', job.idempotency), id)
+      redis.call('HSET', key('job', id), 'idempotency', job.idempotency)
+    end
+    local class = job.agent .. ':' .. job.wire
+    local lane = key('lane', class, job.root, job.tenant)
+    append(lanes, lane, position(job.priority, sequence), id)
+    lane_of[lane] = {job.root, class, job.tenant}
   end
-  redis.call('ZADD', key('jobs'), sequence, id)
-  redis.call('ZADD', key('tree', root), sequence, id)
-  if owner ~= '' then
-    redis.call('ZADD', key('owned', owner), sequence, id)
-    redis.call('HSET', key('job', id), 'owned', owner)
+  for index, entries in pairs(indexes) do redis.call('ZADD', index, unpack(entries)) end
+  for set, ids in pairs(sets) do redis.call('SADD', set, unpack(ids)) end
+  for lane, entries in pairs(lanes) do
+    local root, class, tenant = unpack(lane_of[lane])
+    fill_lane(root, class, tenant, entries)
   end
-  redis.call('SADD', key('live'), id)
-  if parent ~= '' then redis.call('SADD', key('children', parent), id) end
-  enter_lane(id, root)
-  journal(id, 0, {state = 'queued'})
+  for _, job in ipairs(jobs) do
+    publish(job.id)
+    notify(job.id, 'queued', first_event(now), job.id)
+  end
 end
 
 -- Requeues a job at its previous position.
@@ -286,11 +350,10 @@ local function report_child(parent, id, state, reason)
   add_event(parent, attempt, 'child.finished', data)
 end
 
--- Stores a child of a running job, as `held_job` returns it, if it is new; `first` is the index of
--- its values in ARGV, which its entry for the parent's journal follows. Returns its state; or nil,
--- and why it is refused.
-local function store_child(first, parent, job, most, most_of_tree)
-  local state = redis.call('HGET', key('job', ARGV[first]), 'state')
+-- Stores a child of a running job, as `held_job` returns it, if it is new; `entry` is for the
+-- parent's journal. Returns its state; or nil, and why it is refused.
+local function store_child(child, entry, parent, job, most, most_of_tree)
+  local state = redis.call('HGET', key('job', child.id), 'state')
   if state then return state end
   if redis.call('SCARD', key('children', parent)) >= most then
     return nil, 'a job may have ' .. most .. ' children (FANOUT_LIMITS__MAX_CHILDREN)'
@@ -299,8 +362,9 @@ local function store_child(first, parent, job, most, most_of_tree)
     return nil, 'a tree may have ' .. most_of_tree .. ' (FANOUT_LIMITS__MAX_TREE_CHILDREN)'
   end
   redis.call('INCR', key('offspring', job.root))
-  enqueue(first, job.root, parent)
-  add_event(parent, job.attempt, 'child.submitted', ARGV[first + SUBMISSION])
+  child.root, child.parent = job.root, parent
+  enqueue({child})
+  add_event(parent, job.attempt, 'child.submitted', entry)
   return 'queued'
 end
 
@@ -360,11 +424,11 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
-  redis.call('HDEL', key('job', id), 'so_far')
-  redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(),
-    'token', 0, 'dispatched', 0)
+  redis.call('HDEL', key('job', id), unpack(OF_LIVE_JOBS))
+  redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
   data.state = state
   journal(id, attempt, data)
+  shrink_journal(id)
   notify_parent(id, state)
 end
 

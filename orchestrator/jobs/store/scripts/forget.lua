@@ -12,6 +12,7 @@ for _, id in ipairs(old) do
   else
     redis.call('ZREM', key('ended'), id)
     redis.call('ZREM', key('jobs'), id)
+    redis.call('ZREM', key('uncollected'), id)
     if job[1] then
       redis.call('ZREM', key('tree', job[1]), id)
       if redis.call('EXISTS', key('tree', job[1])) == 0 then

@@ -48,10 +48,11 @@ for index = first_started, first_child - 1 do
   local child = redis.call('HMGET', key('job', ARGV[index]), 'state', 'parent')
   if child[2] == id then await(ARGV[index], child[1]) end
 end
-for first = first_child, #ARGV, SUBMISSION + 1 do
-  local state, refusal = store_child(first, id, job, most, most_of_tree)
-  if refusal then report_child(id, ARGV[first], 'refused', refusal) end
-  await(ARGV[first], state)
+for first = first_child, #ARGV, 3 do
+  local child = submission(first)
+  local state, refusal = store_child(child, ARGV[first + 2], id, job, most, most_of_tree)
+  if refusal then report_child(id, child.id, 'refused', refusal) end
+  await(child.id, state)
 end
 redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)
 release_slots(id, job.root, job.host)

@@ -5,7 +5,8 @@
 local id = ARGV[2]
 local job = held_job(id, ARGV[3])
 if not job then return false end
-local state, refusal = store_child(6, id, job, tonumber(ARGV[4]), tonumber(ARGV[5]))
+local child = submission(6)
+local state, refusal = store_child(child, ARGV[8], id, job, tonumber(ARGV[4]), tonumber(ARGV[5]))
 if refusal then return {'refused', refusal} end
-end_if_orphaned(ARGV[6], id)
+end_if_orphaned(child.id, id)
 return state

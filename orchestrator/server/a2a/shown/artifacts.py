@@ -7,7 +7,7 @@ import mimetypes
 
 from a2a.types import Artifact, Part
 
-from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle
+from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.server.a2a.shown.parts import data_part, file_part, link_part
@@ -55,7 +55,7 @@ async def _changes(jobs: OwnedJobs, result: JobResult, base_url: str) -> list[Ar
             files += await asyncio.to_thread(_contents, bundle)
             if len(content) <= MAX_PATCH_BYTES:
                 patch = file_part(content, name, PATCH_TYPE)
-    except (BlobMissing, MalformedBundle):  # expired: the list of the result is what is left
+    except (BlobMissing, MalformedBundle, PatchFailed):  # the list of the result is what is left
         return [_artifact("files", "The changed files.", *files)]
     return [
         _artifact("patch", "The changes, for `git apply`.", patch),

@@ -81,8 +81,8 @@ class Patches:
         async with self._door.open(context) as opened:
             if opened.folders is None:
                 raise ToolError("This server cannot reach your folders: use get_patch.")
-            result = await opened.jobs.result(job_id)
-            if result is not None and result.changes is None:
+            result = await opened.jobs.complete_result(job_id)
+            if result is not None and result.changed_nothing:
                 return _applied(job_id, MergeReport())
             return _applied(job_id, await opened.folders.apply(job_id, into, check=check))
 
@@ -95,10 +95,10 @@ async def patch_of(jobs: OwnedJobs, job_id: str) -> bytes:
         UnknownJob: There is no such job.
         BlobMissing: The changes have expired.
     """
-    result = await jobs.result(job_id)
+    result = await jobs.complete_result(job_id)
     if result is None:
         raise InvalidJob(f"Job {job_id} has not ended: call wait_job until it has.")
-    if result.changes is None:
+    if result.changed_nothing:
         return b""
     async with jobs.changes(job_id) as bundle:
         return await asyncio.to_thread(bundle.patch)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import BlobId, JobSpec
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
 from fanout.orchestrator.server.mcp.tools import texts
@@ -128,20 +128,20 @@ async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None)
     if workspace:
         if spec.continues:
             raise InvalidJob("A job that continues another has its files: leave workspace out.")
-        snapshot, at_home = await _snapshot(opened, spec, workspace)
-        spec = request.spec(snapshot=snapshot)
+        start, at_home = await _start_files(opened, spec, workspace)
+        spec = request.spec(**start.update())
     job_id = (await opened.jobs.submit_many([spec]))[0]
     return Submitted(job_id=job_id, left_at_home=at_home[:MAX_LEFT_AT_HOME], links=links(job_id))
 
 
-async def _snapshot(
+async def _start_files(
     opened: Opened, spec: JobSpec, workspace: str
-) -> tuple[BlobId | None, list[str]]:
+) -> tuple[StartFiles, list[str]]:
     """Return the files of a job; a repetition has those of the first time, changed meanwhile."""
     known = await opened.jobs.known_as(spec) if spec.idempotency_key else None
     if known is not None:
-        return known.snapshot, []
-    return await opened.workspaces.snapshot(workspace, spec.agent)
+        return known.start, []
+    return await opened.workspaces.start_files(workspace, spec.agent)
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import json
 import secrets
 from typing import Any, Literal, NamedTuple
 
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.workers.sandbox.docker.container_config import FIRST_UID, probe_config
-from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.image_failures import image_missing, unfit
 from fanout.workers.sandbox.errors import SandboxStartFailed
 

@@ -1,13 +1,15 @@
 """Starts processes by forking one that has made its imports. Standard library only.
 
 A new interpreter takes three times as long, most of it for imports, and a process with threads, as
-the steward is, must not fork itself. The server forks a supervisor for each process, and that one
-the process; a supervisor that is killed takes its process with it.
+the steward is, must not fork itself. A fork takes a millisecond or two, and there is one for each
+process. A process that goes on in a child of its own stays and reports how that one has ended.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import gc
 import os
 import signal
 import socket
@@ -15,20 +17,20 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from fanout.workers.sandbox.inside import disks
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
     Work = Callable[[list[str]], int]
-    """What a process does with its arguments; returns its exit code."""
+    """What a process does with its arguments; returns its exit code. It may return in a child of
+    the process too, which ends with that code then."""
 
 _MAX_REQUEST_BYTES = 1 << 16
 """Of a process's arguments: a few paths of at most 4 KiB each."""
 _NUMBER_BYTES = 4
 """Of a process id or an exit code, with its sign."""
-_PR_SET_PDEATHSIG = 1
+_PIPE_BYTES = 1 << 20
+"""Of output that nobody has read yet: a usual bundle, so that its process need not wait."""
 _NOT_FORKED = 0
 """Reported in place of a process id."""
 
@@ -40,20 +42,20 @@ class ForkFailed(Exception):
 class ForkedProcess:
     """A running process whose standard output is read here."""
 
-    def __init__(self, output: int, supervisor: socket.socket) -> None:
+    def __init__(self, output: int, process: socket.socket) -> None:
         self.output = os.fdopen(output, "rb")
-        self._supervisor = supervisor
+        self._process = process
         self._lock = threading.Lock()
         self._is_closed = False
-        self._pid = _receive(supervisor)
+        self._pid = _receive(process)
         if self._pid == _NOT_FORKED:
             raise ForkFailed
 
     def wait(self) -> int:
         """Return its exit code once it has ended; negative: the signal that killed it."""
         try:
-            return _receive(self._supervisor)
-        except ConnectionResetError:  # `kill` ended its supervisor
+            return _receive(self._process)
+        except ConnectionResetError:  # it was killed
             return -signal.SIGKILL
 
     def kill(self) -> None:
@@ -68,7 +70,7 @@ class ForkedProcess:
         with self._lock:
             self._is_closed = True
             self.output.close()
-            self._supervisor.close()
+            self._process.close()
 
 
 class ForkServer:
@@ -117,7 +119,9 @@ class ForkServer:
 
     def _request(self, arguments: Sequence[str]) -> tuple[int, socket.socket]:
         output, written = os.pipe()
-        supervisor, theirs = socket.socketpair()
+        with suppress(OSError):  # not everybody may have one of this size
+            fcntl.fcntl(written, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        process, theirs = socket.socketpair()
         try:
             with self._lock:
                 message = "\0".join(arguments).encode("utf-8", "surrogateescape")
@@ -125,23 +129,24 @@ class ForkServer:
         finally:
             os.close(written)
             theirs.close()
-        return output, supervisor
+        return output, process
 
 
 def _receive(link: socket.socket) -> int:
     """Return a number; raises ConnectionResetError when the other side is gone."""
     data = link.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
     if len(data) < _NUMBER_BYTES:
-        raise ConnectionResetError("the process's supervisor is gone")
+        raise ConnectionResetError("the process is gone")
     return int.from_bytes(data, "big", signed=True)
 
 
 def _serve(link: socket.socket, work: Work) -> NoReturn:
-    """Fork a supervisor for each request; exit with the process that requests."""
+    """Fork a process for each request; exit with the process that requests."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors report themselves
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes report themselves
+    gc.freeze()  # what is imported: a collection in a process would copy all of it
     while True:
         message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, 2)
         if not message:
@@ -151,7 +156,7 @@ def _serve(link: socket.socket, work: Work) -> NoReturn:
         try:
             if os.fork() == 0:
                 link.close()
-                _supervise(output, report, work, arguments)
+                _run(output, report, work, arguments)
         except OSError:
             _report(socket.socket(fileno=os.dup(report)), _NOT_FORKED)
         for descriptor in descriptors:
@@ -163,36 +168,23 @@ def _report(requester: socket.socket, number: int) -> None:
         requester.sendall(number.to_bytes(_NUMBER_BYTES, "big", signed=True))
 
 
-def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> NoReturn:
-    """Fork the process, and report its id and its exit code.
+def _run(output: int, report: int, work: Work, arguments: list[str]) -> NoReturn:
+    """Do the work, and report this process's id and its exit code.
 
-    Stays until the report has been read, so that its own id means nothing else until then.
+    Stays until the report has been read, so that its id means nothing else until then.
     """
+    code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         requester = socket.socket(fileno=report)
-        supervisor = os.getpid()
-        try:
-            child = os.fork()
-        except OSError:
-            _report(requester, _NOT_FORKED)
-            os._exit(1)
-        if child == 0:
-            _work(output, supervisor, work, arguments)
-        os.close(output)
-        _report(requester, supervisor)
-        _report(requester, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        requester.recv(1)
-    finally:
-        os._exit(0)
-
-
-def _work(output: int, supervisor: int, work: Work, arguments: list[str]) -> NoReturn:
-    code = 1
-    try:
-        disks.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        process = os.getpid()
+        _report(requester, process)
         os.dup2(output, 1)
-        if os.getppid() == supervisor:  # else it was killed before it could take this one along
-            code = work(arguments)
+        os.close(output)
+        code = work(arguments)
+        if os.getpid() == process:
+            os.dup2(0, 1)  # closes the output
+            _report(requester, code)
+            requester.recv(1)
     finally:
         os._exit(code)

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanout.workers.sandbox.inside import disks, frames
-from fanout.workers.sandbox.inside.collection import change_patch, change_scan
+from fanout.workers.sandbox.inside.collection import change_bundle, change_git, change_scan
 from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import IO, NoReturn
+    from typing import IO
 
     from fanout.workers.sandbox.inside.collection.change_sides import Root
     from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
@@ -46,7 +46,7 @@ MAX_BUNDLE_BYTES = 3 << 29
 _MAX_OPEN_FILES = 2048
 """A scan of two trees holds two folders of each level, and a level has 256 at most."""
 _MAX_PROCESSES = 256
-"""Of all jails of an engine's host, whose users are one: each has four."""
+"""Of all jails of an engine's host, whose users are one: each has three at most."""
 
 _NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000
 """Mounts, IPC and processes: CLONE_NEWNS, _NEWIPC, _NEWPID. The network is the steward's, which has
@@ -77,9 +77,7 @@ class View(NamedTuple):
 def enter(
     before: Sequence[Path], after: Path, scratch: Path, *, isolated: bool, agent_id: int
 ) -> View:
-    """Lock this process up, for good.
-
-    It goes on in a child, whose exit code becomes that of this process.
+    """Go on in a child of this process that is locked up, for good.
 
     Args:
         before: what a job started from: the lower folders of an overlay, the uppermost first. One,
@@ -92,17 +90,17 @@ def enter(
 
     Raises:
         OSError: the kernel refused; nothing may be looked at then.
+        SystemExit: in this process, when the child has ended; with its exit code.
     """
     with suppress(
         OSError
     ):  # whatever is killed for memory in this container, it is not the steward
         Path("/proc/self/oom_score_adj").write_text("1000")
-    os.closerange(3, _MAX_OPEN_FILES)
     if not isolated:
         (tree,) = before
-        view = View(_descriptor(tree), _descriptor(after))
         os.chown(scratch, agent_id, agent_id)
         parent = _continue_in_child()
+        view = View(_descriptor(tree), _descriptor(after))
         _become(agent_id, ())
         _end_with(parent)
         os.environ["TMPDIR"] = str(scratch)
@@ -168,15 +166,25 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
 
 
 def _continue_in_child() -> int:
-    """Go on in a child; return a pipe that is at its end once the parent is gone.
+    """Go on in a child that has none of this process's files but the first three.
 
     In a new process namespace it is the first process: what it starts ends with it.
+
+    Returns:
+        A pipe that is at its end once the parent is gone.
+
+    Raises:
+        SystemExit: in the parent, when the child has ended; with its exit code.
     """
     parent, held = os.pipe()
     child = os.fork()
     if child:
-        _exit_like(child)
-    os.close(held)
+        os.close(parent)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(held)
+        raise SystemExit(code if code >= 0 else _KILLED - code)
+    os.closerange(3, parent)
+    os.closerange(parent + 1, _MAX_OPEN_FILES)
     return parent
 
 
@@ -186,11 +194,6 @@ def _end_with(parent: int) -> None:
     if select.select([parent], (), (), 0)[0]:  # it had ended before the signal was asked for
         os._exit(_KILLED + _SIGKILL)
     os.close(parent)
-
-
-def _exit_like(child: int) -> NoReturn:
-    _, status = os.waitpid(child, 0)
-    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
 
 def _become(user: int, capabilities: tuple[int, ...]) -> None:
@@ -264,6 +267,17 @@ def _scratch() -> Iterator[Path]:
         (home / "scratch").mkdir(mode=0o700)
         yield home / "scratch"
     finally:
+        _remove(home)
+
+
+def _remove(home: Path) -> None:
+    """Remove such a folder; what a killed process left in it is removed by a program of its own."""
+    try:
+        for name in ("scratch", "scratch.root"):
+            with suppress(FileNotFoundError):
+                (home / name).rmdir()
+        home.rmdir()
+    except OSError:
         subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
 
 
@@ -312,8 +326,10 @@ def work(arguments: list[str]) -> int:
         )  # fmt: skip
         scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
         with os.fdopen(1, "wb") as out:
-            change_scan.write_bundle(out, view.before, view.after, scan(view.before, view.after))
-    except change_patch.GitFailed:
+            change_bundle.write_bundle(out, view.before, view.after, scan(view.before, view.after))
+    except SystemExit as ended:  # its child has
+        return int(ended.code or 0)
+    except change_git.GitFailed:
         return GIT_FAILED
     except MemoryError:
         return NO_MEMORY

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
@@ -38,8 +39,7 @@ class IgnoreRulesUnreadable(Exception):
     """Git could not list the files that it ignores, so that a snapshot might contain secrets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A path with the result of `lstat`: an equal entry later means an unchanged file."""
 
     path: str

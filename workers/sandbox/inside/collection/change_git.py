@@ -1,4 +1,4 @@
-"""What git computes about changes: ignored paths, renames, line counts, the patch.
+"""What git computes about changes: ignored paths, renames, line counts.
 
 Standard library only.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ _COPY_BYTES = 1 << 20
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')
 _DIFF = [
     "diff-tree", "-r", f"-l{_RENAME_CANDIDATES}", "-M50%", "--no-ext-diff", "--no-textconv",
-    "--root",
+    "--root", "--numstat", "-z",
 ]  # fmt: skip
 
 
@@ -39,8 +40,8 @@ class GitFile:
     path: str
     mode: str
     """`100644`, `100755` or `120000`."""
-    content: Path
-    """The file that holds its content."""
+    content: bytes | Path
+    """Itself, or the file that holds it."""
 
 
 @dataclass(frozen=True)
@@ -100,30 +101,22 @@ class PrivateGit:
             raise GitFailed(f"git check-ignore ended with {process.returncode}")
         return {os.fsdecode(path[2:]) for path in answer.split(b"\0") if path}
 
-    def compare(
-        self, before: Iterable[GitFile], after: Iterable[GitFile], patch: IO[bytes]
-    ) -> dict[str, PathDiff]:
-        """Write the patch between two sets of files and return git's data about each path.
+    def compare(self, before: Iterable[GitFile], after: Iterable[GitFile]) -> dict[str, PathDiff]:
+        """Return git's data about each path that differs between two sets of files.
 
         Args:
             before: the files of the snapshot.
             after: the files of the result.
-            patch: an open file with a descriptor; git writes into it.
 
         Raises:
             GitFailed: git is missing or failed.
         """
         self._import(before, after)
         sides = ("refs/heads/before^{tree}", "refs/heads/after^{tree}")
-        shape = ("--binary", "--full-index", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-        show, count = [*_DIFF, "-p", *shape, *sides], [*_DIFF, "--numstat", "-z", *sides]
-        with (
-            self._start(show, self._elsewhere, {}, patch) as writer,
-            self._start(count, self._elsewhere, {}, subprocess.PIPE) as counter,
-        ):
-            counts, _ = counter.communicate()
-        if writer.returncode or counter.returncode:
-            raise GitFailed(f"git diff-tree ended with {writer.returncode or counter.returncode}")
+        with self._start([*_DIFF, *sides], self._elsewhere, {}, subprocess.PIPE) as process:
+            counts, _ = process.communicate()
+        if process.returncode:
+            raise GitFailed(f"git diff-tree ended with {process.returncode}")
         return dict(_path_diffs(counts))
 
     def _import(self, before: Iterable[GitFile], after: Iterable[GitFile]) -> None:
@@ -183,11 +176,14 @@ class PrivateGit:
 def _write_file(stream: IO[bytes], file: GitFile) -> None:
     """Write one file for `git fast-import`."""
     name = _UNQUOTED.sub(lambda found: b"\\%03o" % found[0][0], os.fsencode(file.path))
-    size = file.content.stat().st_size
+    content = file.content
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
     stream.write(b'M %s inline "%s"\ndata %d\n' % (file.mode.encode(), name, size))
-    with file.content.open("rb") as content:
-        while data := content.read(_COPY_BYTES):
-            stream.write(data)
+    if isinstance(content, bytes):
+        stream.write(content)
+    else:
+        with content.open("rb") as source:
+            shutil.copyfileobj(source, stream, _COPY_BYTES)
     stream.write(b"\n")
 
 

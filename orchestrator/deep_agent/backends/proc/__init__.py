@@ -1,0 +1,1 @@
+"""What `/proc` says about the processes of this machine."""

@@ -1,0 +1,86 @@
+"""The processes of this machine, and which command has started each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
+
+COMMAND_MARKER = "FANOUT_COMMAND"
+"""The variable by which a command's processes are found in any session."""
+
+
+@dataclass(frozen=True)
+class CommandTable:
+    """The live processes of this machine except this one."""
+
+    by_session: dict[int, list[int]]
+    by_marker: dict[str, list[int]]
+
+    def of_command(self, session: int, marker: str) -> list[int]:
+        """Return the processes of a session, and those with a marker."""
+        found = self.by_session.get(session, []) + self.by_marker.get(marker, [])
+        return list(dict.fromkeys(found))
+
+    def marked(self, beginning: str) -> list[int]:
+        """Return the processes whose marker begins with a text."""
+        every = self.by_marker.items()
+        return [pid for marker, pids in every if marker.startswith(beginning) for pid in pids]
+
+
+def _look() -> CommandTable:
+    by_session: dict[int, list[int]] = defaultdict(list)
+    by_marker: dict[str, list[int]] = defaultdict(list)
+    for pid, session in other_processes():
+        by_session[session].append(pid)
+        if marker := variable_of(environment_of(pid), COMMAND_MARKER):
+            by_marker[marker].append(pid)
+    return CommandTable(by_session, by_marker)
+
+
+COMMANDS = SharedLooks(_look)
+"""Looks for the processes of commands."""
+
+
+def other_processes() -> Iterator[tuple[int, int]]:
+    """Yield the process id and session id of every live process except this one."""
+    own = str(os.getpid())
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or folder.name == own:
+            continue
+        fields = content(f"/proc/{folder.name}/stat").rpartition(b")")[2].split(maxsplit=4)
+        if fields and fields[0] not in {b"Z", b"X"}:  # else it has ended
+            yield int(folder.name), int(fields[3])
+
+
+def environment_of(pid: int) -> bytes:
+    """Return a process's environment as the kernel has it; empty when it has ended."""
+    return content(f"/proc/{pid}/environ")
+
+
+def variable_of(environment: bytes, name: str) -> str:
+    """Return the value of a variable; empty without it."""
+    beginning = f"{name}=".encode()
+    at = 0 if environment.startswith(beginning) else environment.find(b"\0" + beginning) + 1
+    if at == 0 and not environment.startswith(beginning):
+        return ""
+    return os.fsdecode(environment[at + len(beginning) :].partition(b"\0")[0])
+
+
+def content(path: str) -> bytes:
+    """Return the content of a small file; empty when it cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    """Send a signal to those processes that still exist."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)

@@ -1,0 +1,118 @@
+"""How commands use the services of this machine: they find them, and revive what was killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.client.attachment import attached, state_folder
+from fanout.orchestrator.client.state_folder import NotStarted
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.embedded.services import Embedded, was_killed
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.store.connection import answers
+
+REVIVE_SECONDS = 2.0
+"""Between two looks at what a command uses: a killed worker's lease lasts longer."""
+
+
+async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
+    """Return the settings with the URL of Redis; restart what was killed in the state folder first.
+
+    A restarted Redis and worker run until `stop_embedded`.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
+    """
+    folder = state_folder(settings)
+    if settings.redis_url is None and await asyncio.to_thread(was_killed, folder):
+        notice(
+            f"The Redis or worker of {folder.path} was killed; it is started again. "
+            "Stop it: fanout down"
+        )
+        async with Embedded(settings, keep=True, revive=True, notice=notice):
+            pass
+    return await asyncio.to_thread(attached, settings)
+
+
+async def renewed(settings: Settings, notice: Callable[[str], None]) -> None:
+    """Start the worker of the state folder again if it has other settings or keys, and no job.
+
+    Nothing is done where none runs, or where it ends with the command that started it.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text when it is started again, and when it has jobs.
+
+    Raises:
+        NotStarted: It did not start.
+        NoSandbox: Commands could not be isolated any more.
+    """
+    record = None if settings.redis_url else state_folder(settings).read_record()
+    if record is None or not record.kept or not await asyncio.to_thread(answers, record.redis_url):
+        return
+    sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
+    same = settings.model_copy(update={"sandbox": sandbox})
+    async with Embedded(same, keep=True, idle_seconds=record.idle_seconds, notice=notice):
+        pass
+
+
+def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:
+    """Return services that outlive this process, and end when they are not used any more.
+
+    Args:
+        settings: The settings of this process.
+        notice: As of `Embedded`.
+    """
+    idle_seconds = settings.embedded_idle_seconds
+    return Embedded(settings, keep=True, idle_seconds=idle_seconds, notice=notice)
+
+
+@asynccontextmanager
+async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
+    """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
+
+    What is killed meanwhile is started again.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
+    """
+    found = await reachable(settings, notice)
+    if settings.redis_url is not None:
+        yield found
+        return
+    with await state_folder(settings).open_users():
+        async with revived(settings, notice):
+            yield found
+
+
+@asynccontextmanager
+async def revived(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[None]:
+    """Start again what is killed in the state folder, while the context is open.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
+    """
+
+    async def revive() -> None:
+        while True:
+            await asyncio.sleep(REVIVE_SECONDS)
+            with suppress(JobFailure, NotStarted):  # tried again
+                await reachable(settings, notice)
+
+    task = asyncio.create_task(revive())
+    try:
+        yield
+    finally:
+        await cancel_and_wait(task)

@@ -1,0 +1,142 @@
+"""The patch between two sets of files, made by Git in a private repository.
+
+The repository is written without Git, so that one process makes the patch. It holds these files
+alone and no attributes, and what is written into it is never trusted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from fanout.orchestrator.git.pack import Pack
+from fanout.orchestrator.git.process import GitFailed, run_git
+
+RENAME_CANDIDATES = 400
+"""Above so many files on either side, only files with equal content count as renamed (git's own
+limit)."""
+MAX_FOLDERS = 100_000
+"""Of both sides together, each an object: ten for each change of the largest bundle."""
+MAX_PATCH_BYTES = 1024**3
+"""Of both sides of the largest bundle, 512 MiB, as text for binary contents."""
+MAX_SECONDS = 120.0
+"""The patch of the largest bundle takes a minute."""
+
+_FOLDER_MODE = "40000"
+_DIFF = [
+    "diff-tree", "-r", "-p", f"-l{RENAME_CANDIDATES}", "-M50%", "--root", "--no-ext-diff",
+    "--no-textconv", "--binary", "--full-index", "--no-color", "--src-prefix=a/", "--dst-prefix=b/",
+]  # fmt: skip
+
+
+class PatchFile(NamedTuple):
+    """One file of a side."""
+
+    path: str
+    mode: str
+    """`100644`, `100755` or `120000`: a symlink, whose content is its target."""
+    content: Callable[[], bytes]
+
+
+def patch_between(before: Iterable[PatchFile], after: Iterable[PatchFile]) -> bytes:
+    """Return what `git diff --binary -M` prints for two sets of files; blocks.
+
+    Args:
+        before: The files of one side; no path is twice in it.
+        after: The files of the other.
+
+    Raises:
+        GitFailed: Git is not installed or failed, or a path cannot be in a repository.
+    """
+    with tempfile.TemporaryDirectory(prefix="fanout-patch-") as name:
+        repository = _Repository(Path(name))
+        sides = repository.write([before, after])
+        return run_git(
+            [*_DIFF, *sides],
+            folder=repository.work_tree,
+            git_dir=repository.git_dir,
+            seconds=MAX_SECONDS,
+            max_output_bytes=MAX_PATCH_BYTES,
+        )[1]
+
+
+class _Folder:
+    """A folder of a side, to which files and folders are added until it is written."""
+
+    def __init__(self, above: _Folder | None, name: bytes) -> None:
+        self.above, self.name = above, name
+        self.folders: dict[bytes, _Folder] = {}
+        self.entries: dict[bytes, tuple[str, bytes]] = {}
+        """Name -> mode and object id."""
+
+    def add(self, name: bytes, mode: str, identity: bytes) -> None:
+        """Add an entry."""
+        if not name or b"\0" in name or name in self.entries:
+            raise GitFailed("a path cannot be in a repository")
+        self.entries[name] = (mode, identity)
+
+    def listing(self) -> bytes:
+        """Return its content as Git stores it: a folder is sorted as if its name ended with `/`."""
+        ordered = sorted(
+            (name + b"/" if mode == _FOLDER_MODE else name, name, mode, identity)
+            for name, (mode, identity) in self.entries.items()
+        )
+        return b"".join(
+            b"%s %s\0%s" % (mode.encode(), name, identity) for _, name, mode, identity in ordered
+        )
+
+
+class _Repository:
+    """A new repository in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.git_dir, self.work_tree = folder / "git", folder / "empty"
+        for made in (self.git_dir / "objects/pack", self.git_dir / "refs", self.work_tree):
+            made.mkdir(parents=True)
+        (self.git_dir / "HEAD").write_text("ref: refs/heads/none\n")
+        (self.git_dir / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+
+    def write(self, sides: Iterable[Iterable[PatchFile]]) -> list[str]:
+        """Write sides, and return the ids of their uppermost folders; once."""
+        folder = self.git_dir / "objects/pack"
+        with (folder / "pack-0.pack").open("w+b") as file:
+            pack = Pack(file)
+            trees = _Trees(pack)
+            written = [trees.write(files).hex() for files in sides]
+            (folder / "pack-0.idx").write_bytes(pack.close())
+        return written
+
+
+class _Trees:
+    """Writes the files of sides with their folders."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._folders = 0
+
+    def write(self, files: Iterable[PatchFile]) -> bytes:
+        """Write one side, and return the id of its uppermost folder."""
+        root = _Folder(None, b"")
+        folders = [root]
+        for path, mode, content in files:
+            *above, name = path.encode().split(b"/")
+            folder = root
+            for one in above:
+                if one not in folder.folders:
+                    folder.folders[one] = _Folder(folder, one)
+                    folders.append(folder.folders[one])
+                    self._count_folder()
+                folder = folder.folders[one]
+            folder.add(name, mode, self._pack.add(b"blob", content()))
+        for folder in reversed(folders):  # those in a folder come after it
+            identity = self._pack.add(b"tree", folder.listing())
+            if folder.above is not None:
+                folder.above.add(folder.name, _FOLDER_MODE, identity)
+        return identity  # the uppermost one's, which is the first
+
+    def _count_folder(self) -> None:
+        self._folders += 1
+        if self._folders > MAX_FOLDERS:
+            raise GitFailed(f"a patch has files in {MAX_FOLDERS} folders at most")

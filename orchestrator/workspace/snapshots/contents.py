@@ -1,0 +1,274 @@
+"""What a snapshot has of each file: the files of a scanned tree are read here, and nowhere else.
+
+A credential in a file keeps it at home, and of a repository's own data some files are written anew
+(`repositories/git_data.py`). The files of the work tree are read first, since the repositories'
+indexes depend on which of them stay at home.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.git_data import (
+    carried_content,
+    carried_link,
+    is_rewritten,
+    object_id,
+)
+from fanout.orchestrator.workspace.repositories.repository import index_without
+from fanout.orchestrator.workspace.rooted import (
+    PERMISSION_BITS,
+    READ_FLAGS,
+    PathRefused,
+    open_below,
+)
+from fanout.orchestrator.workspace.secret_files import secret_content
+from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, printable, unreadable
+
+_HELD_BYTES = 8 * 1024**2
+"""A file up to this size is read at once; a larger one is copied to a temporary file first, because
+it may be growing. Credentials are looked for in so many bytes of a file."""
+
+_COPY_BYTES = 1024**2
+"""Copied at once: large enough to be quick, small beside a process."""
+
+_CLOCK_TICK_SECONDS = 0.02
+"""How coarse the file times of a local disk are: two ticks of a 100 Hz kernel."""
+
+
+class TooLarge(Exception):
+    """The files have more bytes than the limit."""
+
+
+@dataclass
+class Omitted:
+    """What of a scanned tree is not in its snapshot."""
+
+    unreadable: list[SkippedFile] = field(default_factory=list)
+    left_at_home: list[SkippedFile] = field(default_factory=list)
+    """Files that contain a credential."""
+
+
+@dataclass
+class Progress:
+    """How far the reading of a tree is; other threads look at it."""
+
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+class Member(NamedTuple):
+    """One file, directory or symlink of a snapshot."""
+
+    path: str
+    kind: FileKind
+    mode: int
+    size: int
+    """Of the content; 0 for a directory."""
+    content: IO[bytes]
+    """A symlink's is its target."""
+
+
+@dataclass
+class Contents:
+    """The contents of a scanned tree.
+
+    Args:
+        root: The folder.
+        tree: What `scan` returned for it.
+        room: The maximum sum of the sizes of the files that are read.
+        take: Called with each member.
+        known: Path -> the entry when its file was read before: as long as it is the same, it is not
+            read again.
+        progress: Is kept up to date.
+    """
+
+    root: Path
+    tree: Tree
+    room: int
+    take: Callable[[Member], None]
+    known: Mapping[str, Entry] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    omitted: Omitted = field(default_factory=Omitted)
+    unread: list[str] = field(default_factory=list)
+    """The files that were not read because they are known."""
+    indexes: dict[str, bytes] = field(default_factory=dict)
+    """Path -> content: indexes of repositories of which files stay at home."""
+    _forgotten: defaultdict[str, frozenset[str]] = field(
+        default_factory=lambda: defaultdict(frozenset)
+    )
+    """A repository's data -> the ids of its objects that stay at home."""
+
+    def __post_init__(self) -> None:
+        self._folder = _OpenFolder(self.root)
+
+    def read(self) -> None:
+        """Read all files; what cannot or must not be in the snapshot is in `omitted` afterwards.
+
+        Raises:
+            TooLarge: The files have grown over `room`.
+        """
+        self.progress.done_bytes, self.progress.total_bytes = 0, self.tree.size_bytes
+        _let_the_clock_tick(self.tree)
+        with self._folder:
+            for entry in self.tree.entries:
+                if entry.git_dir is None:
+                    self._add(entry)
+            self._prepare_indexes()
+            for entry in self.tree.entries:
+                if entry.git_dir is not None:
+                    self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        """Take one entry, or note why it is omitted."""
+        try:
+            if entry.git_dir and object_id(entry.path_in_data) in self._forgotten[entry.git_dir]:
+                return
+            if self.known.get(entry.path) == entry and entry.path not in self.indexes:
+                self.unread.append(entry.path)
+            elif stat.S_ISDIR(entry.mode):
+                self._take(entry, "directory", io.BytesIO(), 0)
+            elif stat.S_ISLNK(entry.mode):
+                self._add_link(entry)
+            else:
+                self._add_file(entry)
+        except (OSError, PathRefused) as error:
+            self.omitted.unreadable.append(unreadable(entry.path, error))
+        finally:
+            self.progress.done_bytes += entry.size
+
+    def _prepare_indexes(self) -> None:
+        """Find out what the repositories of files that stay at home say about them."""
+        at_home = [file.path for file in (*self.tree.left_at_home, *self.omitted.left_at_home)]
+        for git_dir in sorted({entry.git_dir for entry in self.tree.entries if entry.git_dir}):
+            above, _, name = git_dir.rpartition("/")
+            prefix = f"{above}/" if above else ""
+            paths = [path.removeprefix(prefix) for path in at_home if path.startswith(prefix)]
+            if name != ".git" or not paths:
+                continue
+            try:
+                pruned = index_without(self.root / above, self.root / git_dir, paths)
+            except Unreadable as error:
+                self.omitted.unreadable.append(unreadable(f"{git_dir}/index", error))
+                pruned = (b"", frozenset())
+            if pruned is not None:
+                self.indexes[f"{git_dir}/index"], self._forgotten[git_dir] = pruned
+
+    def _add_link(self, entry: Entry) -> None:
+        if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
+            return  # the repository's data is elsewhere, and stays there
+        target = os.fsencode(self._folder.link(entry.path))
+        self._take(entry, "symlink", io.BytesIO(target), len(target))
+
+    def _add_file(self, entry: Entry) -> None:
+        with self._folder.file(entry.path) as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "It is no longer a file")
+            expected = min(status.st_size, _HELD_BYTES)
+            head = stream.read(expected + 1)
+            is_whole = len(head) <= expected
+            content = self._carried(entry, head, is_whole=is_whole)
+            if content is None:
+                return
+            if is_whole or content is not head:
+                self._take(entry, "file", io.BytesIO(content), len(content))
+                return
+            with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
+                size = copy.write(content)
+                while size <= self.room and (chunk := stream.read(_COPY_BYTES)):
+                    size += copy.write(chunk)
+                copy.seek(0)
+                self._take(entry, "file", copy, size)
+
+    def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
+        """Return what the snapshot has of a file's head: itself if it has the whole file.
+
+        Any other content stands for the whole file; None: the file stays at home.
+
+        Raises:
+            OSError: The file must be changed for the snapshot, and is too large for that.
+        """
+        if entry.path in self.indexes:
+            return self.indexes[entry.path] or None
+        if is_rewritten(entry.path, entry.git_dir) and not is_whole:
+            raise OSError(errno.EFBIG, "It may contain credentials and is too large to remove them")
+        if entry.git_dir is not None:
+            return carried_content(entry.path_in_data, head)
+        if entry.path in self.tree.included:
+            return head
+        if (content := carried_link(entry.path, head)) is not head:
+            return content
+        reason = secret_content(head)
+        if reason is not None:
+            file = SkippedFile(path=printable(entry.path), reason=reason)
+            self.omitted.left_at_home.append(file)
+        return head if reason is None else None
+
+    def _take(self, entry: Entry, kind: FileKind, content: IO[bytes], size: int) -> None:
+        if kind == "file":
+            if size > self.room:
+                raise TooLarge
+            self.room -= size
+        self.take(Member(entry.path, kind, entry.mode & PERMISSION_BITS, size, content))
+
+
+def _let_the_clock_tick(tree: Tree) -> None:
+    """Wait until a change of any file would change its times.
+
+    A file that changed within the tick of its last time, after it was read, would look unchanged.
+    """
+    newest = max((entry.stamp[2] for entry in tree.entries), default=0) / 1e9
+    age = time.time() - newest
+    if age < _CLOCK_TICK_SECONDS:
+        time.sleep(min(_CLOCK_TICK_SECONDS - age, _CLOCK_TICK_SECONDS))
+
+
+class _OpenFolder:
+    """The folder of the last file that was opened: the next one is mostly in it too."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._path: str | None = None
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def file(self, path: str) -> IO[bytes]:
+        """Open a file, through no symlink."""
+        folder, _, name = path.rpartition("/")
+        descriptor = os.open(name, READ_FLAGS, dir_fd=self._opened(folder))
+        return os.fdopen(descriptor, "rb", buffering=0)
+
+    def link(self, path: str) -> str:
+        """Return the target of a symlink."""
+        folder, _, name = path.rpartition("/")
+        return os.readlink(name, dir_fd=self._opened(folder))
+
+    def _opened(self, path: str) -> int:
+        if path != self._path:
+            self._close()
+            self._descriptor = open_below(self._root, path, os.O_DIRECTORY)
+            self._path = path
+        return self._descriptor
+
+    def _close(self) -> None:
+        if self._path is not None:
+            os.close(self._descriptor)
+            self._path = None

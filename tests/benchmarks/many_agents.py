@@ -1,0 +1,90 @@
+"""How soon a thousand agents of one worker work, what they weigh, and how late its loop is."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
+
+import psutil
+
+from fanout.orchestrator.client import JobClient
+from tests.benchmarks.measure import Benchmark, Samples, Section
+from tests.benchmarks.waiting_agents import all_at_work, submit_waiting, waiting_script
+from tests.services import installation
+
+AGENTS = 1000
+ALL_AT_WORK_SECONDS = 60.0
+WORK_SECONDS = 3.0
+REGISTERED_SECONDS = 2.5
+"""After which a worker's registration has the delays of a phase that is over."""
+ENDED_SECONDS = 30.0
+MIB = 1024**2
+
+SECONDS = Benchmark(
+    name="agents-1000",
+    title=f"{AGENTS:,} agents of one worker, from submit until all are at work",
+    unit="s",
+    target=15,
+)
+MEMORY = Benchmark(
+    name="agents-1000-memory",
+    title=f"RSS of this worker, {AGENTS:,} agents at work",
+    unit="MiB",
+    floor="the same worker, idle",
+    target=400,
+)
+DELAYS = {
+    phase: Benchmark(
+        name=f"agents-1000-{phase}",
+        title=f"longest delay of its loop while they {what}, at most",
+        unit="ms",
+        target=50,
+    )
+    for phase, what in (("starting", "start"), ("working", "work"), ("cancelled", "are cancelled"))
+}
+
+
+async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
+    """Start, let work and cancel as many agents as one worker may have."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as name,
+        installation(Path(name), script=waiting_script(Path(name))) as place,
+    ):
+        worker = place.start_worker(concurrency=AGENTS, forked=False)
+        assert worker.process is not None
+        process = psutil.Process(worker.process.pid)
+        async with place.client() as client:
+            await place.ready(client)
+            idle, before = process.memory_info().rss / MIB, await _delays(client)
+            began = time.monotonic()
+            ids = await submit_waiting(client, AGENTS)
+            await all_at_work(place, ids, ALL_AT_WORK_SECONDS)
+            yield SECONDS, Samples([time.monotonic() - began])
+            yield MEMORY, Samples([process.memory_info().rss / MIB], [idle])
+            started = await _delays(client)
+            yield DELAYS["starting"], Samples([_longest_ms(before, started)])
+            await asyncio.sleep(WORK_SECONDS)
+            worked = await _delays(client)
+            yield DELAYS["working"], Samples([_longest_ms(started, worked)])
+            await asyncio.gather(*(client.cancel(job) for job in ids))
+            await asyncio.gather(*(client.wait(job, ENDED_SECONDS) for job in ids))
+            yield DELAYS["cancelled"], Samples([_longest_ms(worked, await _delays(client))])
+
+
+async def _delays(client: JobClient) -> Mapping[str, float]:
+    """Return the worker's histogram, with everything until now."""
+    await asyncio.sleep(REGISTERED_SECONDS)
+    (worker,) = await client.workers()
+    return {bound: count for bound, count in worker.loop_delays.items() if bound != "sum"}
+
+
+def _longest_ms(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Return the bound below which all delays between two histograms were, in milliseconds."""
+    added = {bound: after[bound] - before[bound] for bound in after}
+    return 1000 * min(float(bound) for bound in added if added[bound] == added["+Inf"])
+
+
+SECTION = Section(benchmarks=(SECONDS, MEMORY, *DELAYS.values()), run=run)

@@ -1,0 +1,151 @@
+"""Warm sandboxes: how soon a job has one, and how many whole jobs a second there are with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+import docker
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.sandbox.docker.naming import INSTALLATION, WARM
+from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE
+from fanout.workers.sandbox.protocol import SandboxSpec
+from tests.benchmarks.engine import LIMITS, Bench, bench
+from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds
+from tests.benchmarks.plain_container import sdk
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, installation
+
+OPENINGS = 10
+JOBS = 16
+WAIT_SECONDS = 60.0
+
+OPENING = Benchmark(
+    name="sandbox-warm",
+    title="a warm sandbox is adopted by a job",
+    unit="ms",
+    floor="ours, started cold",
+    target=12,
+)
+WARM_JOBS = Benchmark(
+    name="jobs-warm",
+    title=f"{JOBS} whole jobs with a command each, sandboxes warm",
+    unit="a second",
+    target_least=20,
+)
+COLD_JOBS = Benchmark(
+    name="jobs-cold",
+    title=f"{JOBS} whole jobs with a command each, none warm",
+    unit="a second",
+    target_least=8,
+)
+
+
+async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
+    """Openings in one provider; jobs in a worker of their own each time."""
+    if OPENING.name in wanted:
+        async with bench() as place:
+            yield OPENING, await interleaved(OPENINGS, lambda: _warm(place), lambda: _cold(place))
+    for benchmark, warm in ((WARM_JOBS, JOBS), (COLD_JOBS, 0)):
+        if benchmark.name in wanted:
+            yield benchmark, Samples([await _jobs_a_second(warm)])
+
+
+async def _warm(place: Bench) -> float:
+    spec = _spec()
+    with place.provider.expect(spec):
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not place.provider.warm_sandboxes:  # noqa: ASYNC110 - nothing else waits for it
+                await asyncio.sleep(0.02)
+        return await _opened(place, spec)
+
+
+async def _cold(place: Bench) -> float:
+    return await _opened(place, _spec())
+
+
+async def _opened(place: Bench, spec: SandboxSpec) -> float:
+    async with contextlib.AsyncExitStack() as stack:
+        took = await milliseconds(stack.enter_async_context(place.provider.open(spec)))
+    await place.provider.discard(spec.job_id)
+    return took
+
+
+def _spec() -> SandboxSpec:
+    return SandboxSpec(job_id=new_job_id(), attempt=1, image=DEFAULT_IMAGE, limits=LIMITS)
+
+
+async def _jobs_a_second(warm: int) -> float:
+    """Submit jobs to a worker that takes none for the moment; count from the first one's start."""
+    environment = {"FANOUT_SANDBOX__PROVIDER": "docker", "FANOUT_SANDBOX__WARM": str(warm)}
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        script = write_script(Path(name), conversation(".*", shell("true"), DONE))
+        with installation(Path(name), script=script, **environment) as place:
+            place.start_worker(concurrency=JOBS, forked=False)
+            async with place.client() as client:
+                await place.ready(client)
+                await _rate(place, client, 1, 0)  # a warm-up: the steward, and what is imported
+                return await _rate(place, client, JOBS, warm)
+
+
+async def _rate(place: Installation, client: JobClient, number: int, warm: int) -> float:
+    await _control(place, "cancel_consumer")
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not all(worker.draining for worker in await client.workers()):  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.1)
+    specs = [JobSpec(description="Run a command.") for _ in range(number)]
+    jobs = await client.submit_many([(spec, None) for spec in specs])
+    await _until_warm(place, warm)
+    await _control(place, "add_consumer")
+    results = [await client.wait(job, WAIT_SECONDS) for job in jobs]
+    assert all(result.success for result in results), results
+    times = [time for job in jobs for time in await _states(client, job)]
+    return number / (max(times) - min(times))
+
+
+async def _states(client: JobClient, job: str) -> list[float]:
+    """The times at which a job ran and ended."""
+    return [
+        event.at
+        async for event in client.events(job, follow=False)
+        if event.type is EventType.JOB_STATE and event.data["state"] in {"running", "succeeded"}
+    ]
+
+
+async def _control(place: Installation, command: str) -> None:
+    """Have the worker take jobs, or none."""
+    process = place.workers[0].process
+    assert process is not None
+    node = f"fanout-{process.pid}@{socket.gethostname()}"
+    celery = [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "control"]
+    await asyncio.to_thread(
+        subprocess.run,
+        [*celery, "--timeout", "30", "--destination", node, command, place.settings.worker.queue],
+        env=place.environment,
+        check=True,
+        capture_output=True,
+    )
+
+
+async def _until_warm(place: Installation, number: int) -> None:
+    with sdk() as api:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await asyncio.to_thread(_warm_containers, api, place.identity) < number:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.1)
+
+
+def _warm_containers(api: docker.APIClient, identity: str) -> int:
+    filters = {"label": [f"{INSTALLATION}={identity}", WARM], "status": ["running"]}
+    return len(api.containers(filters=filters))
+
+
+SECTION = Section(benchmarks=(OPENING, WARM_JOBS, COLD_JOBS), run=run)

@@ -1,0 +1,106 @@
+"""One command that starts several worker processes, which share its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from tests.builders import make_spec
+from tests.integration.worker.test_pool import until_running
+from tests.services import Installation, WorkerProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def pid_of(worker: WorkerInfo) -> int:
+    return int(worker.name.rpartition("-")[2])
+
+
+def lives(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+async def until(client: JobClient, condition: Callable[[set[int]], bool]) -> set[int]:
+    """Wait until the ids of the registered processes are as wanted, and return them."""
+    async with asyncio.timeout(60):
+        while not condition(pids := {pid_of(one) for one in await client.workers()}):  # noqa: ASYNC110 - the worker tells it by itself only
+            await asyncio.sleep(0.1)
+    return pids
+
+
+async def ended(pids: set[int]) -> None:
+    async with asyncio.timeout(30):
+        while any(map(lives, pids)):  # noqa: ASYNC110 - they are nobody's children here
+            await asyncio.sleep(0.05)
+
+
+def started(place: Installation) -> WorkerProcess:
+    return place.start_worker(concurrency=5, options=("--processes", "2"))
+
+
+async def test_the_processes_share_the_jobs_and_end_together(place: Installation) -> None:
+    worker = started(place)
+    async with place.client() as client:
+        pids = await until(client, lambda found: len(found) == 2)
+        assert sorted(one.concurrency for one in await client.workers()) == [2, 3]
+
+        ids = await client.submit_many([(make_spec("endless"), None) for _ in range(5)])
+        await until_running(client, ids)
+        assert sorted(one.running for one in await client.workers()) <= [2, 3]
+
+        assert worker.process is not None
+        assert worker.process.pid not in pids
+        worker.send(signal.SIGTERM)
+        assert worker.process.poll() == 0
+        assert not any(map(lives, pids))
+        assert await client.workers() == []
+
+
+async def test_a_killed_process_is_started_again_and_its_job_goes_on(place: Installation) -> None:
+    started(place)
+    async with place.client() as client:
+        before = await until(client, lambda found: len(found) == 2)
+        job_id = await client.submit(make_spec("turns"))
+        await until_running(client, [job_id])
+        killed = int(((await client.get(job_id)).worker or "").rpartition("-")[2])
+        os.kill(killed, signal.SIGKILL)
+
+        after = await until(client, lambda found: len(found - {killed}) == 2)
+        assert before - {killed} <= after
+        assert (await client.wait(job_id, 60)).success
+
+
+async def test_when_the_first_process_is_killed_the_others_hand_their_jobs_over(
+    place: Installation,
+) -> None:
+    worker = started(place)
+    async with place.client() as client:
+        pids = await until(client, lambda found: len(found) == 2)
+        job_id = await client.submit(make_spec("turns"))
+        await until_running(client, [job_id])
+
+        worker.kill()
+        await ended(pids)
+        place.start_worker()
+        assert (await client.wait(job_id, 60)).success
+        assert (await client.get(job_id)).attempt == 1
+
+
+async def test_a_setting_that_no_process_can_start_with_ends_all_with_its_exit_code(
+    place: Installation,
+) -> None:
+    worker = place.start_worker(
+        concurrency=5, options=("--processes", "2"), FANOUT_AGENTS_DIR="/nowhere/agents"
+    )
+    assert worker.process is not None
+    assert await asyncio.to_thread(worker.process.wait, 60) == 2

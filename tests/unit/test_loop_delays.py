@@ -1,0 +1,84 @@
+"""A worker says how late its loop runs what is due, and collects garbage when few jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from typing import cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.client.job_counts import Counts, JobCounts
+from fanout.orchestrator.jobs.worker_info import worker_of
+from fanout.orchestrator.server.metrics import Metrics
+from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
+from fanout.workers.upkeep.loop_delays import LoopDelays
+from tests.builders import make_worker
+
+
+async def test_a_step_that_holds_the_loop_is_a_delay() -> None:
+    delays = LoopDelays(is_busy=lambda: True)
+    measuring = asyncio.create_task(delays.run())
+    await asyncio.sleep(0)
+
+    held_until = time.monotonic() + 0.2
+    while time.monotonic() < held_until:
+        pass
+    while not delays.histogram()["+Inf"]:  # noqa: ASYNC110 - nothing announces a delay
+        await asyncio.sleep(0)
+    await cancel_and_wait(measuring)
+
+    found = delays.histogram()
+    assert found["0.15"] < found["+Inf"]
+    assert found["sum"] > 0.15
+
+
+async def test_operators_read_the_delays_that_a_worker_registers() -> None:
+    delays = LoopDelays(is_busy=lambda: True)
+    for seconds in (0.004, 0.04, 0.04, 7.0):
+        delays.add(seconds)
+    registered = make_worker("w1", loop_delays=delays.histogram()).fields()
+    read = worker_of("w1", {name: str(value) for name, value in registered.items()})
+
+    class Read:
+        async def now(self) -> Counts:
+            return Counts(loop_delays={read.name: read.loop_delays})
+
+    text = (await Metrics(cast(JobCounts, Read())).text()).decode()
+    found = {
+        (sample.labels["worker"], sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("fanout_worker_loop_delay_seconds_b")
+    }
+    assert (found["w1", "0.005"], found["w1", "0.05"], found["w1", "+Inf"]) == (1, 3, 4)
+    assert "fanout_worker_loop_delay_seconds_sum" in text
+
+
+def test_a_worker_of_a_release_that_measured_no_delays_is_read() -> None:
+    registered = make_worker("w1").fields()
+    del registered["loop_delays"]
+    read = worker_of("w1", {name: str(value) for name, value in registered.items()})
+    assert read.loop_delays == {}
+
+
+@pytest.mark.parametrize(
+    ("running", "additions", "is_due"),
+    [
+        (QUIET_JOBS, 0, False),
+        (QUIET_JOBS, 1, True),
+        (QUIET_JOBS + 1, MAX_COLLECTIONS - 1, False),
+        (QUIET_JOBS + 1, MAX_COLLECTIONS, True),
+    ],
+)
+def test_the_oldest_garbage_is_collected_when_few_jobs_run_or_much_was_added(
+    monkeypatch: pytest.MonkeyPatch, running: int, additions: int, is_due: bool
+) -> None:
+    collected: list[None] = []
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, additions))
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(None))
+    Garbage(running=lambda: running).collect_if_due()
+    assert bool(collected) == is_due

@@ -1,0 +1,353 @@
+"""What jobs start from: an earlier snapshot, and a layer of what was changed in it since."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.live import snapshot_progress
+from fanout.orchestrator.jobs.spec import StartFiles
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.rooted import READ_FLAGS
+from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.inside import archives
+from fanout.workers.sandbox.inside import layers as inside
+from fanout.workers.sandbox.layers import Element, chain_of, element_archive
+from fanout.workers.sandbox.local.files import unpack_element
+from tests.bundles import tree_of
+from tests.unit.test_layers import PATHS, STATES, State, keep_owner, seen, write_tree
+
+KEY = "ghp_" + "a1" * 18
+
+
+class Place:
+    """A folder, a blob store, and the state folder of one user."""
+
+    def __init__(self, home: Path) -> None:
+        self.root, self.home = home / "root", home
+        self.indexes = home / "indexes"
+        self.blobs = BlobStore(str(home / "blobs"))
+        self._merged: Path | None = None
+        self._stacked: list[Path] = []
+
+    async def start(self) -> StartFiles:
+        """As a process does that has just been started."""
+        workspace = Workspace(self.root, indexes=SnapshotIndexes(self.indexes))
+        return await workspace.start_files(self.blobs)
+
+    async def unpacked(self, start: StartFiles) -> dict[str, tuple[str, int, bytes]]:
+        """What a job finds, which is the same merged and stacked."""
+        self._merged, self._stacked = None, []
+        for element in chain_of(start.snapshot, start.layers):
+            async with element_archive(element, self.blobs.fetch) as archive:
+                await asyncio.to_thread(self._unpack, element, archive)
+        return await asyncio.to_thread(self._found)
+
+    def _unpack(self, element: Element, archive: Path) -> None:
+        below, self._merged = self._merged, Path(tempfile.mkdtemp(dir=self.home)) / "tree"
+        unpack_element(element, archive, self._merged, below)
+        tree = Path(tempfile.mkdtemp(dir=self.home))
+        removed: list[str] = []
+        archives.unpack(archive, tree, keep_owner, removed if self._stacked else None)
+        if self._stacked:
+            inside.stack(tree, removed, self._stacked, keep_owner)
+        self._stacked.insert(0, tree)
+
+    def _found(self) -> dict[str, tuple[str, int, bytes]]:
+        assert self._merged is not None
+        found = tree_of(self._merged)
+        assert seen(self._stacked) == found
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "root").mkdir()
+    return Place(tmp_path)
+
+
+def git(root: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STATES, STATES, st.frozensets(st.sampled_from([*PATHS, "kept"]), max_size=3))
+@example({"a/b": "one"}, {}, frozenset())
+@example({"a/b": "one"}, {"a": "folder"}, frozenset())
+@example({"a/b": "one"}, {"a": "link"}, frozenset())
+@example({"a": "one"}, {"a": "+x"}, frozenset())
+def test_a_job_finds_the_folder_as_it_is_now(
+    before: State, after: State, untouched: frozenset[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Place(Path(name))
+        write_tree(place.root, {**before, "kept": "one"})
+        first, then = asyncio.run(place.start()), tree_of(place.root)
+        _become(place.root, {**after, "kept": "one"}, untouched)
+        second, now = asyncio.run(place.start()), tree_of(place.root)
+        assert asyncio.run(place.unpacked(first)) == then
+        assert asyncio.run(place.unpacked(second)) == now
+        assert (first == second) == (then == now)
+
+
+def _become(root: Path, state: State, untouched: frozenset[str]) -> None:
+    """Write a state over another one, without a touch to some files that are the same in both."""
+    wanted = root.with_name("wanted")
+    write_tree(wanted, state)
+    there, then = tree_of(root), tree_of(wanted)
+    same = {path for path in untouched if there.get(path) == then.get(path) != None}  # noqa: E711
+    for path in sorted(there, reverse=True):
+        if path not in then or there[path][0] != then[path][0]:
+            gone = root / path
+            gone.rmdir() if there[path][0] == "directory" else gone.unlink()
+    for path in sorted(then.keys() - same):
+        (root / path).parent.mkdir(exist_ok=True)
+        subprocess.run(
+            ["cp", "-aT", "--remove-destination", wanted / path, root / path], check=True
+        )
+    assert tree_of(root) == then
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are opened for a snapshot from here on."""
+    names: list[str] = []
+    real = os.open
+
+    def noted(path: str, flags: int, *args: int, **more: int) -> int:
+        if flags == READ_FLAGS:
+            names.append(path)
+        return real(path, flags, *args, **more)
+
+    monkeypatch.setattr(os, "open", noted)
+    return names
+
+
+async def test_a_later_process_reads_only_what_has_changed(place: Place, opened: list[str]) -> None:
+    for name in "abc":
+        (place.root / name).write_text(name)
+    first = await place.start()
+    assert opened == ["a", "b", "c"]
+    assert await place.start() == first
+    assert opened == ["a", "b", "c"]
+
+    (place.root / "b").write_text("other")
+    second = await place.start()
+
+    assert opened == ["a", "b", "c", "b"]
+    assert second.snapshot == first.snapshot
+    assert len(second.layers) == 1
+    assert await place.unpacked(second) == await asyncio.to_thread(tree_of, place.root)
+
+
+async def test_a_touched_file_and_one_that_is_as_before_again_make_no_layer(place: Place) -> None:
+    (place.root / "a").write_text("1")
+    first = await place.start()
+
+    (place.root / "a").touch()
+    assert await place.start() == first
+    (place.root / "a").write_text("2")
+    assert await place.start() != first
+    (place.root / "a").write_text("1")
+    assert await place.start() == first
+
+
+async def test_a_file_that_gets_a_credential_is_taken_away(place: Place) -> None:
+    (place.root / "a").write_text("1")
+    (place.root / "b").write_text("1")
+    await place.start()
+
+    (place.root / "b").write_text(KEY)
+    start = await place.start()
+
+    assert (await place.unpacked(start)).keys() == {"a"}
+    for blob in start.blobs():
+        assert KEY.encode() not in await place.blobs.get(blob)
+    workspace = Workspace(place.root, indexes=SnapshotIndexes(place.indexes))
+    await workspace.start_files(place.blobs)
+    assert [file.path for file in workspace.left_at_home] == ["b"]
+
+
+async def test_what_stays_at_home_is_named_by_a_later_process_too(place: Place) -> None:
+    (place.root / "a").write_text(KEY)
+    (place.root / ".env").write_text("1")
+    await place.start()
+
+    workspace = Workspace(place.root, indexes=SnapshotIndexes(place.indexes))
+    await workspace.start_files(place.blobs)
+
+    assert [file.path for file in workspace.left_at_home] == [".env", "a"]
+
+
+async def test_a_repository_is_the_same_after_a_commit(place: Place) -> None:
+    git(place.root, "init", "-q")
+    (place.root / ".gitignore").write_text("out\n")
+    (place.root / "a").write_text("1")
+    git(place.root, "add", "-A")
+    git(place.root, "commit", "-qm", "one")
+    first = await place.start()
+
+    (place.root / "a").write_text("2")
+    (place.root / "out").write_text("3")
+    git(place.root, "commit", "-qam", "two")
+    start = await place.start()
+
+    assert start.layers
+    assert start.snapshot == first.snapshot
+    whole = await Workspace(place.root).snapshot(place.blobs)
+    assert await place.unpacked(start) == await place.unpacked(StartFiles(whole))
+
+
+async def test_a_secret_that_is_added_to_git_later_is_in_no_index(place: Place) -> None:
+    git(place.root, "init", "-q")
+    (place.root / "a").write_text("1")
+    git(place.root, "add", "-A")
+    await place.start()
+
+    (place.root / "b").write_text(KEY)
+    git(place.root, "add", "-A")
+    start = await place.start()
+
+    whole = await Workspace(place.root).snapshot(place.blobs)
+    assert await place.unpacked(start) == await place.unpacked(StartFiles(whole))
+    (place.root / "b").write_text("1")
+    git(place.root, "add", "-A")
+    whole = await Workspace(place.root).snapshot(place.blobs)
+    assert await place.unpacked(await place.start()) == await place.unpacked(StartFiles(whole))
+
+
+async def test_much_that_has_changed_is_a_whole_snapshot_again(place: Place) -> None:
+    (place.root / "a").write_bytes(b"1")
+    first = await place.start()
+
+    (place.root / "b").write_bytes(bytes(2 * 1024**2))
+    second = await place.start()
+
+    assert second.layers == ()
+    assert second.snapshot != first.snapshot
+    assert await place.start() == second
+
+
+async def test_a_name_that_a_layer_cannot_have_is_in_a_whole_snapshot(place: Place) -> None:
+    (place.root / "a").write_bytes(b"1")
+    await place.start()
+
+    (place.root / os.fsdecode(b"caf\xe9")).write_bytes(b"1")
+    start = await place.start()
+
+    assert start.layers == ()
+    assert await place.unpacked(start) == await asyncio.to_thread(tree_of, place.root)
+
+
+async def test_a_deleted_snapshot_is_stored_again(place: Place) -> None:
+    (place.root / "a").write_bytes(b"1")
+    first = await place.start()
+    assert first.snapshot is not None
+    await place.blobs.delete(first.snapshot)
+
+    assert await place.start() == first
+    assert await place.blobs.exists(first.snapshot)
+
+
+def _cut(index: Path) -> None:
+    index.write_bytes(index.read_bytes()[:-200])
+
+
+def _alter(index: Path) -> None:
+    index.write_bytes(index.read_bytes().replace(b'"a"', b'"z"'))
+
+
+def _empty(index: Path) -> None:
+    index.write_bytes(b"")
+
+
+def _lead_elsewhere(index: Path) -> None:
+    other = index.with_name("elsewhere")
+    index.rename(other)
+    index.symlink_to(other)
+
+
+@pytest.mark.parametrize("damage", [_cut, _alter, _empty, _lead_elsewhere])
+async def test_a_damaged_index_does_not_count(
+    place: Place, opened: list[str], damage: Callable[[Path], None]
+) -> None:
+    (place.root / "a").write_bytes(b"1")
+    first = await place.start()
+    (index,) = place.indexes.iterdir()
+
+    damage(index)
+
+    assert await place.start() == first
+    assert opened.count("a") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_another_users_index_does_not_count(place: Place, opened: list[str]) -> None:
+    (place.root / "a").write_bytes(b"1")
+    first = await place.start()
+    (index,) = place.indexes.iterdir()
+
+    os.chown(index, 1234, 1234)
+
+    assert await place.start() == first
+    assert opened.count("a") == 2
+
+
+async def test_a_folder_on_a_disk_with_whole_seconds_is_read_again(
+    place: Place, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.root / "a").write_bytes(b"1")
+    monkeypatch.setattr("fanout.orchestrator.workspace.snapshots.base._SECOND", 1)
+    first = await place.start()
+
+    assert await place.start() == first
+    assert opened.count("a") == 2
+
+
+async def test_an_index_is_for_nobody_else(place: Place) -> None:
+    (place.root / "a").write_bytes(b"1")
+    await place.start()
+
+    (index,) = place.indexes.iterdir()
+    assert index.stat().st_mode & 0o077 == 0
+    assert place.indexes.stat().st_mode & 0o077 == 0
+
+
+async def test_a_person_sees_how_far_a_long_snapshot_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = Workspace(place.root)
+    workspace.progress.done_bytes, workspace.progress.total_bytes = 500_000, 1_000_000
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(output, "stderr_is_terminal", lambda: True)
+    monkeypatch.setattr(snapshot_progress, "_SHOWN_AFTER_SECONDS", 0.0)
+    seen = ""
+
+    async with snapshot_progress.snapshot_progress(workspace):
+        while "0.5/1.0 MB" not in seen:
+            await asyncio.sleep(0.01)
+            seen += capsys.readouterr().err
+
+    assert "Reading the files" in seen
+
+
+async def test_a_snapshot_says_how_far_it_is(place: Place) -> None:
+    (place.root / "a").write_bytes(b"12345")
+    workspace = Workspace(place.root)
+    await workspace.snapshot(place.blobs)
+
+    assert (workspace.progress.done_bytes, workspace.progress.total_bytes) == (5, 5)

@@ -1,0 +1,1 @@
+"""How a sandbox comes to be open: started for a job, or ahead and adopted by one."""

@@ -1,0 +1,1 @@
+"""What the client of a steward consists of: its program, and what it answers."""

@@ -1,0 +1,336 @@
+"""Writes the changes of a job as a change bundle.
+
+Standard library only: see `steward`.
+
+The bundle has the format that `orchestrator.jobs.changes` describes. The contents of `.git` folders
+are left out; special, large and unreadable files, names that are not text and what exceeds the
+limits below are named in the bundle, but not carried. The lists of named paths end with how many
+more there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fanout.workers.sandbox.inside.archives import ARCHIVE_END, write_member
+from fanout.workers.sandbox.inside.collection.change_diffs import Change, diffs_of
+from fanout.workers.sandbox.inside.collection.change_git import PathDiff, PrivateGit
+from fanout.workers.sandbox.inside.collection.change_sides import MAX_DEPTH, Side
+from fanout.workers.sandbox.inside.collection.contents import Contents, Skip, Version
+from fanout.workers.sandbox.inside.collection.ignore_rules import may_ignore
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from fanout.workers.sandbox.inside.collection.change_sides import Root
+
+MAX_FILE_BYTES = 64 << 20
+"""The largest file that a bundle carries."""
+MAX_TOTAL_BYTES = 512 << 20
+"""The most that a bundle carries; what comes later, sorted by path, is only named."""
+MAX_CHANGES = 10_000
+"""The most changed paths that a bundle carries: a rename in all files of a large project. A worker
+needs 3 KB of memory for each."""
+MAX_LIST_BYTES = 6 << 20
+"""Of the list of changes: what `MAX_CHANGES` changes with paths of usual length need. A path may
+have 4,096 bytes and more."""
+MAX_NAMED = 1_000
+"""The most paths that a list of ignored or skipped paths names: more than anybody reads."""
+_MAX_NAMED_BYTES = 256 << 10
+"""Of such a list: its paths have 256 bytes on average, far more than usual ones."""
+_MAX_PATHS_BYTES = 64 << 20
+"""Of all paths that are compared, some 500,000; those that a scan finds later are only counted."""
+_ENTRY_BYTES = 400
+"""Of a change in the list, without its path, which it has twice if it was renamed."""
+
+_BY_PRODUCT = re.compile(
+    r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules"
+    r"|\.venv)(/|$)|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
+)
+"""Files that tools leave behind, and the resident when it is killed during a write."""
+
+_MAX_RULES_BYTES = 1 << 20
+"""Of one file with ignore rules: a longer one was not written by a person; the rest is not read."""
+_MAX_ALL_RULES_BYTES = 16 << 20
+"""Of all of them together, which are held in memory."""
+_TOO_MANY = f"a bundle carries {MAX_CHANGES} changes at most"
+
+
+class _Named:
+    """A list of paths, each with a reason if it needs one, that is bounded."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.reasons: list[str] = []
+        self.more = 0
+        self._left_bytes = _MAX_NAMED_BYTES
+
+    def add(self, path: str, reason: str = "") -> None:
+        """Name a path, or count it when the list is full."""
+        text = _text(path)
+        self._left_bytes -= len(json.dumps(text))
+        if len(self.paths) >= MAX_NAMED or self._left_bytes < 0:
+            self.more += 1
+            return
+        self.paths.append(text)
+        self.reasons.append(reason)
+
+    def named(self) -> list[str]:
+        """Return the paths, and how many more there are."""
+        return sorted(self.paths) + ([f"(and {self.more} more)"] if self.more else [])
+
+    def with_reasons(self) -> list[dict[str, str]]:
+        """Return the paths with their reasons, and how many more there are."""
+        pairs = sorted(zip(self.paths, self.reasons))  # noqa: B905 - Python 3.8 has no `strict`
+        entries = [{"path": path, "reason": reason} for path, reason in pairs]
+        if self.more:
+            most = f"the list has {MAX_NAMED} paths"
+            entries.append({"path": f"(and {self.more} more)", "reason": most})
+        return entries
+
+
+def write_bundle(
+    out: IO[bytes],
+    before: Root,
+    after: Root,
+    candidates: Iterable[str],
+    *,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    max_total_bytes: int = MAX_TOTAL_BYTES,
+) -> None:
+    """Write the change bundle of those candidates that did change.
+
+    Args:
+        out: written from its start to its end; needs only `write`.
+        before: the snapshot.
+        after: the result: a whole folder, or an overlay's upper layer.
+        candidates: from `scan_trees` or `scan_upper`; what is not in `after` counts as deleted.
+        max_file_bytes: larger files are only named.
+        max_total_bytes: of all contents together.
+
+    Raises:
+        GitFailed: git is missing or failed.
+    """
+    with (
+        _Scratch() as scratch,
+        closing(Side(before)) as old,
+        closing(Side(after)) as new,
+    ):
+        contents = Contents(scratch.folder, max_file_bytes, max_total_bytes)
+        ignored, skipped = _Named(), _Named()
+        paths = _paths(candidates, old, new, ignored, skipped)
+        excluded = _ignored(scratch.git, old, new, paths)
+        for path in sorted(excluded):
+            ignored.add(path)
+        kept_paths = (path for path in paths if path not in excluded)
+        changes = _changes(contents, old, new, kept_paths, skipped)
+        document = {
+            "version": 1,
+            "files": _file_entries(changes, diffs_of(changes, contents, scratch.git)),
+            "ignored": ignored.named(),
+            "skipped": skipped.with_reasons(),
+        }
+        versions = (version for _, *both in changes for version in both)
+        kept = {version.sha256: version for version in versions if version and version.sha256}
+        _write_archive(out, document, {name: contents.of(kept[name]) for name in sorted(kept)})
+
+
+class _Scratch:
+    """A folder for what does not fit in memory, and for git; made when it is needed."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._folder: Path | None = None
+        self._git: PrivateGit | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def folder(self) -> Path:
+        """Return the folder."""
+        if self._folder is None:
+            made = tempfile.TemporaryDirectory(prefix="fanout-changes-")
+            self._folder = Path(self._stack.enter_context(made))
+        return self._folder
+
+    def git(self) -> PrivateGit:
+        """Return a private repository in it."""
+        if self._git is None:
+            self._git = PrivateGit(self.folder() / "private")
+        return self._git
+
+
+def _paths(
+    candidates: Iterable[str], old: Side, new: Side, ignored: _Named, skipped: _Named
+) -> list[str]:
+    """Return the sorted paths to compare, without new by-products, and no more than fit."""
+    paths, size = set(), 0
+    for path in candidates:
+        if path in paths:
+            continue
+        if _BY_PRODUCT.search(path) and (query := _added(old, new, path)) is not None:
+            if query:
+                ignored.add(path)
+            continue
+        size += len(path)
+        if size > _MAX_PATHS_BYTES:
+            skipped.add(path, _TOO_MANY)
+        else:
+            paths.add(path)
+    return sorted(paths)
+
+
+def _ignored(git: Callable[[], PrivateGit], old: Side, new: Side, paths: list[str]) -> set[str]:
+    """Return the new paths that the snapshot's own rules exclude.
+
+    The rules are the snapshot's, since the job may edit its copy.
+    """
+    queries = {query: path for path in paths if (query := _added(old, new, path))}
+    folders = {""} | {
+        path[: at.start()] for path in queries.values() for at in re.finditer("/", path)
+    }
+    rules, left = {}, _MAX_ALL_RULES_BYTES
+    for folder in sorted(folders):
+        rule = _rules(old, f"{folder}/.gitignore".lstrip("/"))
+        if rule and len(rule) <= left:
+            rules[folder] = rule
+            left -= len(rule)
+    exclude = _rules(old, ".git/info/exclude")
+    if not may_ignore((*rules.values(), exclude), queries):
+        return set()
+    return {queries[query] for query in git().ignored(list(queries), rules, exclude)}
+
+
+def _added(old: Side, new: Side, path: str) -> str | None:
+    """Return a new path as git is asked about it; None when it is not new.
+
+    It ends with `/` for an empty folder, and is empty for one that has files.
+    """
+    status = new.status(path)
+    if status is None or old.status(path) is not None:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return path
+    return f"{path}/" if new.is_empty(path) else ""
+
+
+def _rules(side: Side, path: str) -> bytes:
+    """Return an ignore file's content; empty when there is none that git would read."""
+    try:
+        with os.fdopen(side.open_file(path), "rb", buffering=0) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            return file.read(_MAX_RULES_BYTES) or b"" if is_file else b""
+    except OSError:
+        return b""
+
+
+def _changes(
+    contents: Contents, old: Side, new: Side, paths: Iterable[str], skipped: _Named
+) -> list[Change]:
+    """Return the changes among the paths; name those that cannot be carried, with the reasons."""
+    changes: list[Change] = []
+    left = MAX_LIST_BYTES
+    for path in paths:
+        first, second = old.status(path), new.status(path)
+        try:
+            _check_depth(path, first, second)
+            if all(status and stat.S_ISDIR(status.st_mode) for status in (first, second)):
+                continue
+            _check_room(len(changes), left)
+            change = Change(
+                path, contents.version(old, path, first), contents.version(new, path, second)
+            )
+            if change.before != change.after:
+                _check_name(path)
+                changes.append(change)
+                left -= _ENTRY_BYTES + 2 * len(json.dumps(path))
+        except Skip as reason:
+            skipped.add(path, str(reason))
+    return changes
+
+
+def _check_room(changes: int, left_bytes: int) -> None:
+    if changes >= MAX_CHANGES or left_bytes < 0:
+        raise Skip(_TOO_MANY)
+
+
+def _check_depth(path: str, first: os.stat_result | None, second: os.stat_result | None) -> None:
+    """Refuse a folder that is too deep to be scanned: its files are not known."""
+    is_folder = any(status and stat.S_ISDIR(status.st_mode) for status in (first, second))
+    if is_folder and path.count("/") >= MAX_DEPTH:
+        raise Skip(f"deeper than {MAX_DEPTH} folders")
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Skip("its name is not UTF-8") from None
+    if any(part.lower() == ".git" for part in path.split("/")):
+        raise Skip("git refuses its name")
+
+
+def _text(path: str) -> str:
+    """Return a path as readable text; undecodable bytes are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _file_entries(changes: list[Change], diffs: dict[str, PathDiff]) -> list[dict[str, Any]]:
+    """Return the entries of `changes.json`; two that git detects as a rename become one."""
+    by_path = {change.path: change for change in changes}
+    # a renamed file's old place may be a folder now: that folder keeps an entry of its own
+    moved = {
+        d.from_path for d in diffs.values() if d.from_path and by_path[d.from_path].after is None
+    }
+    entries = []
+    for path, change in by_path.items():
+        if path in moved:
+            continue
+        diff = diffs.get(path, PathDiff(None, 0, 0, binary=False))
+        from_path = diff.from_path if diff.from_path in moved else None
+        before = by_path[from_path].before if from_path else change.before
+        entries.append(
+            {
+                "path": path,
+                "change": "renamed" if from_path else _kind(before, change.after),
+                "from_path": from_path,
+                "lines_added": diff.lines_added,
+                "lines_removed": diff.lines_removed,
+                "binary": diff.binary,
+                "size_bytes": change.after.size_bytes if change.after else 0,
+                "before": before._asdict() if before else None,
+                "after": change.after._asdict() if change.after else None,
+            }
+        )
+    return entries
+
+
+def _kind(before: Version | None, after: Version | None) -> str:
+    if before is None:
+        return "added"
+    if after is None:
+        return "deleted"
+    same_content = (before.kind, before.sha256) == (after.kind, after.sha256)
+    return "mode" if same_content else "modified"
+
+
+def _write_archive(
+    out: IO[bytes], document: dict[str, Any], objects: dict[str, bytes | Path]
+) -> None:
+    """Write the archive; equal changes result in equal bytes."""
+    text = json.dumps(document, sort_keys=True).encode()
+    write_member(out, "changes.json", text)
+    for name, content in objects.items():
+        write_member(out, f"objects/{name}", content)
+    out.write(ARCHIVE_END)

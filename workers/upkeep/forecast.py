@@ -1,0 +1,68 @@
+"""Tells the sandbox provider which queued jobs come next, so that it starts sandboxes ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.workers.agent.services import JobServices
+from fanout.workers.attempt.opening import sandbox_spec
+from fanout.workers.sandbox import SandboxProvider, SandboxSpec
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the queue: a job of one second is followed by one that was expected, and a
+look takes Redis less than a millisecond."""
+NEXT_JOBS = 16
+"""Looked at: more than start in a second."""
+
+
+class Forecast:
+    """Looks at the head of the queue.
+
+    Args:
+        services: The stores, the agents and the limits.
+        provider: Is told.
+        default_image: The image of an agent whose definition names none.
+    """
+
+    def __init__(
+        self, services: JobServices, provider: SandboxProvider, default_image: str
+    ) -> None:
+        self._services = services
+        self._provider = provider
+        self._default_image = default_image
+
+    async def run(self) -> None:
+        """Look at intervals until cancelled; failures are logged."""
+        while True:
+            try:
+                await self.look()
+            except JobFailure as error:
+                log.warning("queue not looked at", error=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Tell the provider what comes next.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        jobs = await self._services.ledger.upcoming(NEXT_JOBS)
+        self._provider.expect_next(self._sandboxes(jobs))
+
+    def _sandboxes(self, jobs: Iterable[JobSpec]) -> list[SandboxSpec]:
+        found = []
+        for job in jobs:
+            try:
+                definition = self._services.definitions[job.agent]
+                limits, secrets = self._services.limits_of(job), self._services.secrets
+                found.append(sandbox_spec(job, definition, limits, secrets, self._default_image))
+            except JobFailure:  # another worker's, or it fails when it runs
+                continue
+        return found
