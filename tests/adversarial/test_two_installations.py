@@ -159,7 +159,8 @@ async def test_a_worker_whose_redis_loses_its_data_stops_and_removes_nothing(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("linger"))
-        await until_it_runs(client, job_id)
+        sandbox = tmp_path / "state" / "sandboxes" / "jobs" / job_id
+        await until_it_exists(sandbox)
         before = place.identity
         await asyncio.to_thread(flush, place.redis.url)
     assert worker.process is not None
@@ -167,7 +168,7 @@ async def test_a_worker_whose_redis_loses_its_data_stops_and_removes_nothing(
 
     assert code == 3
     assert f"instead of {before}" in worker.tail()
-    assert (tmp_path / "state" / "sandboxes" / "jobs" / job_id).is_dir()
+    assert sandbox.is_dir()
 
 
 def flush(url: str) -> None:
@@ -177,6 +178,12 @@ def flush(url: str) -> None:
 
 async def until_it_runs(client: JobClient, job_id: str) -> None:
     while str((await client.get(job_id)).state) != "running":  # noqa: ASYNC110 - no event here
+        await asyncio.sleep(0.1)
+
+
+async def until_it_exists(sandbox: Path) -> None:
+    """A job runs before it has a sandbox: that opens with the first command."""
+    while not sandbox.is_dir():
         await asyncio.sleep(0.1)
 
 
