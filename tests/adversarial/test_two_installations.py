@@ -183,7 +183,7 @@ async def until_it_runs(client: JobClient, job_id: str) -> None:
 
 async def until_it_exists(sandbox: Path) -> None:
     """A job runs before it has a sandbox: that opens with the first command."""
-    while not sandbox.is_dir():
+    while not await asyncio.to_thread(sandbox.is_dir):  # noqa: ASYNC110 - no event here
         await asyncio.sleep(0.1)
 
 
