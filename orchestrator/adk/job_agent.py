@@ -33,7 +33,7 @@ from fanout.orchestrator.deep_agent import (
     confirmation_answers,
 )
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
-from fanout.orchestrator.jobs.failures import ApprovalRefused, JobFailure
+from fanout.orchestrator.jobs.failures import ApprovalRefused, InvalidJob, JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
@@ -162,13 +162,22 @@ class JobAgent(BaseAgent):
             spec = JobSpec.model_validate({**self._job, "description": text or "Go on."})
             return await self._client.submit(spec, workspace=self._workspace), BEGINNING
         job_id = known["job"]
+        has_ended = await self._has_ended(job_id)  # first: an answer may end it at once
         await self._answer(ctx, job_id)
-        if await self._client.result(job_id) is not None:
-            given = {**self._job, "description": text or "Go on.", "continues": job_id}
-            return await self._client.submit(JobSpec.model_validate(given)), BEGINNING
-        if text:
-            await self._client.send(job_id, text)
-        return job_id, known.get("after", BEGINNING)
+        if not has_ended and text:
+            try:
+                await self._client.send(job_id, text)
+            except InvalidJob:
+                has_ended = await self._has_ended(job_id)
+                if not has_ended:
+                    raise
+        if not has_ended:
+            return job_id, known.get("after", BEGINNING)
+        given = {**self._job, "description": text or "Go on.", "continues": job_id}
+        return await self._client.submit(JobSpec.model_validate(given)), BEGINNING
+
+    async def _has_ended(self, job_id: str) -> bool:
+        return await self._client.result(job_id) is not None
 
     async def _answer(self, ctx: InvocationContext, job_id: str) -> None:
         """Pass on a person's answers to the confirmations that ADK's front ends have asked for."""

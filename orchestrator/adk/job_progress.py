@@ -120,8 +120,8 @@ class JobProgress:
             waiting = await self._client.approvals()
         except LedgerUnavailable:
             return []
-        if any(one.job_id not in self._records for one in waiting):
-            await self._look()
+        if waiting:
+            await self._look()  # what is said of their jobs is not older than the question
         return [one for one in waiting if one.job_id in self._records]
 
 

@@ -56,6 +56,13 @@ def texts(events: list[Event]) -> list[str]:
     return [part.text for part in found if part.text]
 
 
+def confirmation(events: list[Event]) -> types.FunctionCall:
+    """Return the one request for a confirmation among the events."""
+    calls_made = (found for event in events for found in event.get_function_calls())
+    (asked,) = [found for found in calls_made if found.name == "adk_request_confirmation"]
+    return asked
+
+
 def agent(client: JobClient, folder: Path, *replies: dict[str, Any], **fields: Any) -> JobAgent:
     script = write_script(folder, conversation("", *replies))
     given = {"agent": "general-purpose", "model": f"scripted:{script}", **fields}
@@ -113,18 +120,33 @@ async def test_a_confirmation_answers_the_approval(
     chat = Chat(agent(client, tmp_path, WRITE, says("Answered."), **asks))
 
     events = await chat.say(text("write"))
-    (asked,) = [
-        found
-        for event in events
-        for found in event.get_function_calls()
-        if found.name == "adk_request_confirmation"
-    ]
+    asked = confirmation(events)
     assert "Answered." not in texts(events)
     response = types.FunctionResponse(id=asked.id, name=asked.name, response=answer)
     events = await chat.say(types.Part(function_response=response))
 
     assert texts(events)[-1] == "Answered."
     assert content(workspace / "asked.txt") == written
+
+
+async def test_an_answer_that_ends_the_job_at_once_starts_no_other_job(
+    client: JobClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = Chat(agent(client, tmp_path, WRITE, says("Ended."), interrupt_on={"write_file": True}))
+    asked = confirmation(await chat.say(text("write")))
+    answer = client.answer
+
+    async def answer_and_wait(*given: Any, **fields: Any) -> str:
+        job_id = await answer(*given, **fields)
+        await client.wait(job_id)
+        return job_id
+
+    monkeypatch.setattr(client, "answer", answer_and_wait)
+    confirmed = types.FunctionResponse(id=asked.id, name=asked.name, response={"confirmed": True})
+    events = await chat.say(types.Part(function_response=confirmed))
+
+    assert texts(events)[-1] == "Ended."
+    assert not any(event.error_code for event in events)
 
 
 async def test_a_childs_approval_is_asked_and_answered_in_the_session(
@@ -138,12 +160,7 @@ async def test_a_childs_approval_is_asked_and_answered_in_the_session(
     chat = Chat(made)
 
     events = await chat.say(text("please"))
-    (asked,) = [
-        found
-        for event in events
-        for found in event.get_function_calls()
-        if found.name == "adk_request_confirmation"
-    ]
+    asked = confirmation(events)
     assert asked.args is not None
     assert asked.args["originalFunctionCall"]["name"] == "execute"
     assert "waiting: approval of execute" in texts(events)[-1]
