@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections.abc import Callable, Collection
 from typing import Any
-from uuid import uuid4
 
 import structlog
 from google.adk.events import Event
@@ -79,6 +78,10 @@ class AttemptJournal:
         self._lease = lease
         self._progress = progress
         self._replies = 0
+        self._appended = 0
+        """The number of events that this attempt has appended."""
+        self._before: list[JournalEvent] | None = None
+        """The events of earlier attempts, once they were read."""
         self.messages_read = 0
         """The number of messages to the job that its conversation contains."""
         self._summaries: dict[str, Event] = {}
@@ -122,7 +125,8 @@ class AttemptJournal:
         self._lease.check()
         claim = self._lease.claim
         self._report_progress(kind, data)
-        name = uuid4().hex
+        self._appended += 1
+        name = f"{claim.spec.id}:{claim.token}:{self._appended}"
 
         async def append() -> None:
             self._lease.check()
@@ -171,7 +175,7 @@ class AttemptJournal:
         if conversation := self._lease.claim.spec.conversation:
             stored = await self._blobs.get(conversation)
             history.earlier = await asyncio.to_thread(earlier_events, stored)
-        kept, lost = split_lost(await self.entries())
+        kept, lost = split_lost(await self._entries_so_far())
         for entry in kept:
             history.add(await self._checked(entry), await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
@@ -214,20 +218,20 @@ class AttemptJournal:
         """
         return await self._journal.read(self._lease.claim.spec.id)
 
+    async def _entries_so_far(self) -> list[JournalEvent]:
+        """Return all entries; they are read once until this attempt appends one."""
+        if self._appended or self._before is None:
+            self._before = await self.entries()
+        return self._before
+
     async def last_sandbox(self) -> JournalEvent | None:
         """Return the entry in which the last attempt with a sandbox described it; None if none did.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        return next(
-            (
-                entry
-                for entry in reversed(await self.entries())
-                if entry.type is EventType.SANDBOX_READY
-            ),
-            None,
-        )
+        entries = reversed(await self._entries_so_far())
+        return next((one for one in entries if one.type is EventType.SANDBOX_READY), None)
 
     async def checkpoint(self) -> JournalEvent | None:
         """Return the entry of the newest checkpoint of the conversation; None if there is none.

@@ -20,6 +20,11 @@ def copy_tree(source: Path, target: Path) -> None:
     """
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
+    if not any(source.iterdir()):  # a job without files is no reason to start a program
+        part.mkdir()
+        shutil.copystat(source, part)
+        part.rename(target)
+        return
     command = ["cp", "-a", "--reflink=auto", "--", str(source), str(part)]
     subprocess.run(  # noqa: S603 - our paths
         command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -9,6 +9,7 @@ machine's network, whatever hosts a job names.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -117,12 +118,16 @@ class LocalProvider:
                 "Credentials need Docker sandboxes: only their proxy puts them in "
                 "(FANOUT_SANDBOX__PROVIDER=docker)."
             )
-        for name in ("jobs", "snapshots"):
-            await asyncio.to_thread(make_private_folder, self._root / name)
         await self._examine_machine()
-        before = await self._unpacked(spec.snapshot, spec.layers)
+        start = [
+            self._root / "snapshots" / each.id for each in chain_of(spec.snapshot, spec.layers)
+        ]
+        job_folder = self._job_folder(spec.job_id)
+        is_unpacked, earlier = await asyncio.to_thread(self._look, start, job_folder)
+        before = start[-1] if is_unpacked else await self._unpacked(spec.snapshot, spec.layers)
         try:
-            await _kill_of(self._job_folder(spec.job_id))
+            if earlier is not None:
+                await local_processes.kill_job(earlier.token, job_folder / "tree")
             folder, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxStartFailed(
@@ -204,6 +209,20 @@ class LocalProvider:
         if not _JOB_ID.fullmatch(job_id):
             raise ValueError("not a job id")
         return self._root / "jobs" / job_id
+
+    def _look(self, start: Sequence[Path], job_folder: Path) -> tuple[bool, _Label | None]:
+        """Return whether what a job starts from is unpacked, and the label of an earlier attempt.
+
+        All of it in one step, because a job waits for it, and each change of threads costs as much
+        as a look at a folder.
+        """
+        for name in ("jobs", "snapshots"):
+            make_private_folder(self._root / name)
+        is_unpacked = start[-1].exists()
+        for folder in start if is_unpacked else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(folder)  # the time of its last use
+        return is_unpacked, _read_label(job_folder)
 
     async def _unpacked(self, snapshot: str | None, layers: Sequence[str]) -> Path:
         """Return the folder of what a job starts from; its jobs share it and only read it.
