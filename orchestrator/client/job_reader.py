@@ -6,7 +6,8 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import IO, Self
 
@@ -343,7 +344,7 @@ class JobReader:
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
-    ) -> AsyncIterator[JournalEvent]:
+    ) -> AsyncGenerator[JournalEvent, None]:
         """Yield the events of a job's journal.
 
         Args:
@@ -356,8 +357,9 @@ class JobReader:
         """
         record = await self._records.get(job_id)
         if follow and not record.state.is_terminal:
-            async for event in self._journal.follow(job_id, after):
-                yield event
+            async with aclosing(self._journal.follow(job_id, after)) as events:
+                async for event in events:
+                    yield event
         else:
             for event in await self._journal.read(job_id, after):
                 yield event
