@@ -54,6 +54,16 @@ class Keys:
         """Sorted set: all job ids by time of submission."""
         return f"{self.prefix}:jobs"
 
+    @property
+    def ids(self) -> str:
+        """Sorted set: all job ids in alphabetical order, for searches by their beginnings."""
+        return f"{self.prefix}:ids"
+
+    @property
+    def reversed_ids(self) -> str:
+        """Sorted set: all job ids, read backwards, in alphabetical order: by their ends."""
+        return f"{self.prefix}:reversed_ids"
+
     def owned(self, owner_key: str) -> str:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""
         return f"{self.prefix}:owned:{owner_key}"

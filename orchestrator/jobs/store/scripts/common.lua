@@ -307,6 +307,8 @@ local function enqueue(jobs)
       'wire', job.wire)
     append(indexes, key('jobs'), sequence, id)
     append(indexes, key('tree', job.root), sequence, id)
+    append(indexes, key('ids'), 0, id)
+    append(indexes, key('reversed_ids'), 0, string.reverse(id))
     append(sets, key('live'), id)
     if job.parent ~= '' then append(sets, key('children', job.parent), id) end
     if job.owned ~= '' then
