@@ -12,8 +12,16 @@ class Keys:
     prefix: str = "fanout"
 
     def job(self, job_id: str) -> str:
-        """Hash: a job's record."""
+        """Hash: a job's record, without long texts: so Redis stores it in half the memory."""
         return f"{self.prefix}:job:{job_id}"
+
+    def spec(self, job_id: str) -> str:
+        """String: a job's specification; in an earlier form, a field of the record."""
+        return f"{self.prefix}:spec:{job_id}"
+
+    def result(self, job_id: str) -> str:
+        """String: an ended job's result; in an earlier form, a field of the record."""
+        return f"{self.prefix}:result:{job_id}"
 
     def journal(self, job_id: str) -> str:
         """Stream: a job's events."""

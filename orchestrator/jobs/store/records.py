@@ -93,8 +93,21 @@ class Records:
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """Return the records of those jobs that exist, in the order of their ids."""
         ids = list(job_ids)
-        found = zip(ids, await self._hashes(map(self._keys.job, ids)), strict=True)
-        return [record_of(job_id, fields) for job_id, fields in found if fields]
+        if not ids:
+            return []
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.job(job_id))
+                pipe.mget(map(self._keys.spec, ids))
+                pipe.mget(map(self._keys.result, ids))
+                *hashes, specs, results = await pipe.execute()
+        found = zip(ids, hashes, specs, results, strict=True)
+        return [
+            record_of(job_id, {"spec": spec, "result": result} | fields)
+            for job_id, fields, spec, result in found
+            if fields
+        ]
 
     async def known_as(self, specs: Sequence[JobSpec]) -> list[str]:
         """Return for each specification the id of the job that has its idempotency key, or its own.
@@ -116,8 +129,7 @@ class Records:
             UnknownJob: The job does not exist.
             NotUnderstood: Another release submitted it, in a form that this one does not know.
         """
-        with redis_failures():
-            spec = await self._redis.hget(self._keys.job(job_id), "spec")
+        _, spec = await self._state_and(self._keys.spec(job_id), "spec", job_id)
         if spec is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return read(JobSpec, spec, f"Job {job_id}", extra="forbid")
@@ -129,11 +141,25 @@ class Records:
             UnknownJob: The job does not exist.
             NotUnderstood: Another release wrote the result, in a form that this one does not know.
         """
-        with redis_failures():
-            state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
+        state, result = await self._state_and(self._keys.result(job_id), "result", job_id)
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def _state_and(self, key: str, field: str, job_id: str) -> tuple[str | None, str | None]:
+        """Return a job's state and a text of it, at the same moment; None for what is missing.
+
+        Args:
+            key: Where the text is.
+            field: The field of the record in which its earlier form has it.
+            job_id: The job.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hmget(self._keys.job(job_id), ["state", field])
+                pipe.get(key)
+                (state, earlier), text = await pipe.execute()
+        return state, earlier or text
 
     async def so_far(self, job_id: str) -> ResultSoFar:
         """Return the part of a job's result in its newest checkpoint; empty when it has none.
@@ -243,16 +269,19 @@ class Records:
 
     async def sketches(self, ids: Sequence[str]) -> list[JobSketch]:
         """Return those jobs that exist, in the order of their ids; faster than records."""
+        if not ids:
+            return []
         fields = ["state", "tenant", "owned", "agent", "root", "parent", "spec"]
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
                     pipe.hmget(self._keys.job(job_id), fields)
-                answers = await pipe.execute()
-        found = zip(ids, answers, strict=True)
+                pipe.mget(map(self._keys.spec, ids))
+                *answers, specs = await pipe.execute()
+        found = zip(ids, answers, specs, strict=True)
         return [
-            JobSketch(job_id, state, tenant, _owner(owned), *others)
-            for job_id, (state, tenant, owned, *others) in found
+            JobSketch(job_id, state, tenant, _owner(owned), agent, root, parent, earlier or spec)
+            for job_id, (state, tenant, owned, agent, root, parent, earlier), spec in found
             if state
         ]
 
@@ -312,21 +341,24 @@ class Records:
 
         One round trip for all of them; of a job's record only what is needed is read.
         """
+        if not ids:
+            return []
         fields = ["root", "parent", "agent", "submitted_at", "spec"]
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
                     pipe.hmget(self._keys.job(job_id), fields)
                     pipe.hgetall(self._keys.usage(job_id))
-                answers = await pipe.execute()
-        found = zip(ids, answers[::2], answers[1::2], strict=True)
+                pipe.mget(map(self._keys.spec, ids))
+                *answers, specs = await pipe.execute()
+        found = zip(ids, answers[::2], answers[1::2], specs, strict=True)
         return [
             JobAccount(
                 *(job_id, root, parent or None, agent, seconds(submitted)),
-                labels=labels_of(spec),
+                labels=labels_of(earlier or spec),
                 account=account_of(used),
             )
-            for job_id, (root, parent, agent, submitted, spec), used in found
+            for job_id, (root, parent, agent, submitted, earlier), used, spec in found
             if root
         ]
 
