@@ -43,8 +43,9 @@ async def deliver(
     """
     try:
         job_id = await client.submit(spec, workspace=workspace)
-        async for event in client.events(job_id):
-            yield event
+        async with contextlib.aclosing(client.events(job_id)) as events:
+            async for event in events:
+                yield event
     except (asyncio.CancelledError, GeneratorExit):
         # It may have been stored before `submit` returned.
         await asyncio.shield(_cancel_quietly(client, spec.id))

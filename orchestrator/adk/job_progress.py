@@ -54,7 +54,7 @@ class JobProgress:
 
     async def entries(self) -> AsyncGenerator[JournalEvent | None]:
         """Yield the entries of the job's journal, and None whenever it is time to look."""
-        events = aiter(self._client.events(self._job_id, self._after))
+        events = self._client.events(self._job_id, self._after)
         coming: asyncio.Future[JournalEvent] | None = None
         looked = 0.0
         loop = asyncio.get_running_loop()
@@ -77,6 +77,7 @@ class JobProgress:
             if coming is not None:
                 coming.cancel()
                 await asyncio.wait({coming})
+            await events.aclose()
 
     async def changed(self) -> list[tuple[str, str]]:
         """Return the jobs whose state has changed since the last call: each one's id and line."""

@@ -6,7 +6,8 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import IO, Self
 
@@ -36,7 +37,7 @@ jobs that were stopped at once are collected within that time."""
 COLLECTED_POLL_SECONDS = 0.2
 """Between two looks: a person does not notice it."""
 ID_PART = re.compile(r"[A-Za-z0-9_-]+")
-"""A part of a job's id."""
+"""A part of a job's id; patterns of Redis give other characters a meaning."""
 
 
 @dataclass(frozen=True)
@@ -327,23 +328,27 @@ class JobReader:
         """Return the ids of all jobs, oldest first."""
         return await self._records.ids()
 
-    async def matching_ids(self, *, prefix: str = "", end: str = "", most: int) -> Ids:
-        """Return the ids of jobs that begin with `prefix` and have this `end`, sorted.
+    async def ids_beginning_with(self, prefix: str, most: int) -> Ids:
+        """Return the ids of jobs that begin with a text, sorted; none if it is empty.
 
-        Args:
-            prefix: The beginning. A complete id is returned alone, also when others begin with it.
-            end: The end.
-            most: Where more ids match, only some are returned, but more than this number.
+        A complete id is returned alone, also when others begin with it. Where more ids match than
+        `most`, only some are returned, but more than this number.
         """
-        if prefix and not end and await self._records.states([prefix]) != [None]:
+        if await self._records.states([prefix]) != [None]:
             return [prefix]
-        if not ID_PART.fullmatch(prefix + end):
-            return []  # no id is so, and a pattern would interpret some characters
-        return sorted(await self._records.matching(f"{prefix}*{end}", most))
+        if not ID_PART.fullmatch(prefix):
+            return []
+        return sorted(await self._records.beginning_with(prefix, most))
+
+    async def ids_ending_with(self, end: str, most: int) -> Ids:
+        """Return the ids of jobs that end with a text, sorted; of more than `most`, only some."""
+        if not ID_PART.fullmatch(end):
+            return []
+        return sorted(await self._records.ending_with(end, most))
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
-    ) -> AsyncIterator[JournalEvent]:
+    ) -> AsyncGenerator[JournalEvent, None]:
         """Yield the events of a job's journal.
 
         Args:
@@ -356,8 +361,9 @@ class JobReader:
         """
         record = await self._records.get(job_id)
         if follow and not record.state.is_terminal:
-            async for event in self._journal.follow(job_id, after):
-                yield event
+            async with aclosing(self._journal.follow(job_id, after)) as events:
+                async for event in events:
+                    yield event
         else:
             for event in await self._journal.read(job_id, after):
                 yield event

@@ -6,8 +6,15 @@ does not exist for the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -218,11 +225,12 @@ class OwnedJobs:
         self.caller.require(Scope.READ)
         return await self._client.usages([one.id for one in records if self.caller.owns(one)])
 
-    async def events(self, job_id: str, after: str) -> AsyncIterator[JournalEvent]:
+    async def events(self, job_id: str, after: str) -> AsyncGenerator[JournalEvent, None]:
         """Yield the events of a job's journal after an id, and new ones, until the job's end."""
         await self._read(job_id)
-        async for event in self._client.events(job_id, after):
-            yield event
+        async with aclosing(self._client.events(job_id, after)) as events:
+            async for event in events:
+                yield event
 
     async def read_events(self, job_id: str, after: str, count: int) -> list[JournalEvent]:
         """Return the events of a job's journal after an id, at most `count`."""

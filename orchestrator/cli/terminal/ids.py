@@ -22,11 +22,10 @@ async def resolve_job(reader: JobReader, prefix: str) -> str:
         InvalidJob: Several do.
         LedgerUnavailable: Redis does not answer.
     """
-    matches = await reader.matching_ids(prefix=prefix, most=MAX_COUNTED)
+    matches = await reader.ids_beginning_with(prefix, MAX_COUNTED)
     part = "prefix"
     if not matches:
-        end = prefix.removeprefix(ELLIPSIS)
-        matches = await reader.matching_ids(end=end, most=MAX_COUNTED)
+        matches = await reader.ids_ending_with(prefix.removeprefix(ELLIPSIS), MAX_COUNTED)
         part = "end"
     if not matches:
         raise UnknownJob(f"There is no job {prefix}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -229,14 +229,19 @@ class Journal:
         newest = (_event(job_id, entry_id, fields) for entry_id, fields in entries)
         return next(newest, None) or await self._first(job_id)
 
-    async def follow(self, job_id: str, after: str = BEGINNING) -> AsyncIterator[JournalEvent]:
+    async def follow(
+        self, job_id: str, after: str = BEGINNING
+    ) -> AsyncGenerator[JournalEvent, None]:
         """Yield every event after `after`, and new ones, until the job's terminal state.
+
+        It may be abandoned at any event: its end awaits nothing.
 
         Raises:
             UnknownJob: The journal does not exist, or is lost after a restart of Redis.
             LedgerUnavailable: Redis was unavailable for longer than `OUTAGE_SECONDS`.
         """
-        async with self._subscriptions.of(job_id) as changed:
+        with self._subscriptions.of(job_id) as changed:
+            await self._subscriptions.subscribe()
             while True:
                 changed.clear()
                 page = await through_outage(partial(self._page, job_id, after))
@@ -297,58 +302,66 @@ class Announcements:
 
 
 class _Subscriptions:
-    """One connection for all followers of this process, instead of a blocked one for each."""
+    """One connection for all followers of this process, instead of a blocked one for each.
+
+    Followers may be abandoned generators, which are closed when their loop ends. So leaving awaits
+    nothing: the task that receives the announcements also unsubscribes, and `close` ends it.
+    """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
         self._followers: dict[str, list[asyncio.Event]] = {}
+        self._subscribed: set[str] = set()
         self._pubsub: Any = None
         self._receiver: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
-    @contextlib.asynccontextmanager
-    async def of(self, job_id: str) -> AsyncIterator[asyncio.Event]:
-        """Subscribe for the duration of a context to a job's journal; sets the event on changes."""
+    @contextlib.contextmanager
+    def of(self, job_id: str) -> Iterator[asyncio.Event]:
+        """Follow a job's journal while the context is open; the event is set when it changes."""
         channel = self._keys.journal_changed(job_id)
         changed = asyncio.Event()
-        async with self._lock:
-            first = channel not in self._followers
-            self._followers.setdefault(channel, []).append(changed)
-            if first:
-                await self._subscribe(channel)
+        self._followers.setdefault(channel, []).append(changed)
         try:
             yield changed
         finally:
             self._followers[channel].remove(changed)
             if not self._followers[channel]:
                 del self._followers[channel]
-                await self._unsubscribe(channel)
 
-    async def _subscribe(self, channel: str) -> None:
-        if self._pubsub is None:
-            self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
-        with contextlib.suppress(Exception):  # a follower polls when nothing is announced
-            await self._pubsub.subscribe(channel)
+    async def subscribe(self) -> None:
+        """Subscribe to the journals that are followed: later changes are announced."""
+        async with self._lock:
+            if self._pubsub is None:
+                self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            if new := self._followers.keys() - self._subscribed:
+                with contextlib.suppress(Exception):  # a follower polls without announcements
+                    await self._pubsub.subscribe(*new)
+                    self._subscribed |= new
         if self._receiver is None or self._receiver.done():
             self._receiver = asyncio.create_task(self._receive())
 
-    async def _unsubscribe(self, channel: str) -> None:
+    async def _unsubscribe(self) -> None:
+        """Unsubscribe from the journals that are not followed any more."""
         async with self._lock:
-            if channel not in self._followers:  # otherwise a new follower subscribed meanwhile
-                with contextlib.suppress(Exception):  # announcements without a follower are ignored
-                    await self._pubsub.unsubscribe(channel)
+            if left := self._subscribed - self._followers.keys():
+                self._subscribed -= left
+                with contextlib.suppress(Exception):  # announcements without follower are ignored
+                    await self._pubsub.unsubscribe(*left)
 
     async def _receive(self) -> None:
-        while self._followers:
+        while self._followers or self._subscribed:
             try:
                 message = await self._pubsub.get_message(timeout=1.0)
             except Exception:  # noqa: BLE001 - any broken connection: it reconnects by itself
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(RECONNECT_SECONDS)
                 continue
             if message is not None:
                 for changed in self._followers.get(message["channel"], ()):
                     changed.set()
+            if not self._subscribed <= self._followers.keys():
+                await self._unsubscribe()
 
     async def close(self) -> None:
         if self._receiver is not None:

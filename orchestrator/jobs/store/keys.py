@@ -12,8 +12,16 @@ class Keys:
     prefix: str = "fanout"
 
     def job(self, job_id: str) -> str:
-        """Hash: a job's record."""
+        """Hash: a job's record, without long texts: so Redis stores it in half the memory."""
         return f"{self.prefix}:job:{job_id}"
+
+    def spec(self, job_id: str) -> str:
+        """String: a job's specification; in an earlier form, a field of the record."""
+        return f"{self.prefix}:spec:{job_id}"
+
+    def result(self, job_id: str) -> str:
+        """String: an ended job's result; in an earlier form, a field of the record."""
+        return f"{self.prefix}:result:{job_id}"
 
     def journal(self, job_id: str) -> str:
         """Stream: a job's events."""
@@ -53,6 +61,16 @@ class Keys:
     def index(self) -> str:
         """Sorted set: all job ids by time of submission."""
         return f"{self.prefix}:jobs"
+
+    @property
+    def ids(self) -> str:
+        """Sorted set: all job ids in alphabetical order, for searches by their beginnings."""
+        return f"{self.prefix}:ids"
+
+    @property
+    def reversed_ids(self) -> str:
+        """Sorted set: all job ids, read backwards, in alphabetical order: by their ends."""
+        return f"{self.prefix}:reversed_ids"
 
     def owned(self, owner_key: str) -> str:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -555,8 +554,7 @@ class Ledger(Records):
 
         Fields of a newer release are kept.
         """
-        with redis_failures():
-            before: Any = await self._redis.hget(self._keys.job(job_id), "result")
+        _, before = await self._state_and(self._keys.result(job_id), "result", job_id)
         if before is None:
             return False
         merged = {**json.loads(before), **parts}

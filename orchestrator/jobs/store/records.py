@@ -30,6 +30,8 @@ FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
+BEHIND_IDS = "\x7f"
+"""Sorted behind every character of an id."""
 SCANNED_AT_ONCE = 1_000
 """Ids that one command compares with a pattern: Redis takes a millisecond."""
 
@@ -91,8 +93,21 @@ class Records:
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """Return the records of those jobs that exist, in the order of their ids."""
         ids = list(job_ids)
-        found = zip(ids, await self._hashes(map(self._keys.job, ids)), strict=True)
-        return [record_of(job_id, fields) for job_id, fields in found if fields]
+        if not ids:
+            return []
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.job(job_id))
+                pipe.mget(map(self._keys.spec, ids))
+                pipe.mget(map(self._keys.result, ids))
+                *hashes, specs, results = await pipe.execute()
+        found = zip(ids, hashes, specs, results, strict=True)
+        return [
+            record_of(job_id, {"spec": spec, "result": result} | fields)
+            for job_id, fields, spec, result in found
+            if fields
+        ]
 
     async def known_as(self, specs: Sequence[JobSpec]) -> list[str]:
         """Return for each specification the id of the job that has its idempotency key, or its own.
@@ -114,8 +129,7 @@ class Records:
             UnknownJob: The job does not exist.
             NotUnderstood: Another release submitted it, in a form that this one does not know.
         """
-        with redis_failures():
-            spec = await self._redis.hget(self._keys.job(job_id), "spec")
+        _, spec = await self._state_and(self._keys.spec(job_id), "spec", job_id)
         if spec is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return read(JobSpec, spec, f"Job {job_id}", extra="forbid")
@@ -127,11 +141,25 @@ class Records:
             UnknownJob: The job does not exist.
             NotUnderstood: Another release wrote the result, in a form that this one does not know.
         """
-        with redis_failures():
-            state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
+        state, result = await self._state_and(self._keys.result(job_id), "result", job_id)
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def _state_and(self, key: str, field: str, job_id: str) -> tuple[str | None, str | None]:
+        """Return a job's state and a text of it, at the same moment; None for what is missing.
+
+        Args:
+            key: Where the text is.
+            field: The field of the record in which its earlier form has it.
+            job_id: The job.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hmget(self._keys.job(job_id), ["state", field])
+                pipe.get(key)
+                (state, earlier), text = await pipe.execute()
+        return state, earlier or text
 
     async def so_far(self, job_id: str) -> ResultSoFar:
         """Return the part of a job's result in its newest checkpoint; empty when it has none.
@@ -153,10 +181,35 @@ class Records:
             if len(page) < IDS_AT_ONCE:
                 return [job_id for job_id, _ in reversed(found)]
 
-    async def matching(self, pattern: str, most: int) -> list[str]:
+    async def beginning_with(self, prefix: str, most: int) -> list[str]:
+        """Return the ids of jobs that begin so, in any order; some beyond `most`."""
+        found = await self._alphabetical(self._keys.ids, prefix, most)
+        return await self._scanned(f"{prefix}*", most) if found is None else found
+
+    async def ending_with(self, end: str, most: int) -> list[str]:
+        """Return the ids of jobs that end so, in any order; some beyond `most`."""
+        found = await self._alphabetical(self._keys.reversed_ids, end[::-1], most)
+        if found is None:
+            return await self._scanned(f"*{end}", most)
+        return [backwards[::-1] for backwards in found]
+
+    async def _alphabetical(self, index: str, prefix: str, most: int) -> list[str] | None:
+        """Return what begins so in an alphabetical index, at most one beyond `most`.
+
+        None when the index lacks jobs: they were submitted before there was one.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.zcard(self._keys.index)
+                pipe.zcard(index)
+                pipe.zrangebylex(index, f"[{prefix}", f"({prefix}{BEHIND_IDS}", 0, most + 1)
+                jobs, indexed, found = await pipe.execute()
+        return list(found) if indexed == jobs else None
+
+    async def _scanned(self, pattern: str, most: int) -> list[str]:
         """Return the ids of jobs that match a pattern of Redis, in any order; some beyond `most`.
 
-        Redis compares, in steps, so that no other command waits for long.
+        Redis compares all, in steps, so that no other command waits for long.
         """
         found: dict[str, None] = {}
         cursor = None
@@ -216,16 +269,19 @@ class Records:
 
     async def sketches(self, ids: Sequence[str]) -> list[JobSketch]:
         """Return those jobs that exist, in the order of their ids; faster than records."""
+        if not ids:
+            return []
         fields = ["state", "tenant", "owned", "agent", "root", "parent", "spec"]
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
                     pipe.hmget(self._keys.job(job_id), fields)
-                answers = await pipe.execute()
-        found = zip(ids, answers, strict=True)
+                pipe.mget(map(self._keys.spec, ids))
+                *answers, specs = await pipe.execute()
+        found = zip(ids, answers, specs, strict=True)
         return [
-            JobSketch(job_id, state, tenant, _owner(owned), *others)
-            for job_id, (state, tenant, owned, *others) in found
+            JobSketch(job_id, state, tenant, _owner(owned), agent, root, parent, earlier or spec)
+            for job_id, (state, tenant, owned, agent, root, parent, earlier), spec in found
             if state
         ]
 
@@ -285,21 +341,24 @@ class Records:
 
         One round trip for all of them; of a job's record only what is needed is read.
         """
+        if not ids:
+            return []
         fields = ["root", "parent", "agent", "submitted_at", "spec"]
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
                     pipe.hmget(self._keys.job(job_id), fields)
                     pipe.hgetall(self._keys.usage(job_id))
-                answers = await pipe.execute()
-        found = zip(ids, answers[::2], answers[1::2], strict=True)
+                pipe.mget(map(self._keys.spec, ids))
+                *answers, specs = await pipe.execute()
+        found = zip(ids, answers[::2], answers[1::2], specs, strict=True)
         return [
             JobAccount(
                 *(job_id, root, parent or None, agent, seconds(submitted)),
-                labels=labels_of(spec),
+                labels=labels_of(earlier or spec),
                 account=account_of(used),
             )
-            for job_id, (root, parent, agent, submitted, spec), used in found
+            for job_id, (root, parent, agent, submitted, earlier), used, spec in found
             if root
         ]
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as some
 
-from fanout.orchestrator.cli.terminal.ids import resolve_job
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
@@ -22,7 +21,7 @@ from tests.integration.jobs.conftest import Hand
 pytestmark = pytest.mark.redis
 
 
-# list, tree, resolve
+# list, tree
 
 
 async def test_jobs_are_listed_by_state_and_labels_oldest_first(
@@ -110,20 +109,6 @@ async def test_live_jobs_are_listed_however_many_there_are(
         for limit in (2, 4, 100):
             listed = await client.list(states={JobState.QUEUED}, limit=limit)
             assert [record.id for record in listed] == live[-limit:], (few_live, limit)
-
-
-async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> None:
-    for job_id in ("abc1", "abc2", "ab", "xyz"):
-        await client.submit(make_spec(id=job_id))
-
-    assert await resolve_job(client, "x") == "xyz"
-    assert await resolve_job(client, "abc1") == "abc1"
-    assert await resolve_job(client, "ab") == "ab", "a whole id is never ambiguous"
-    with pytest.raises(InvalidJob, match="2 ids"):
-        await resolve_job(client, "abc")
-    for unknown in ("nobody", "", "*", "abc?"):
-        with pytest.raises(UnknownJob):
-            await resolve_job(client, unknown)
 
 
 # submit, retry, cancel

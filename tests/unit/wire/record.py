@@ -117,7 +117,7 @@ async def _lived_through(bench: Bench, redis: FakeAsyncRedis) -> dict[str, Any]:
     await bench.work_off()
     (approval,) = await bench.ledger.approvals()
     stored = await redis.hgetall(Keys().approval(approval.id))
-    waiting = await redis.hgetall(Keys().job("job-1"))
+    waiting = await _record(redis, "job-1")
     await bench.ledger.send("job-1", "be quick")
     await bench.ledger.answer(
         approval.id, ApprovalAnswer(decision="approve", message="yes", by="ann")
@@ -128,13 +128,23 @@ async def _lived_through(bench: Bench, redis: FakeAsyncRedis) -> dict[str, Any]:
     await bench.ledger.submit([FULL])
     return {
         "record-waiting": waiting,
-        "record-ended": await redis.hgetall(Keys().job("job-1")),
-        "record-queued-full": await redis.hgetall(Keys().job("job-full")),
+        "record-ended": await _record(redis, "job-1"),
+        "record-queued-full": await _record(redis, "job-full"),
         "approval": stored,
         "journal-conversation": await _journal(redis, "job-1"),
         "journal-others": await _other_events(bench.ledger, redis),
         "changes": await _changes(bench.blobs, str(result.changes)),
     }
+
+
+async def _record(redis: FakeAsyncRedis, job_id: str) -> dict[str, str]:
+    """A job's record, with the texts that have keys of their own as fields."""
+    texts = {
+        "spec": await redis.get(Keys().spec(job_id)),
+        "result": await redis.get(Keys().result(job_id)),
+    }
+    fields = await redis.hgetall(Keys().job(job_id))
+    return fields | {name: text for name, text in texts.items() if text is not None}
 
 
 async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str, str]]:

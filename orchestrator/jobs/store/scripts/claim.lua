@@ -10,16 +10,16 @@
 local id, worker, host, host_limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
-local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms',
+local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'agent', 'ran_ms',
   'submitted_at', 'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for', 'agent', 'dispatches')
+  'waiting_for', 'dispatches')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
-  return {'claimed', job[10], job[8], job[4], job[5], job[6], job[7]}
+  return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7]}
 end
 if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
-if ARGV[12] ~= '' and ARGV[12] ~= job[16] then return {'refused', 'a newer message'} end
-local wire, agent = tonumber(job[13]), job[15]
+if ARGV[12] ~= '' and ARGV[12] ~= job[15] then return {'refused', 'a newer message'} end
+local wire, agent = tonumber(job[13]), job[4]
 local refusal, awaited
 if wire < oldest or wire > newest then
   refusal = 'wire version ' .. wire .. ': this worker knows ' .. oldest .. ' to ' .. newest
@@ -62,4 +62,4 @@ redis.call('HDEL', key('job', id), 'waiting_for')
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)
 journal(id, attempt, {state = 'running', worker = worker, host = host})
-return {'claimed', token, attempt, job[4], job[5], job[6], started}
+return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started}

@@ -4,8 +4,10 @@
 -- Returns 1, or 0 when another worker was first, or the job is forgotten.
 even_if_full()
 local id = ARGV[2]
-local job = redis.call('HMGET', key('job', id), 'result', 'attempt')
-if job[1] ~= ARGV[3] or redis.call('ZREM', key('uncollected'), id) == 0 then return 0 end
-redis.call('HSET', key('job', id), 'result', ARGV[4])
-add_event(id, job[2], 'changes.collected', ARGV[5])
+if text_of('result', id) ~= ARGV[3] or redis.call('ZREM', key('uncollected'), id) == 0 then
+  return 0
+end
+redis.call('SET', key('result', id), ARGV[4])
+redis.call('HDEL', key('job', id), 'result')
+add_event(id, redis.call('HGET', key('job', id), 'attempt'), 'changes.collected', ARGV[5])
 return 1

@@ -48,9 +48,10 @@
 local PREFIX = ARGV[1]
 
 -- The fields of a record that nobody reads after the job's end: half a KiB.
-local OF_LIVE_JOBS = {'so_far', 'token', 'dispatched', 'dispatches', 'sequence', 'max_attempts',
-  'ran_ms', 'files_host', 'claim', 'claimed_at', 'beat_at', 'requeued_at', 'cancel',
-  'cancel_told', 'awaited', 'approvals_kept', 'last_message'}
+local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
+  sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
+  claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
+  awaited = true, approvals_kept = true, last_message = true}
 
 -- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
 local SHORT_JOURNAL = 32
@@ -90,6 +91,25 @@ local function add_event(id, attempt, kind, data)
   end
   publish(id)
   return event
+end
+
+-- Returns a job's specification, or its result. An earlier form has them in the record.
+local function text_of(kind, id)
+  return redis.call('HGET', key('job', id), kind) or redis.call('GET', key(kind, id))
+end
+
+-- Deletes the fields of an ended job's record that nobody reads any more. It is written anew: Redis
+-- stores a hash without long values compactly, unless one of its values has ever been long.
+local function shrink_record(id)
+  local record, kept = redis.call('HGETALL', key('job', id)), {}
+  for at = 1, #record, 2 do
+    if not OF_LIVE_JOBS[record[at]] then
+      kept[#kept + 1] = record[at]
+      kept[#kept + 1] = record[at + 1]
+    end
+  end
+  redis.call('DEL', key('job', id))
+  redis.call('HSET', key('job', id), unpack(kept))
 end
 
 -- Releases the memory that a journal's stream has allocated for further entries: up to 4 KiB, in
@@ -300,13 +320,16 @@ local function enqueue(jobs)
   local indexes, sets, lanes, lane_of = {}, {}, {}, {}
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
-    redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
+    redis.call('SET', key('spec', id), job.spec)
+    redis.call('HSET', key('job', id), 'state', 'queued', 'last_event', 'queued',
       'root', job.root, 'parent', job.parent, 'priority', job.priority,
       'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
       'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
       'wire', job.wire)
     append(indexes, key('jobs'), sequence, id)
     append(indexes, key('tree', job.root), sequence, id)
+    append(indexes, key('ids'), 0, id)
+    append(indexes, key('reversed_ids'), 0, string.reverse(id))
     append(sets, key('live'), id)
     if job.parent ~= '' then append(sets, key('children', job.parent), id) end
     if job.owned ~= '' then
@@ -424,10 +447,11 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
-  redis.call('HDEL', key('job', id), unpack(OF_LIVE_JOBS))
-  redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
+  redis.call('SET', key('result', id), result)
+  redis.call('HSET', key('job', id), 'state', state, 'finished_at', now_ms())
   data.state = state
   journal(id, attempt, data)
+  shrink_record(id)
   shrink_journal(id)
   notify_parent(id, state)
 end

@@ -13,9 +13,9 @@ local answered = redis.call('GET', key('dispatch', request))
 if answered then
   local again = {}
   for _, job in ipairs(cjson.decode(answered)) do
-    local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches', 'spec')
+    local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches')
     if is[1] == 'queued' and is[2] == '1' and tonumber(is[3]) == job[2] then
-      again[#again + 1] = {job[1], job[2], is[4]}
+      again[#again + 1] = {job[1], job[2], text_of('spec', job[1])}
     end
   end
   return again
@@ -124,11 +124,10 @@ while room > 0 do
     for_each_lane(root, withdraw_tree)
   else
     local id, _, class = first('lane', root, tenant)
-    local job = redis.call('HMGET', key('job', id), 'state', 'spec')
-    if job[1] == 'queued' then
+    if redis.call('HGET', key('job', id), 'state') == 'queued' then
       advance_turns(root, tenant, due)
       local number = take(id, root, tenant, class)
-      taken[#taken + 1], names[#names + 1] = {id, number, job[2]}, {id, number}
+      taken[#taken + 1], names[#names + 1] = {id, number, text_of('spec', id)}, {id, number}
     end
     leave_lane(id, root, class.name, tenant)
   end

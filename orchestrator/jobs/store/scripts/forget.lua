@@ -12,6 +12,8 @@ for _, id in ipairs(old) do
   else
     redis.call('ZREM', key('ended'), id)
     redis.call('ZREM', key('jobs'), id)
+    redis.call('ZREM', key('ids'), id)
+    redis.call('ZREM', key('reversed_ids'), string.reverse(id))
     redis.call('ZREM', key('uncollected'), id)
     if job[1] then
       redis.call('ZREM', key('tree', job[1]), id)
@@ -22,8 +24,8 @@ for _, id in ipairs(old) do
     if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
     if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
     if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
-    redis.call('DEL', key('job', id), key('journal', id), key('children', id),
-      key('notify', 'of', id))
+    redis.call('DEL', key('job', id), key('spec', id), key('result', id), key('journal', id),
+      key('children', id), key('notify', 'of', id))
     if id ~= job[1] then redis.call('DEL', key('usage', id)) end
     deleted[#deleted + 1] = id
   end

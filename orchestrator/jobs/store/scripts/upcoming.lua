@@ -8,9 +8,9 @@ local function heads(class, room)
   for _, tenant in ipairs(redis.call('ZRANGE', key('tenants', class), 0, room - 1)) do
     for _, root in ipairs(redis.call('ZRANGE', key('trees', class, tenant), 0, room - 1)) do
       for _, id in ipairs(redis.call('ZRANGE', key('lane', class, root, tenant), 0, room - 1)) do
-        local job = redis.call('HMGET', key('job', id), 'state', 'spec')
-        if job[1] == 'queued' and job[2] then
-          found[#found + 1], room = job[2], room - 1
+        local spec = text_of('spec', id)
+        if spec and redis.call('HGET', key('job', id), 'state') == 'queued' then
+          found[#found + 1], room = spec, room - 1
         end
         if room == 0 then return end
       end
