@@ -32,7 +32,7 @@ from fanout.orchestrator.jobs.store.signatures import MessageSigner
 if TYPE_CHECKING:
     from celery import Celery
 
-LOADER = "fanout.orchestrator.jobs.path_loader:PathLoader"
+LOADER = "fanout.orchestrator.path_loader:PathLoader"
 """Celery loads it when it is used: Celery's own puts the working directory on the path."""
 
 RUN_JOB = "fanout.run_job"
