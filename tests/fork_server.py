@@ -54,6 +54,7 @@ COMMAND_MODULES = (
 PRELOADED = (
     "fanout.orchestrator.cli.app",
     "fanout.workers.celery_app",
+    "fanout.workers.execution",
     # What a command imports when it is called.
     *(f"fanout.orchestrator.cli.commands.{name}" for name in COMMAND_MODULES),
     "fanout.orchestrator.cli.failure_report",

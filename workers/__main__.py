@@ -27,7 +27,6 @@ from fanout.workers.pool import MAX_CONCURRENCY
 from fanout.workers.processes import number_of_processes, run_processes, shares
 from fanout.workers.startup import load_worker_settings
 from fanout.workers.telemetry import export_telemetry
-from fanout.workers.upkeep.warm_up import load_agent_libraries
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -56,6 +55,8 @@ def main() -> None:
     processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
     if processes == 1:
         _work(options.queues, options.autoscale)
+    from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
+
     load_agent_libraries()
     bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
     jobs = shares(settings.worker.concurrency, processes)

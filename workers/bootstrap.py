@@ -1,4 +1,7 @@
-"""The composition root of a worker process: makes its objects from the settings."""
+"""The composition root of a worker process: makes its objects from the settings.
+
+What runs the jobs is loaded when the worker has registered; see `execution`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import threading
 from collections.abc import Collection
 from concurrent.futures import Future, wait
 from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import structlog
 from redis.asyncio import Redis
@@ -36,20 +41,11 @@ from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers import sandbox
 from fanout.workers.agent.live_configuration import LiveConfiguration
-from fanout.workers.agent.remote.abandoned import AbandonedTasks
 from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.subagent import SubagentFactory
-from fanout.workers.attempt.changes import ChangeCollections
-from fanout.workers.attempt.job_runner import JobRunner, Progress, ShuttingDown
-from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.pool import AgentLoop
-from fanout.workers.sandbox import (
-    DockerProvider,
-    EngineForbidden,
-    LocalProvider,
-    SandboxProvider,
-)
 from fanout.workers.startup import (
     EXIT_NOT_ALLOWED,
     EXIT_UNREACHABLE,
@@ -59,16 +55,16 @@ from fanout.workers.startup import (
     startup_error,
 )
 from fanout.workers.upkeep.background import run_forever
-from fanout.workers.upkeep.cancellations import Cancellations
-from fanout.workers.upkeep.collector import Collector
-from fanout.workers.upkeep.forecast import Forecast
 from fanout.workers.upkeep.garbage import Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
-from fanout.workers.upkeep.warm_up import warm_up
 from fanout.workers.upkeep.watchdog import Watchdog, release_claims
+
+if TYPE_CHECKING:
+    from fanout.workers.attempt.job_runner import Progress
+    from fanout.workers.execution import Execution
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +109,8 @@ class WorkerProcess:
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
+        self._execution: Execution | None = None
+        """None until it is loaded."""
         self._is_warm = asyncio.Event()
         self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
@@ -138,7 +136,7 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
-        except (EngineForbidden, LedgerForbidden) as error:
+        except (sandbox.EngineForbidden, LedgerForbidden) as error:
             raise startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise startup_error(str(error), EXIT_UNREACHABLE) from None
@@ -193,7 +191,8 @@ class WorkerProcess:
             await self._is_warm.wait()
             if self._draining:
                 return None  # nothing would stop it; the ledger dispatches it again
-        return await self.runner.run(job_id, progress, dispatch)
+        assert self._execution is not None  # noqa: S101 - it is what the warm-up loads
+        return await self._execution.runner.run(job_id, progress, dispatch)
 
     async def _open(self) -> None:
         settings = self._settings
@@ -210,21 +209,18 @@ class WorkerProcess:
         self._own_ledger = await OwnLedger.of(self._urgent_ledger)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._provider = await self._open_provider()
-        admission = Admission(self._ledger, self._queue)
+        self._admission = Admission(self._ledger, self._queue)
+        self._services = self._job_services()
+        self._rate_limiter = RateLimiter(self._redis, keys, settings.models)
         self._heartbeats = Heartbeats(self._urgent_ledger, settings.worker.lease_seconds)
         self._loop_delays = LoopDelays(is_busy=lambda: bool(len(self._heartbeats)))
         self._reaper = Reaper(
             self._ledger,
-            admission,
+            self._admission,
             self._provider,
             self._own_ledger,
             interval_seconds=settings.worker.reap_interval_seconds,
         )
-        self._collections = ChangeCollections(self._blobs)
-        self._collector = Collector(
-            *(self._ledger, self._provider, self._own_ledger, self._collections, self.info)
-        )
-        self.runner = self._job_runner(keys, admission)
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
         self._watchdog = Watchdog(
             self.agents.loop,
@@ -235,9 +231,9 @@ class WorkerProcess:
         )
         self._garbage = Garbage(running=lambda: len(self._heartbeats))
 
-    def _job_runner(self, keys: Keys, admission: Admission) -> JobRunner:
+    def _job_services(self) -> JobServices:
         settings = self._settings
-        services = JobServices(
+        return JobServices(
             ledger=self._ledger,
             journal=self._journal,
             blobs=self._blobs,
@@ -249,56 +245,33 @@ class WorkerProcess:
             secrets=self._live.secrets,
             ceilings=settings.ceilings,
         )
-        self._forecast = Forecast(services, self._provider, settings.sandbox.image)
-        abandoned = AbandonedTasks(services)
-        self._cancellations = Cancellations(
-            self._urgent_ledger, self._heartbeats, abandoned.cancel_of
-        )
-        return JobRunner(
-            services,
-            admission=admission,
-            provider=self._provider,
-            heartbeats=self._heartbeats,
-            subagents=SubagentFactory(
-                services=services,
-                default_model=settings.model,
-                rate_limiter=RateLimiter(self._redis, keys, settings.models),
-                stream_text=settings.worker.stream_text,
-                checkpoint_seconds=settings.worker.checkpoint_seconds,
-            ),
-            collections=self._collections,
-            collect_later=self._collector.look,
-            default_image=settings.sandbox.image,
-            lease_seconds=settings.worker.lease_seconds,
-            me=self.info,
-        )
 
-    async def _open_provider(self) -> SandboxProvider:
+    async def _open_provider(self) -> sandbox.SandboxProvider:
         """Return the configured provider; without its engine there is none in its place.
 
         Raises:
             SandboxFailure: The engine cannot run sandboxes.
         """
-        sandbox = self._settings.sandbox
-        self._sandbox = sandbox.provider
+        options = self._settings.sandbox
+        self._sandbox = options.provider
         installation = self._own_ledger.installation
-        if sandbox.provider == "local":
+        if options.provider == "local":
             self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
             folder = self._settings.state_dir / "sandboxes"
-            return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
-        docker = DockerProvider(
+            return sandbox.LocalProvider(self._blobs.fetch, root=folder, installation=installation)
+        docker = sandbox.DockerProvider(
             self._blobs.fetch,
             installation=installation,
             worker=self._name,
-            runtime=sandbox.runtime,
-            warm=sandbox.warm,
+            runtime=options.runtime,
+            warm=options.warm,
             living_workers=self._own_ledger.living_workers,
-            ca_file=sandbox.ca_file,
-            disk_quota=sandbox.disk_quota,
-            disk_reserve_bytes=sandbox.disk_reserve_bytes,
-            first_uid=sandbox.first_uid,
+            ca_file=options.ca_file,
+            disk_quota=options.disk_quota,
+            disk_reserve_bytes=options.disk_reserve_bytes,
+            first_uid=options.first_uid,
         )
-        engine = await docker.probe(sandbox.image)
+        engine = await docker.probe(options.image)
         self._host = engine.id
         self._protection |= {
             "engine": "proxy" if engine.is_guarded else "socket",
@@ -331,26 +304,49 @@ class WorkerProcess:
         loops = (
             self._heartbeats.run,
             self._reaper.run,
-            self._collector.run,
             self._retention.run,
-            *([self._forecast.run] if self._sandbox == "docker" else []),
             self._garbage.run,
             self._loop_delays.run,
             self._keep_registered,
-            self._cancellations.run,
         )
         await self._register()
         self._background = [asyncio.create_task(run_forever(loop)) for loop in loops]
-        self._background.append(asyncio.create_task(self._warm_up()))
+        self._background.append(asyncio.create_task(self._begin_execution()))
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
 
-    async def _warm_up(self) -> None:
-        """Load what jobs need, while the first ones are on their way here."""
+    async def _begin_execution(self) -> None:
+        """Load what runs jobs, while the first ones are on their way here."""
+        try:
+            self._execution = await self._load_execution()
+        except Exception:
+            log.exception("worker stops: what runs its jobs cannot be loaded")
+            self._draining = True  # those that wait go on elsewhere
+            self._is_warm.set()
+            self._stop(1)
+            return
+        for loop in self._execution.loops:
+            self._background.append(asyncio.create_task(run_forever(loop)))
         models = {one.model for one in self._live.definitions.values()}
-        await warm_up({self._settings.model, *filter(None, models)})
+        await self._execution.warm_up({self._settings.model, *filter(None, models)})
         self._garbage.exempt_loaded()
         self._watchdog.start()  # the warm-up blocks the loop, which is then a fault
         self._is_warm.set()
+
+    async def _load_execution(self) -> Execution:
+        with self._garbage.kept():
+            module = await asyncio.to_thread(import_module, "fanout.workers.execution")
+        kind: type[Execution] = module.Execution
+        return kind(
+            self._settings,
+            self._services,
+            urgent_ledger=self._urgent_ledger,
+            own_ledger=self._own_ledger,
+            admission=self._admission,
+            provider=self._provider,
+            heartbeats=self._heartbeats,
+            rate_limiter=self._rate_limiter,
+            me=self.info,
+        )
 
     async def _register(self) -> None:
         try:
@@ -369,9 +365,12 @@ class WorkerProcess:
     def _stop_without_ledger(self, error: LedgerReplaced) -> None:
         """Stop this process: all that it made belongs to a ledger that is not there any more."""
         if not self.exit_code:
-            self.exit_code = EXIT_UNREACHABLE
             log.error("worker stops", error=str(error))
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._stop(EXIT_UNREACHABLE)
+
+    def _stop(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        os.kill(os.getpid(), signal.SIGTERM)
 
     async def _keep_registered(self) -> None:
         while True:
@@ -384,7 +383,8 @@ class WorkerProcess:
             await self._urgent_ledger.register(self.info(), 0)
         except JobFailure as error:
             log.warning("worker not unregistered", error=str(error))
-        await self.runner.settle()
+        if self._execution is not None:
+            await self._execution.runner.settle()
         await self._provider.close()
         await self._journal.close()
         await self._queue.close()

@@ -16,7 +16,7 @@ from kombu.transport.redis import Channel, SentinelChannel, SentinelTransport, T
 from kombu.transport.virtual import QoS
 
 from fanout.orchestrator.jobs.failures import LedgerFull
-from fanout.orchestrator.jobs.store.queue import PathLoader, broker_settings
+from fanout.orchestrator.jobs.store.queue import LOADER, broker_settings
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.workers import remote_control
 from fanout.workers.bootstrap import worker
@@ -150,7 +150,7 @@ def celery_options() -> dict[str, Any]:
     }
 
 
-app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
+app = FanoutCelery("fanout", loader=LOADER, fixups=[])
 """Without Django's fixup, which puts the working directory in front of the path."""
 
 

@@ -33,6 +33,10 @@ LOOKS_PER_LEASE = 20
 before the lapse."""
 
 
+class ShuttingDown(JobFailure):
+    """The worker stops; its jobs are released without using up an attempt."""
+
+
 def elapsed_clock() -> float:
     """Return seconds on a clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -14,10 +14,12 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
 from fanout.orchestrator.jobs.store.signatures import HEADER
 from fanout.workers import sandbox
-from fanout.workers.attempt.job_runner import Progress
 from fanout.workers.bootstrap import worker
 from fanout.workers.celery_app import app
 from fanout.workers.pool import run_on_loop
+
+if TYPE_CHECKING:
+    from fanout.workers.attempt.job_runner import Progress
 
 log = structlog.get_logger(__name__)
 

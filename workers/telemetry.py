@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import structlog
-from google.adk.telemetry import TelemetryConfig
+
+if TYPE_CHECKING:
+    from google.adk.telemetry import TelemetryConfig
 
 ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -34,6 +37,8 @@ def run_telemetry() -> TelemetryConfig:
     Without a collector it is the least: ADK would otherwise describe the whole conversation at each
     request to a model, for nobody.
     """
+    from google.adk.telemetry import TelemetryConfig  # noqa: PLC0415 - not for a worker's start
+
     return TelemetryConfig(genai_semconv_stability_opt_in=None if is_exported() else "stable")
 
 

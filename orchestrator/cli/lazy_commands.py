@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"
+NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""Pydantic's variable."""
 FOR_OTHER_PROGRAMS = {"adk"}
 """Commands that pass on everything, options too, that follows their first argument."""
 
@@ -50,7 +53,8 @@ class LazyCommand(TyperCommand):
 
     def _load(self) -> Any:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        with _absent("opentelemetry"):  # redis-py imports it for metrics that no command exports
+        # redis-py imports OpenTelemetry for metrics that no command exports.
+        with _absent("opentelemetry"), _without_plugins():
             module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
         function = getattr(module, self._function)
         settings = {"allow_interspersed_args": self.name not in FOR_OTHER_PROGRAMS}
@@ -83,3 +87,16 @@ def _absent(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Let Pydantic look for no plugins: it would search all installed packages for them."""
+    before = os.environ.get(NO_PLUGINS)
+    os.environ[NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[NO_PLUGINS]
+        if before is not None:
+            os.environ[NO_PLUGINS] = before

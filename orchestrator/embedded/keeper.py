@@ -14,10 +14,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client import JobReader
 from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder, try_lock
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import stop_in, worker_process
+from fanout.orchestrator.embedded.liveness import worker_process
+from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.private_files import open_private_file
@@ -95,8 +96,8 @@ async def _is_used(folder: StateFolder, record: EmbeddedRecord, settings: Settin
             return True
     urls = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
     try:
-        async with JobClient.from_settings(settings.model_copy(update=urls)) as client:
-            return bool(await client.list(states=LIVE_STATES, limit=1))
+        async with JobReader.from_settings(settings.model_copy(update=urls)) as reader:
+            return bool(await reader.list(states=LIVE_STATES, limit=1))
     except JobFailure:  # Redis was killed: the jobs go on when a command starts it again
         return worker_process(folder).is_alive
 

@@ -19,6 +19,7 @@ from fanout.orchestrator.client.state_folder import (
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.liveness import was_killed, worker_process
 from fanout.orchestrator.embedded.notifier import STOP_SECONDS, notifier_process, start_notifier
 from fanout.orchestrator.embedded.python_process import (
     child_environment,
@@ -250,16 +251,6 @@ class Embedded:
             await acquire(self._users, fcntl.LOCK_EX)
 
 
-def was_killed(folder: StateFolder) -> bool:
-    """Return whether Redis or the worker of a folder ended without having been stopped."""
-    if not (folder.has_record and (folder.path / "redis" / "appendonlydir").is_dir()):
-        return False
-    record = folder.read_record()
-    if record is None or not answers(record.redis_url):
-        return True
-    return record.kept and not worker_process(folder).is_alive
-
-
 async def stop_embedded(settings: Settings) -> bool:
     """Stop the Redis and the worker of the state folder that outlived their command.
 
@@ -304,8 +295,3 @@ def _pid(worker: WorkerInfo) -> int:
 
 def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:
     return RedisServer(folder.path / "redis", settings.redis_memory_bytes)
-
-
-def worker_process(folder: StateFolder) -> ChildProcess:
-    """Return the worker of a state folder, whether it runs or not."""
-    return ChildProcess(folder.path, "worker")

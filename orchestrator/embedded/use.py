@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client.attachment import attached, state_folder
 from fanout.orchestrator.client.state_folder import NotStarted
 from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.embedded.services import Embedded, was_killed
+from fanout.orchestrator.embedded.liveness import was_killed
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.store.connection import answers
+
+if TYPE_CHECKING:
+    from fanout.orchestrator.embedded.services import Embedded
 
 REVIVE_SECONDS = 2.0
 """Between two looks at what a command uses: a killed worker's lease lasts longer."""
@@ -36,7 +40,7 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
             f"The Redis or worker of {folder.path} was killed; it is started again. "
             "Stop it: fanout down"
         )
-        async with Embedded(settings, keep=True, revive=True, notice=notice):
+        async with _services(settings, revive=True, notice=notice):
             pass
     return await asyncio.to_thread(attached, settings)
 
@@ -59,7 +63,7 @@ async def renewed(settings: Settings, notice: Callable[[str], None]) -> None:
         return
     sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
     same = settings.model_copy(update={"sandbox": sandbox})
-    async with Embedded(same, keep=True, idle_seconds=record.idle_seconds, notice=notice):
+    async with _services(same, idle_seconds=record.idle_seconds, notice=notice):
         pass
 
 
@@ -71,7 +75,19 @@ def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: 
         notice: As of `Embedded`.
     """
     idle_seconds = settings.embedded_idle_seconds
-    return Embedded(settings, keep=True, idle_seconds=idle_seconds, notice=notice)
+    return _services(settings, idle_seconds=idle_seconds, notice=notice)
+
+
+def _services(
+    settings: Settings,
+    *,
+    notice: Callable[[str], None],
+    idle_seconds: float | None = None,
+    revive: bool = False,
+) -> Embedded:
+    from fanout.orchestrator.embedded.services import Embedded  # noqa: PLC0415 - few start any
+
+    return Embedded(settings, keep=True, idle_seconds=idle_seconds, revive=revive, notice=notice)
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
 from fanout.workers.attempt.outcome import Outcome, commit, result_of
-from fanout.workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
+from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.sandbox import Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
@@ -62,10 +62,6 @@ job that waits for its turn has neither a lease nor a time limit that runs."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
-
-
-class ShuttingDown(JobFailure):
-    """The worker stops; its jobs are released without using up an attempt."""
 
 
 class JobRunner:

@@ -10,8 +10,9 @@ exempt, and the oldest generation is collected when few agents work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 YOUNG_OBJECTS = 5_000
 """More objects made than freed before the youngest generation is collected: it takes a few
@@ -40,6 +41,15 @@ class Garbage:
 
     def __init__(self, running: Callable[[], int]) -> None:
         self._running = running
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Collect nothing meanwhile: a quarter of an import's time, and it leaves no garbage."""
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
 
     def exempt_loaded(self) -> None:
         """Never look at what is loaded now again; this blocks, so no job may run yet."""

@@ -1,4 +1,4 @@
-"""Sends jobs' ids to workers. The only module of the parent's side that imports Celery.
+"""Sends jobs' ids to workers, through Celery.
 
 A message contains an id and what a dashboard may show, nothing else; the ledger is the authority.
 So a lost, duplicate or delayed message does no harm: a claim refuses a job that was not dispatched,
@@ -8,16 +8,12 @@ and a job whose message is lost is dispatched again.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
-from celery.loaders.app import AppLoader
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
@@ -33,6 +29,12 @@ from fanout.orchestrator.jobs.store.ledger import Dispatched
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
 
+if TYPE_CHECKING:
+    from celery import Celery
+
+LOADER = "fanout.orchestrator.path_loader:PathLoader"
+"""Celery loads it when it is used: Celery's own puts the working directory on the path."""
+
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
 
@@ -42,22 +44,6 @@ process, makes a series of metrics in Flower for each."""
 
 LABEL_CHARACTERS = 200
 """Of a job's labels in a message: the column of a dashboard shows no more."""
-
-
-class PathLoader(AppLoader):  # type: ignore[misc] # Celery ships no types
-    """Imports from the path only; Celery's own loader puts the working directory in front of it.
-
-    It reads no module that CELERY_CONFIG_MODULE names, either: our settings are the only ones.
-    """
-
-    def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
-        """Import a module, in spite of the name."""
-        return (imp or importlib.import_module)(module, package=package)
-
-    def read_configuration(self, env: str = "") -> dict[str, Any]:
-        """Return no configuration."""
-        del env
-        return {}
 
 
 def broker_settings(url: str, key_prefix: str) -> dict[str, Any]:
@@ -125,24 +111,31 @@ class CeleryQueue:
         self, broker_url: str, key_prefix: str, queue: str, signing_keys: Sequence[str] = ()
     ) -> None:
         self._signer = MessageSigner(signing_keys)
-        self._app = Celery(
+        self._settings = broker_settings(broker_url, key_prefix)
+        # An answer that never comes, also to the beginning of TLS, would hold up the thread.
+        self._settings["broker_transport_options"]["socket_timeout"] = COMMAND_SECONDS
+        self._queue = queue
+        # Celery blocks. In a thread of its own no message waits behind the loop's work on files.
+        self._thread = ThreadPoolExecutor(1, "queue")
+
+    @cached_property
+    def _app(self) -> Celery:
+        """Celery, which is loaded by the thread when the first job is sent."""
+        from celery import Celery  # noqa: PLC0415 - see above
+
+        app = Celery(
             "fanout",
             set_as_current=False,
-            loader=PathLoader,
+            loader=LOADER,
             fixups=[],  # Django's puts the working directory in front of the path
         )
-        settings = broker_settings(broker_url, key_prefix)
-        # An answer that never comes, also to the beginning of TLS, would hold up the thread.
-        settings["broker_transport_options"]["socket_timeout"] = COMMAND_SECONDS
-        self._app.conf.update(
-            **settings,
+        app.conf.update(
+            **self._settings,
             task_ignore_result=True,  # results live in the ledger
             task_send_sent_event=True,  # Flower lists jobs that no worker has received yet
             broker_connection_retry=False,
         )
-        self._queue = queue
-        # Celery blocks. In a thread of its own no message waits behind the loop's work on files.
-        self._thread = ThreadPoolExecutor(1, "queue")
+        return app
 
     @cached_property
     def _events(self) -> Any:
@@ -158,6 +151,8 @@ class CeleryQueue:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._send, jobs)
 
     def _send(self, jobs: Sequence[Dispatched]) -> None:
+        from kombu.exceptions import OperationalError  # noqa: PLC0415 - as Celery
+
         try:
             with self._app.producer_pool.acquire(block=True) as producer:
                 for job in jobs:
@@ -180,7 +175,8 @@ class CeleryQueue:
 
     async def close(self) -> None:
         """Close the broker's connections."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
+        if "_app" in vars(self):
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
         self._thread.shutdown(wait=False)  # it is idle
 
 

@@ -13,6 +13,11 @@ HEAVY = {
     "kombu",
     "google.adk",
     "google.genai",
+    "litellm",
+    "fastapi",
+    "a2a",
+    "mcp",
+    "aiohttp",
     "opentelemetry",
     "docker",
     "fsspec",
@@ -61,6 +66,15 @@ def test_the_list_of_commands_is_printed_without_importing_a_command(lonely_fano
 
 def test_jobs_are_listed_without_what_submits_or_runs_them(fanout: Fanout) -> None:
     modules = imported(fanout, "ps")
+
+    assert {"0", "fanout.orchestrator.cli.commands.inspection"} <= modules
+    assert modules & (HEAVY | {"rich"}) == set()
+
+
+def test_a_job_is_shown_without_what_submits_or_runs_it(fanout: Fanout) -> None:
+    job_id = fanout("submit", "Wait.").out.split()[0]
+
+    modules = imported(fanout, "show", job_id)
 
     assert {"0", "fanout.orchestrator.cli.commands.inspection"} <= modules
     assert modules & (HEAVY | {"rich"}) == set()

@@ -14,7 +14,7 @@ from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
 from fanout.orchestrator.server.a2a.received.files import files_of
 from fanout.orchestrator.server.a2a.received.messages import Place, specification, task_id_of
-from fanout.orchestrator.server.a2a.shown.conversation import _fill
+from fanout.orchestrator.server.a2a.shown.agent_events import fill
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
 from fanout.orchestrator.server.a2a.shown.parts import data_part
 from fanout.orchestrator.server.access.callers import Caller
@@ -22,7 +22,8 @@ from fanout.orchestrator.server.access.callers import Caller
 
 def converted(*parts: types.Part, **fields: Any) -> Message:
     message = Message(task_id="t", context_id="c")
-    _fill(message, Event(author="agent", content=types.Content(parts=list(parts)), **fields))
+    event = Event(author="agent", content=types.Content(parts=list(parts)), **fields)
+    assert fill(message, event.model_dump_json())
     return message
 
 

@@ -19,6 +19,8 @@ from fanout.orchestrator.server.a2a.shown.parts import data_part
 from fanout.orchestrator.server.a2a.shown.records import context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
+LONG_RUNNING = "adk_is_long_running"
+"""Of the metadata of a call: whether it waits for a person."""
 CONFIRMATION = "adk_request_confirmation"
 """The function by which ADK's agents ask for a confirmation, and its clients answer."""
 HOW_TO_ANSWER = (

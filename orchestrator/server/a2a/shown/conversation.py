@@ -6,19 +6,15 @@ ADK's converter. Ids are derived from the journal's: whoever reads again gets th
 
 from __future__ import annotations
 
-import warnings
+import asyncio
 from collections import deque
+from importlib import import_module
 
-from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent
-from google.adk.a2a.converters.from_adk_event import convert_event_to_a2a_events
-from google.adk.events import Event
-from google.protobuf.json_format import MessageToDict
-from pydantic import ValidationError
+from a2a.types import Message, Part, Role
 
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from fanout.orchestrator.server.a2a.shown.approval_requests import CONFIRMATION
 from fanout.orchestrator.server.a2a.shown.records import MESSAGE_LABEL, context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
@@ -29,9 +25,8 @@ MAX_HISTORY = 100
 DEFAULT_HISTORY = 20
 """When the client names no length: enough for the last steps, and a task stays small."""
 PAGE = 500
-INTERNAL_METADATA = ("adk_actions", "adk_custom_metadata", "adk_invocation_id")
-"""What ADK adds of its own state: the harness keeps the agent's plan and files there."""
-LONG_RUNNING = "adk_is_long_running"
+AGENT_EVENTS = "fanout.orchestrator.server.a2a.shown.agent_events"
+"""Loaded in a thread when a client first asks for what an agent did: the loop serves meanwhile."""
 
 
 async def history(
@@ -79,49 +74,20 @@ async def message_of(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent) ->
         message.role = Role.ROLE_USER
         message.parts.append(Part(text=str(entry.data.get("text", ""))))
         return message
-    event = await _agent_event(jobs, entry) if entry.type in SHOWN else None
-    if event is None:
+    if entry.type not in SHOWN or not await _filled(message, jobs, entry):
         return None
-    message.role = Role.ROLE_USER if event.author == "user" else Role.ROLE_AGENT
-    _fill(message, event)
     return message if message.parts else None
 
 
-async def _agent_event(jobs: OwnedJobs, entry: JournalEvent) -> Event | None:
+async def _filled(message: Message, jobs: OwnedJobs, entry: JournalEvent) -> bool:
+    """Add an entry's event of the agent; return whether there is one that can be read."""
     try:
         content = await jobs.session_event(entry)
-        return None if content is None else Event.model_validate_json(content)
-    except (BlobMissing, ValidationError):  # an old one, or one of another release
-        return None
+    except BlobMissing:  # an old one
+        return False
+    if content is None:
+        return False
+    await asyncio.to_thread(import_module, AGENT_EVENTS)
+    from fanout.orchestrator.server.a2a.shown.agent_events import fill  # noqa: PLC0415 - see there
 
-
-def _fill(message: Message, event: Event) -> None:
-    """Add the parts and the metadata of an agent's event.
-
-    The confirmation that it asks for is left out: the status message asks for it, by the id of the
-    approval. What a model's service said of an error is left out too: it may hold a secret.
-    """
-    long_running = event.long_running_tool_ids or set()
-    if event.content and event.content.parts:
-        event.content.parts = [
-            one
-            for one in event.content.parts
-            if CONFIRMATION
-            not in (
-                one.function_call and one.function_call.name,
-                one.function_response and one.function_response.name,
-            )
-        ]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
-        updates = convert_event_to_a2a_events(event, {}, message.task_id, message.context_id)
-    for update in updates:
-        if isinstance(update, TaskArtifactUpdateEvent):
-            message.parts.extend(update.artifact.parts)
-            message.metadata.CopyFrom(update.artifact.metadata)
-    for name in INTERNAL_METADATA:
-        if name in message.metadata:
-            del message.metadata[name]
-    for part in message.parts:
-        if part.HasField("data") and MessageToDict(part.data).get("id") in long_running:
-            part.metadata.update({LONG_RUNNING: True})
+    return fill(message, content)

@@ -16,8 +16,8 @@ from a2a.types import (
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.server.a2a.shown.approval_requests import waiting_below
-from fanout.orchestrator.server.a2a.shown.conversation import LONG_RUNNING, message_of
+from fanout.orchestrator.server.a2a.shown.approval_requests import LONG_RUNNING, waiting_below
+from fanout.orchestrator.server.a2a.shown.conversation import message_of
 from fanout.orchestrator.server.a2a.shown.parts import time_of
 from fanout.orchestrator.server.a2a.shown.records import STATES, context_of
 from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView

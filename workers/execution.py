@@ -1,0 +1,97 @@
+"""What runs the jobs of a worker process, with the libraries of agents.
+
+Importing these takes two thirds of a worker's start, and nothing of them is needed for the
+registration. So `bootstrap` imports this module when the worker has registered, while the first
+jobs are on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers.agent.remote.abandoned import AbandonedTasks
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.subagent import SubagentFactory
+from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.job_runner import JobRunner
+from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.sandbox import SandboxProvider
+from fanout.workers.upkeep.cancellations import Cancellations
+from fanout.workers.upkeep.collector import Collector
+from fanout.workers.upkeep.forecast import Forecast
+from fanout.workers.upkeep.own_ledger import OwnLedger
+from fanout.workers.upkeep.warm_up import load_agent_libraries, warm_up
+
+__all__ = ["Execution", "load_agent_libraries"]
+
+
+class Execution:
+    """The job runner, and the background loops that need what it needs.
+
+    Args:
+        settings: The settings of the worker.
+        services: What all its jobs share.
+        urgent_ledger: The ledger, on connections that the jobs do not use.
+        own_ledger: Says which workers live.
+        admission: Dispatches the next jobs when one has ended.
+        provider: Opens the sandboxes.
+        heartbeats: Renews the leases.
+        rate_limiter: Limits the requests to models.
+        me: Returns this worker's current registration.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        services: JobServices,
+        *,
+        urgent_ledger: Ledger,
+        own_ledger: OwnLedger,
+        admission: Admission,
+        provider: SandboxProvider,
+        heartbeats: Heartbeats,
+        rate_limiter: RateLimiter,
+        me: Callable[[], WorkerInfo],
+    ) -> None:
+        collections = ChangeCollections(services.blobs)
+        collector = Collector(services.ledger, provider, own_ledger, collections, me)
+        abandoned = AbandonedTasks(services)
+        cancellations = Cancellations(urgent_ledger, heartbeats, abandoned.cancel_of)
+        forecast = Forecast(services, provider, settings.sandbox.image)
+        self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+            collector.run,
+            cancellations.run,
+            *([forecast.run] if settings.sandbox.provider == "docker" else []),
+        )
+        self.runner = JobRunner(
+            services,
+            admission=admission,
+            provider=provider,
+            heartbeats=heartbeats,
+            subagents=SubagentFactory(
+                services=services,
+                default_model=settings.model,
+                rate_limiter=rate_limiter,
+                stream_text=settings.worker.stream_text,
+                checkpoint_seconds=settings.worker.checkpoint_seconds,
+            ),
+            collections=collections,
+            collect_later=collector.look,
+            default_image=settings.sandbox.image,
+            lease_seconds=settings.worker.lease_seconds,
+            me=me,
+        )
+
+    async def warm_up(self, models: Iterable[str]) -> None:
+        """Load what the first job needs; this blocks the loop.
+
+        Args:
+            models: Names of models.
+        """
+        await warm_up(models)
