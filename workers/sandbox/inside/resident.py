@@ -121,7 +121,10 @@ class Resident:
 
     def _request(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         name, arguments = header["op"], dict(header["arguments"])
-        if name == "run":
+        if name == "end":
+            self._commands.end()
+            self._reply(number, {"result": {}}, b"")
+        elif name == "run":
             link = self._tunnels().pair(arguments["tunnel"]) if "tunnel" in arguments else None
             self._commands.start(number, arguments, payload, link)
         elif name in SLOW_OPERATIONS:
