@@ -288,6 +288,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "new privileges": host(SecurityOpt=[]),
     "the host's network": host(NetworkMode="host"),
     "another container's network": host(NetworkMode="container:postgres"),
+    "another sandbox's network": host(NetworkMode="container:fanout-test.sandbox.one.1"),
     "the host's processes": host(PidMode="host"),
     "the host's memory segments": host(IpcMode="host"),
     "the host's names": host(UTSMode="host"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 PREPARE = """
 import os, resource, signal, threading, time
 from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
 
-def work(arguments):
-    os.write(1, arguments[0].encode())
+def work(receive):
+    (text,) = receive()
+    os.write(1, text.encode())
     return 3
 
 if os.geteuid() == 0:
@@ -25,8 +28,16 @@ def run(server):
         return type(error).__name__
 
 server = ForkServer(work)
-children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
-(pid,) = map(int, open(children).read().split())
+
+def children_of(pid):
+    return list(map(int, open(f"/proc/{pid}/task/{pid}/children").read().split()))
+
+(pid,) = children_of(os.getpid())
+
+def process_ready(after=None):
+    while not (found := [each for each in children_of(pid) if each != after]):
+        time.sleep(0.01)
+    return found[0]
 """
 
 
@@ -58,3 +69,47 @@ resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 print(failed, run(server))
 """
     assert run(limited) == "ForkFailed (b'written', 3)"
+
+
+def test_a_process_that_was_made_ahead_does_the_next_work_and_another_one_follows() -> None:
+    ahead = """
+first = process_ready()
+print(run(server))
+process_ready(after=first)
+print(run(server))
+"""
+    assert run(ahead) == "(b'written', 3)\n(b'written', 3)"
+
+
+def test_a_process_that_is_killed_before_it_is_asked_for_is_replaced() -> None:
+    killed = """
+first = process_ready()
+os.kill(first, signal.SIGKILL)
+process_ready(after=first)
+print(run(server))
+"""
+    assert run(killed) == "(b'written', 3)"
+
+
+def test_a_process_that_fails_before_it_has_its_arguments_reports_that() -> None:
+    failing = """
+server = ForkServer(lambda receive: 5)
+print(run(server))
+time.sleep(0.3)
+print(run(server))
+"""
+    assert run(failing) == "(b'', 5)\n(b'', 5)"
+
+
+def test_a_process_that_was_made_ahead_ends_with_the_one_that_would_ask_for_it() -> None:
+    left = """
+first = process_ready()
+print(first, flush=True)
+os._exit(0)
+"""
+    pid = int(run(left))
+    for _ in range(500):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it is still there")

@@ -351,6 +351,50 @@ class ScriptedStream:
 READY = frames.pack_frame(frames.READY, 0)
 
 
+async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
+    client: ResidentClient, stream: ProcessStream
+) -> None:
+    marker = f"sleep 32{os.getpid()}"
+    running = asyncio.create_task(
+        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+    )
+    await asyncio.sleep(0.3)
+
+    assert await client.end(5)
+
+    assert await _gone(marker)
+    with pytest.raises(SandboxDied, match="closed"):
+        await running
+    with pytest.raises(SandboxDied, match="closed"):
+        await client.request("ping", {})
+    assert await ended(stream, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (),
+        (reply(1, {"but": 1}),),
+        (frames.pack_frame(frames.REPLY, 1, {"errno": 5}),),
+        (b"?" * 99,),
+    ],
+)
+async def test_an_end_that_is_not_confirmed_is_not_certain(answer: tuple[bytes, ...]) -> None:
+    client = ResidentClient(ScriptedStream(READY, *answer, pause=0.02))
+    await client.start(1)
+
+    assert not await client.end(0.2)
+
+
+async def test_a_resident_that_has_died_before_its_end_has_not_certainly_ended() -> None:
+    client = ResidentClient(ScriptedStream(READY, b"?" * 99, pause=0.05))
+    await client.start(1)
+    with pytest.raises(SandboxDied):
+        await client.request("ping", {})
+
+    assert not await client.end(0.2)
+
+
 @pytest.mark.parametrize(
     "noise",
     [

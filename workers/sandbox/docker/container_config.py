@@ -109,7 +109,8 @@ def sandbox_config(
     Args:
         image: the image's name.
         limits: those that are used here must be set.
-        network: the network mode.
+        network: the network mode: `none`, or `container:` and a container's name. The sandbox gets
+            that one's /etc/hosts then, and a network of its own; see `networks`.
         runtime: an OCI runtime; None uses the engine's default.
         mounts: the workspace and the code.
         labels: by which the container is found.
@@ -141,6 +142,7 @@ def sandbox_config(
     }
     return {
         **_piped(image, ["python3", "-ISB", CODE_FOLDER], labels),
+        **({"NetworkDisabled": True} if network != "none" else {}),
         "User": f"{user}:{AGENT_ID}",
         "WorkingDir": WORKSPACE,
         "Env": [
@@ -195,7 +197,7 @@ def steward_config(
 def holder_config(
     *, image: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the configuration of a container that holds a network namespace, or mounted volumes.
+    """Return the configuration of a container that holds its /etc/hosts, or mounted volumes.
 
     It ends with its input.
     """

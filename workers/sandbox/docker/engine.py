@@ -123,6 +123,11 @@ class Engine:
                 )
             return self._api
 
+    @property
+    def is_podman(self) -> bool:
+        """Whether it is Podman; known when it has made a container."""
+        return bool(self._is_podman)
+
     async def call(self, doing: str, request: Callable[[docker.APIClient], T]) -> T:
         """Send one request in a thread.
 

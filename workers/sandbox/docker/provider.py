@@ -237,7 +237,7 @@ class DockerProvider:
         self._cache_bytes = snapshot_cache_bytes
         self._uplink = Uplink(ca_file=ca_file)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
-        self._removals = Removals(self._engine, self._networks)
+        self._removals = Removals(self._engine)
         self._leftovers = Leftovers(
             self._engine, self._names, living_workers, lambda: self._removals.names
         )
@@ -432,9 +432,8 @@ class DockerProvider:
         container.is_closed = True
         if container.egress is not None:
             await container.egress.close()
-        await self._removals.remove(
-            container.name, container.volumes, container.network, container.client
-        )
+        await self._removals.remove(container.name, container.volumes, container.client)
+        self._networks.give_back(container.name)
         if container.client is not None:
             await container.client.close()
 
@@ -492,8 +491,8 @@ class DockerProvider:
                 at_once = self._start_gate or info["NCPU"]
                 self._gate = StartGate(at_once)
                 self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
-                if networks_are_slow(info["ServerVersion"]):
-                    self._networks.keep_ready(at_once, self._gate.patient)
+                if networks_are_slow(info["ServerVersion"]) and not self._engine.is_podman:
+                    self._networks.avoid_hook(self._gate.patient)
             return self._current
 
     async def _close(self) -> None:

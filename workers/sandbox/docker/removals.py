@@ -16,7 +16,6 @@ import structlog
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.networks import EmptyNetworks
 from fanout.workers.sandbox.resident.client import ResidentClient
 
 log = structlog.get_logger(__name__)
@@ -40,7 +39,6 @@ class _Removal:
 
     container: str
     volumes: Sequence[str]
-    network: str
     running: asyncio.Task[None] | None = field(default=None, init=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -52,9 +50,8 @@ class _Removal:
 class Removals:
     """The removals of one worker: those that run, and those that wait for their turn."""
 
-    def __init__(self, engine: Engine, networks: EmptyNetworks) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._networks = networks
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
@@ -68,7 +65,6 @@ class Removals:
         self,
         container: str,
         volumes: Sequence[str],
-        network: str,
         client: ResidentClient | None = None,
     ) -> None:
         """Kill a sandbox's processes, and begin to remove its container and volumes.
@@ -76,10 +72,9 @@ class Removals:
         Args:
             container: its name.
             volumes: those that its container mounts.
-            network: its network mode, from `EmptyNetworks.take`; it is given back.
             client: of its resident; None when it may not have started.
         """
-        removal = _Removal(container, volumes, network)
+        removal = _Removal(container, volumes)
         self._known.add(removal)
         if client is not None and await client.end(END_SECONDS):
             self._waiting.append(removal)
@@ -138,10 +133,8 @@ class Removals:
         return removal.running
 
     async def _remove(self, removal: _Removal) -> None:
-        is_removed = False
         try:
             await self._engine.remove_container(removal.container)
-            is_removed = True
             for volume in removal.volumes:
                 await self._engine.remove_volume(volume)
         except SandboxFailure as error:
@@ -153,4 +146,3 @@ class Removals:
         finally:
             self._known.discard(removal)
             removal.ended.set()
-            await self._networks.give_back(removal.network, reusable=is_removed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,9 +40,7 @@ def _replying(key: str, method: Callable[..., object]) -> SlowOperation:
     return reply
 
 
-def _operations(
-    store: Store, collectors: ForkServer, *, may_mount: bool
-) -> dict[str, SlowOperation]:
+def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -60,8 +59,8 @@ def _operations(
         before, after, is_overlay = store.before_and_after(arguments["job"])
         try:
             jail.collect(
-                before, after, is_overlay=is_overlay, isolated=may_mount, agent_id=AGENT_ID,
-                server=collectors, context=context,
+                before, after, is_overlay=is_overlay, agent_id=AGENT_ID, server=collectors,
+                context=context,
             )  # fmt: skip
         except jail.CollectionFailed as error:
             raise Refused(type(error).__name__, str(error)) from error
@@ -90,9 +89,9 @@ def main() -> NoReturn:
     The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
     resident's code and its id.
     """
-    collectors = ForkServer(jail.work)
+    collectors = ForkServer(partial(jail.work, isolated=disks.may_mount()))
     root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
-    resident.SLOW_OPERATIONS.update(_operations(store, collectors, may_mount=disks.may_mount()))
+    resident.SLOW_OPERATIONS.update(_operations(store, collectors))
     resident.main(reap_orphans=False)

@@ -40,9 +40,6 @@ class ByteStream(Protocol):
     async def write(self, data: bytes) -> None:
         """Send everything; waits while the peer is behind."""
 
-    async def end_input(self) -> bool:
-        """Close the direction to the peer; return whether that is possible."""
-
     async def close(self) -> None:
         """Close both directions."""
 
@@ -76,6 +73,8 @@ class ResidentClient:
         self._own_tunnels: dict[int, OnFrame] = {}
         self._last_tunnel = 0
         self._death: str | None = None
+        self._is_ending = False
+        """Dead but for the reply to its last request."""
 
     @property
     def is_dead(self) -> bool:
@@ -98,21 +97,25 @@ class ResidentClient:
             self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
 
     async def end(self, timeout_seconds: float) -> bool:
-        """Let the resident kill all processes and exit; then the stream is closed.
+        """Let the resident kill all processes; then the stream is closed, and it exits, too.
 
         Returns:
             Whether it has certainly done so; else its container has to be killed.
         """
-        was_dead = self.is_dead  # then its stream's end may be that of the connection
+        if self.is_dead:
+            await self.close()
+            return False
+        self._is_ending = True
         self.mark_dead("the sandbox is closed")
-        await cancel_and_wait(*self._tasks)
+        number = next(self._numbers)
+        exchange = self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
         has_ended = False
-        with contextlib.suppress(OSError, TimeoutError):
+        with contextlib.suppress(TimeoutError, frames.FrameError):
             async with asyncio.timeout(timeout_seconds):
-                if not was_dead and await self._stream.end_input():
-                    while await self._stream.read():
-                        pass
-                    has_ended = True
+                async with self._turn:
+                    await self._outgoing.put(_pack_request(number, "end", {}, b""))
+                frame = await exchange.frames.get()
+                has_ended = not isinstance(frame, SandboxDied) and parse_reply(frame[1]) == {}
         await self.close()
         return has_ended
 
@@ -301,7 +304,7 @@ class ResidentClient:
                     if clock() > turn_ends:
                         await asyncio.sleep(0)
                         turn_ends = clock() + TURN_SECONDS
-                if self.is_dead:
+                if self.is_dead and not self._is_ending:
                     return
                 if clock() > turn_ends:  # reading what has arrived already does not wait
                     await asyncio.sleep(0)

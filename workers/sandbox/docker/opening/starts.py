@@ -14,7 +14,7 @@ from fanout.workers.sandbox.docker.attach import AttachStream
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.image_failures import unfit
 from fanout.workers.sandbox.docker.naming import Names, Role
-from fanout.workers.sandbox.docker.networks import EmptyNetworks
+from fanout.workers.sandbox.docker.networks import NONE, EmptyNetworks
 from fanout.workers.sandbox.docker.opening.container import Container, LimitedClient, Started
 from fanout.workers.sandbox.docker.opening.shape import Shape
 from fanout.workers.sandbox.docker.steward.prepared import Prepared
@@ -24,6 +24,7 @@ from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.protocol import WORKSPACE
 from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.replies import integer
 
 HEARTBEAT_SECONDS = 15.0
 """How long a resident waits for a sign of life from a worker whose connection is still open, for
@@ -33,6 +34,14 @@ _READY_SECONDS = 30.0
 """The longest that a container takes to start on a busy engine."""
 _MOUNT_FAILED = "failed to mount local volume"
 """The engine's message when its host cannot mount an overlay there."""
+
+
+_MOST_INODE = (1 << 64) - 1
+"""The kernel's number of a namespace."""
+
+
+class _NetworkShared(SandboxStartFailed):
+    """Another sandbox is in the same network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +97,12 @@ class ContainerStarts:
         """
         try:
             return await self._start(steward, shape, owner)
+        except _NetworkShared:
+            pass
         except SandboxStartFailed as failure:
             if not self._overlay or _MOUNT_FAILED not in str(failure):
                 raise
-        self._overlay = False
+            self._overlay = False
         return await self._start(steward, shape, owner)
 
     async def _start(self, steward: Steward, shape: Shape, owner: Owner) -> Started:
@@ -119,10 +130,25 @@ class ContainerStarts:
             image = shape.image
             await self._start_container(container.name, image)
             await _wait_until_ready(client, stream, image)
+            await self._check_network(container, client)
         except BaseException:
             await uninterrupted(self._close(container))
             raise
         return Started(container, client, prepared)
+
+    async def _check_network(self, container: Container, client: LimitedClient) -> None:
+        """Check that a sandbox whose network is disabled does not share another one's."""
+        if container.network == NONE:
+            return
+        try:
+            answer, _ = await client.request("network", {})
+        except OSError:  # a runtime without namespaces
+            answer = {"namespace": 0}
+        with client.parsing():
+            namespace = integer(answer, "namespace", 0, _MOST_INODE)
+        if not self._networks.claim(container.name, namespace):
+            client.mark_dead("its network is not its own")  # it is removed before the next start
+            raise _NetworkShared("its network is not its own")
 
     async def rename(self, container: Container, job_id: str) -> None:
         """Give an adopted container the name that one of the job has, for people who look."""

@@ -1,8 +1,9 @@
 """Starts processes by forking one that has made its imports. Standard library only.
 
 A new interpreter takes three times as long, most of it for imports, and a process with threads, as
-the steward is, must not fork itself. A fork takes a millisecond or two, and there is one for each
-process. A process that goes on in a child of its own stays and reports how that one has ended.
+the steward is, must not fork itself. One process is kept ready, forked and prepared for its work
+before anybody asks for it. A process that goes on in a child of its own stays and reports how that
+one has ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import fcntl
 import gc
 import os
+import select
 import signal
 import socket
 import threading
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
-    Work = Callable[[list[str]], int]
-    """What a process does with its arguments; returns its exit code. It may return in a child of
-    the process too, which ends with that code then."""
+    Receive = Callable[[], list[str]]
+    """Waits for the arguments of a process. From then on it writes to its requester."""
+    Work = Callable[[Receive], int]
+    """What a process does: it prepares itself, receives its arguments and does its work; returns
+    its exit code. It may receive and return in a child of the process, which ends with that code
+    then."""
 
 _MAX_REQUEST_BYTES = 1 << 16
 """Of a process's arguments: a few paths of at most 4 KiB each."""
@@ -32,7 +37,10 @@ _NUMBER_BYTES = 4
 _PIPE_BYTES = 1 << 20
 """Of output that nobody has read yet: a usual bundle, so that its process need not wait."""
 _NOT_FORKED = 0
-"""Reported in place of a process id."""
+"""Sent in place of a process id."""
+_QUIET_SECONDS = 0.05
+"""Without a request before a process is made ahead: making it takes a processor for as long as the
+work of one that is asked for."""
 
 
 class ForkFailed(Exception):
@@ -40,23 +48,40 @@ class ForkFailed(Exception):
 
 
 class ForkedProcess:
-    """A running process whose standard output is read here."""
+    """A running process whose standard output is read here.
 
-    def __init__(self, output: int, process: socket.socket) -> None:
-        self.output = os.fdopen(output, "rb")
+    Args:
+        pid: its id.
+        process: the connection to it, on which it reports its exit code.
+        arguments: its arguments.
+
+    Raises:
+        OSError: no pipe could be made.
+    """
+
+    def __init__(self, pid: int, process: socket.socket, arguments: Sequence[str]) -> None:
+        self._pid = pid
         self._process = process
         self._lock = threading.Lock()
         self._is_closed = False
-        self._pid = _receive(process)
-        if self._pid == _NOT_FORKED:
-            raise ForkFailed
+        output, written = os.pipe()
+        self.output = os.fdopen(output, "rb")
+        try:
+            with suppress(OSError):  # not everybody may have one of this size
+                fcntl.fcntl(written, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            message = "\0".join(arguments).encode("utf-8", "surrogateescape")
+            with suppress(BrokenPipeError, ConnectionResetError):  # it was killed; see `wait`
+                socket.send_fds(process, [message], [written])
+        finally:
+            os.close(written)
 
     def wait(self) -> int:
         """Return its exit code once it has ended; negative: the signal that killed it."""
         try:
-            return _receive(self._process)
+            data = self._process.recv(_NUMBER_BYTES)
         except ConnectionResetError:  # it was killed
-            return -signal.SIGKILL
+            data = b""
+        return _number(data) if data else -signal.SIGKILL
 
     def kill(self) -> None:
         """Kill it, unless it has ended or was closed."""
@@ -88,7 +113,7 @@ class ForkServer:
         if os.fork() == 0:
             try:
                 self._link.close()
-                _serve(theirs, work)
+                _Server(theirs, work).serve()
             finally:
                 os._exit(1)
         theirs.close()
@@ -105,10 +130,7 @@ class ForkServer:
             BrokenPipeError: the server is gone.
             ForkFailed: it could not fork.
         """
-        try:
-            process = ForkedProcess(*self._request(arguments))
-        except ConnectionResetError as error:  # it took the request, or was to take it, and died
-            raise BrokenPipeError(errno.EPIPE, "the fork server is gone") from error
+        process = ForkedProcess(*self._request(), arguments)
         deadline = threading.Timer(seconds, process.kill)
         deadline.start()
         try:
@@ -117,74 +139,126 @@ class ForkServer:
             deadline.cancel()
             process.close()
 
-    def _request(self, arguments: Sequence[str]) -> tuple[int, socket.socket]:
-        output, written = os.pipe()
-        with suppress(OSError):  # not everybody may have one of this size
-            fcntl.fcntl(written, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        process, theirs = socket.socketpair()
+    def _request(self) -> tuple[int, socket.socket]:
+        """Ask for a process; return its id and the connection to it."""
         try:
             with self._lock:
-                message = "\0".join(arguments).encode("utf-8", "surrogateescape")
-                socket.send_fds(self._link, [message], [written, theirs.fileno()])
-        finally:
-            os.close(written)
-            theirs.close()
-        return output, process
+                self._link.send(b"\0")
+                answer, descriptors, _, _ = socket.recv_fds(self._link, _NUMBER_BYTES, 1)
+        except ConnectionResetError:
+            answer = b""
+        if not answer:  # it took the request, or was to take it, and died
+            raise BrokenPipeError(errno.EPIPE, "the fork server is gone")
+        if not descriptors:
+            raise ForkFailed
+        return _number(answer), socket.socket(fileno=descriptors[0])
 
 
-def _receive(link: socket.socket) -> int:
-    """Return a number; raises ConnectionResetError when the other side is gone."""
-    data = link.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
-    if len(data) < _NUMBER_BYTES:
-        raise ConnectionResetError("the process is gone")
+def _readable(links: list[socket.socket], seconds: float | None = None) -> list[socket.socket]:
+    """Wait until one of these has something, or has ended; return which."""
+    return select.select(links, (), (), seconds)[0]
+
+
+def _number(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-def _serve(link: socket.socket, work: Work) -> NoReturn:
-    """Fork a process for each request; exit with the process that requests."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes report themselves
-    gc.freeze()  # what is imported: a collection in a process would copy all of it
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, 2)
-        if not message:
-            os._exit(0)
-        arguments = message.decode("utf-8", "surrogateescape").split("\0")
-        output, report = descriptors
-        try:
-            if os.fork() == 0:
-                link.close()
-                _run(output, report, work, arguments)
-        except OSError:
-            _report(socket.socket(fileno=os.dup(report)), _NOT_FORKED)
-        for descriptor in descriptors:
-            os.close(descriptor)
+def _packed(number: int) -> bytes:
+    return number.to_bytes(_NUMBER_BYTES, "big", signed=True)
 
 
-def _report(requester: socket.socket, number: int) -> None:
-    with suppress(OSError):  # it waits no more
-        requester.sendall(number.to_bytes(_NUMBER_BYTES, "big", signed=True))
+class _Server:
+    """What the server does.
 
-
-def _run(output: int, report: int, work: Work, arguments: list[str]) -> NoReturn:
-    """Do the work, and report this process's id and its exit code.
-
-    Stays until the report has been read, so that its id means nothing else until then.
+    Args:
+        link: the connection to the process that requests.
+        work: what every process does.
     """
+
+    def __init__(self, link: socket.socket, work: Work) -> None:
+        self._link = link
+        self._work = work
+        self._spare: tuple[int, socket.socket] | None = None
+        """A process that waits for its arguments, and the connection to it."""
+
+    def serve(self) -> NoReturn:
+        """Hand out a process for each request; exit with the process that requests."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes report themselves
+        gc.freeze()  # what is imported: a collection in a process would copy all of it
+        while True:
+            self._wait()
+            if not self._link.recv(1):
+                os._exit(0)
+            self._hand_out()
+
+    def _wait(self) -> None:
+        """Wait for a request, with a process ready if there is none for a moment."""
+        while True:
+            if self._spare is None and not _readable([self._link], _QUIET_SECONDS):
+                with suppress(OSError):  # whoever asks for one finds out
+                    self._spare = self._fork()
+            links = [self._link] if self._spare is None else [self._link, self._spare[1]]
+            found = _readable(links)
+            if self._spare is not None and self._spare[1] in found:
+                self._spare[1].close()  # it has ended: somebody killed it
+                self._spare = None
+            if self._link in found:
+                return
+
+    def _hand_out(self) -> None:
+        try:
+            pid, process = self._spare or self._fork()
+        except OSError:
+            self._link.send(_packed(_NOT_FORKED))
+            return
+        self._spare = None
+        with process:
+            socket.send_fds(self._link, [_packed(pid)], [process.fileno()])
+
+    def _fork(self) -> tuple[int, socket.socket]:
+        process, requester = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with requester:
+            try:
+                pid = os.fork()
+            except OSError:
+                process.close()
+                raise
+            if pid == 0:
+                process.close()
+                self._link.close()
+                _run(requester, self._work)
+        return pid, process
+
+
+def _run(requester: socket.socket, work: Work) -> NoReturn:
+    """Do the work, and report its exit code.
+
+    Stays until its requester has read that, so that its id means nothing else until then.
+    """
+    process = os.getpid()
+
+    def receive() -> list[str]:
+        message, descriptors, _, _ = socket.recv_fds(requester, _MAX_REQUEST_BYTES, 1)
+        if not message:
+            os._exit(0)  # nobody is going to ask
+        if os.getpid() != process:
+            requester.close()
+        os.dup2(descriptors[0], 1)
+        os.close(descriptors[0])
+        return message.decode("utf-8", "surrogateescape").split("\0")
+
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        requester = socket.socket(fileno=report)
-        process = os.getpid()
-        _report(requester, process)
-        os.dup2(output, 1)
-        os.close(output)
-        code = work(arguments)
+        code = work(receive)
         if os.getpid() == process:
             os.dup2(0, 1)  # closes the output
-            _report(requester, code)
-            requester.recv(1)
+            with suppress(OSError):  # nobody waits for it any more
+                requester.send(_packed(code))
+                while requester.recv(_MAX_REQUEST_BYTES):
+                    pass  # what it did not receive; it was killed before
     finally:
         os._exit(code)

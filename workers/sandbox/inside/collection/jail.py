@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from fanout.workers.sandbox.inside.collection.change_sides import Root
-    from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
+    from fanout.workers.sandbox.inside.collection.fork_server import ForkServer, Receive
     from fanout.workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
@@ -52,12 +52,15 @@ _NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000
 """Mounts, IPC and processes: CLONE_NEWNS, _NEWIPC, _NEWPID. The network is the steward's, which has
 none: a new one would make collections wait for the kernel's lock on networks."""
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
-_REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
+_REMOUNT, _BIND, _REC, _PRIVATE, _SLAVE = 32, 4096, 16384, 1 << 18, 1 << 19
 _DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "s390x": 217, "ppc64le": 203}
 _PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 8, 38
 _CAPABILITY_VERSION_3, _DAC_READ_SEARCH = 0x20080522, 2
 _SIGKILL = 9
+
+_ROOT = Path("/mnt")
+"""Where the root of a jail is made, in namespaces of its own: every image has this folder."""
 
 GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
 """The exit codes of `work`."""
@@ -74,69 +77,85 @@ class View(NamedTuple):
     after: Root
 
 
-def enter(
-    before: Sequence[Path], after: Path, scratch: Path, *, isolated: bool, agent_id: int
-) -> View:
-    """Go on in a child of this process that is locked up, for good.
+class Jail:
+    """A process that is locked up, in two steps: most of it is done before it is known for whom.
 
     Args:
-        before: what a job started from: the lower folders of an overlay, the uppermost first. One,
-            if this process may not mount.
-        after: its result.
-        scratch: an empty folder, in which the process may write; becomes the one for temporary
-            files.
         isolated: whether this process has the right to mount.
-        agent_id: the job's user.
 
     Raises:
         OSError: the kernel refused; nothing may be looked at then.
-        SystemExit: in this process, when the child has ended; with its exit code.
+        SystemExit: in this process, when the child in which it goes on has ended; with its exit
+            code.
     """
-    with suppress(
-        OSError
-    ):  # whatever is killed for memory in this container, it is not the steward
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    if not isolated:
-        (tree,) = before
-        os.chown(scratch, agent_id, agent_id)
-        parent = _continue_in_child()
-        view = View(_descriptor(tree), _descriptor(after))
-        _become(agent_id, ())
-        _end_with(parent)
-        os.environ["TMPDIR"] = str(scratch)
-        return view
-    os.chown(scratch, JAIL_ID, JAIL_ID)
-    disks.call("unshare", _NEW_NAMESPACES)
-    _change_root(before, after, scratch)
-    parent = _continue_in_child()
-    _become(JAIL_ID, (_DAC_READ_SEARCH,))
-    _end_with(parent)
-    os.environ["TMPDIR"] = "/mnt/scratch"
-    return View(Path("/mnt/before"), Path("/mnt/after"))
+
+    def __init__(self, *, isolated: bool) -> None:
+        # whatever is killed for memory in this container, it is not the steward
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        self._isolated = isolated
+        if isolated:
+            disks.call("unshare", _NEW_NAMESPACES)
+            _make_root()
+        self._parent = _continue_in_child()
+
+    def enter(self, before: Sequence[Path], after: Path, scratch: Path, agent_id: int) -> View:
+        """Lock this process up, for good.
+
+        Args:
+            before: what a job started from: the lower folders of an overlay, the uppermost first.
+                One, if this process may not mount.
+            after: its result.
+            scratch: an empty folder, in which the process may write; becomes the one for temporary
+                files.
+            agent_id: the job's user.
+
+        Raises:
+            OSError: the kernel refused; nothing may be looked at then.
+        """
+        _close_all_but(self._parent)
+        if not self._isolated:
+            (tree,) = before
+            os.chown(scratch, agent_id, agent_id)
+            view = View(_descriptor(tree), _descriptor(after))
+            _become(agent_id, ())
+            _end_with(self._parent)
+            os.environ["TMPDIR"] = str(scratch)
+            return view
+        os.chown(scratch, JAIL_ID, JAIL_ID)
+        _change_root(before, after, scratch)
+        _become(JAIL_ID, (_DAC_READ_SEARCH,))
+        _end_with(self._parent)
+        os.environ["TMPDIR"] = "/mnt/scratch"
+        return View(Path("/mnt/before"), Path("/mnt/after"))
 
 
 def _descriptor(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _change_root(before: Sequence[Path], after: Path, scratch: Path) -> None:
-    """Make the image, read-only, the root, with the job's folders and nothing else in it."""
+def _make_root() -> None:
+    """Make the root of a jail: the image, read-only, with nothing of any job in it."""
     safe = _NOSUID | _NODEV
-    _mount("none", "/", "", _REC | _PRIVATE)
-    root = scratch.with_name(scratch.name + ".root")
-    root.mkdir()
-    _bind(Path("/"), root, _RDONLY | safe)
-    _mount("tmpfs", str(root / "mnt"), "tmpfs", safe, "size=64k,mode=0755")
+    _mount("none", "/", "", _REC | _SLAVE)  # disks that are mounted and removed meanwhile follow
+    _bind(Path("/"), _ROOT, _RDONLY | safe)
+    _mount("tmpfs", str(_ROOT / "mnt"), "tmpfs", safe, "size=64k,mode=0755")
     for name in ("before", "after", "scratch"):
-        (root / "mnt" / name).mkdir()
-    _show_stacked(before, root / "mnt" / "before", _RDONLY | _NOEXEC | safe)
-    _bind(after, root / "mnt" / "after", _RDONLY | _NOEXEC | safe)
-    _bind(scratch, root / "mnt" / "scratch", _NOEXEC | safe)
-    _mount("tmpfs", str(root / "dev"), "tmpfs", _NOSUID | _NOEXEC, "size=64k,mode=0755")
+        (_ROOT / "mnt" / name).mkdir()
+    _mount("tmpfs", str(_ROOT / "dev"), "tmpfs", _NOSUID | _NOEXEC, "size=64k,mode=0755")
     for name in ("null", "urandom"):  # git needs both
-        (root / "dev" / name).touch()
-        _bind(Path("/dev", name), root / "dev" / name, _NOSUID | _NOEXEC)
-    os.chdir(root)
+        (_ROOT / "dev" / name).touch()
+        _bind(Path("/dev", name), _ROOT / "dev" / name, _NOSUID | _NOEXEC)
+
+
+def _change_root(before: Sequence[Path], after: Path, scratch: Path) -> None:
+    """Show a job's folders in the jail's root, and make that the only one."""
+    safe = _NOSUID | _NODEV | _NOEXEC
+    _mount("none", "/", "", _REC | _PRIVATE)
+    _show_stacked(before, _ROOT / "mnt" / "before", _RDONLY | safe)
+    _bind(after, _ROOT / "mnt" / "after", _RDONLY | safe)
+    _bind(scratch, _ROOT / "mnt" / "scratch", safe)
+    os.chdir(_ROOT)
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise OSError("no jail is known for this processor")
@@ -166,7 +185,7 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
 
 
 def _continue_in_child() -> int:
-    """Go on in a child that has none of this process's files but the first three.
+    """Go on in a child of this process.
 
     In a new process namespace it is the first process: what it starts ends with it.
 
@@ -183,9 +202,14 @@ def _continue_in_child() -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.close(held)
         raise SystemExit(code if code >= 0 else _KILLED - code)
-    os.closerange(3, parent)
-    os.closerange(parent + 1, _MAX_OPEN_FILES)
+    os.close(held)
     return parent
+
+
+def _close_all_but(kept: int) -> None:
+    """Close all files of this process but the first three and one more."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, _MAX_OPEN_FILES)
 
 
 def _end_with(parent: int) -> None:
@@ -225,16 +249,15 @@ def _set_capabilities(kept: int) -> None:
 
 def collect(
     before: Sequence[Path], after: Path, *,
-    is_overlay: bool, isolated: bool, agent_id: int,
+    is_overlay: bool, agent_id: int,
     server: ForkServer, context: Context,
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
 
     Args:
-        before: what the job started from, see `enter`.
+        before: what the job started from, see `Jail.enter`.
         after: its result.
         is_overlay: whether that is an overlay's upper layer.
-        isolated: whether this process has the right to mount.
         agent_id: the job's user.
         server: starts the process; its processes do `work`.
         context: of the client, which gets the parts; the process is killed when it waits no more.
@@ -246,8 +269,7 @@ def collect(
     """
     with _scratch() as scratch:
         arguments = [
-            "jailed" if isolated else "plain", "overlay" if is_overlay else "trees",
-            str(after), str(scratch), str(agent_id), *map(str, before),
+            "overlay" if is_overlay else "trees", str(after), str(scratch), str(agent_id), *map(str, before),
         ]  # fmt: skip
         try:
             with server.start(arguments, MAX_SECONDS) as process:
@@ -273,9 +295,7 @@ def _scratch() -> Iterator[Path]:
 def _remove(home: Path) -> None:
     """Remove such a folder; what a killed process left in it is removed by a program of its own."""
     try:
-        for name in ("scratch", "scratch.root"):
-            with suppress(FileNotFoundError):
-                (home / name).rmdir()
+        (home / "scratch").rmdir()
         home.rmdir()
     except OSError:
         subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
@@ -311,19 +331,19 @@ class Unreadable(CollectionFailed):
     """The jail could not be made, or something in it not be read; another try may succeed."""
 
 
-def work(arguments: list[str]) -> int:
+def work(receive: Receive, *, isolated: bool) -> int:
     """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
-        arguments: `jailed` or `plain`, `overlay` or `trees`, the result, a scratch folder, the id
-            of the job's user, and what the job started from.
+        receive: returns `overlay` or `trees`, the result, a scratch folder, the id of the job's
+            user, and what the job started from.
+        isolated: whether this process has the right to mount.
     """
-    jailed, kind, after, scratch, agent_id, *before = arguments
     try:
-        view = enter(
-            [Path(tree) for tree in before], Path(after), Path(scratch),
-            isolated=jailed == "jailed", agent_id=int(agent_id),
-        )  # fmt: skip
+        jail = Jail(isolated=isolated)
+        kind, after, scratch, agent_id, *before = receive()
+        trees = [Path(tree) for tree in before]
+        view = jail.enter(trees, Path(after), Path(scratch), int(agent_id))
         scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
         with os.fdopen(1, "wb") as out:
             change_bundle.write_bundle(out, view.before, view.after, scan(view.before, view.after))
