@@ -96,9 +96,8 @@ def _read(kind: type[tarfile.TarInfo], header: bytearray) -> object:
         info = kind.frombuf(header, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
         return type(error)
-    return {**info.get_info(), "chksum": info.chksum, "sparse": info.issparse()} | dict.fromkeys(
-        ("uid", "gid", "uname", "gname", "devmajor", "devminor")
-    )
+    unused = dict.fromkeys(("uid", "gid", "uname", "gname", "devmajor", "devminor"))
+    return info.get_info() | {"chksum": info.chksum, "sparse": info.issparse()} | unused
 
 
 def unpack_as_steward(archive: Path, target: Path) -> None:

@@ -14,9 +14,10 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -89,7 +90,7 @@ class SnapshotIndexes:
             store: The URL of the blob store.
             base: The folder's last whole snapshot.
         """
-        with suppress(OSError):
+        with suppress(OSError, OverflowError):  # a file's time may be beyond the year 2262
             make_private_folder(self._folder)
             self._remove_old()
             partial = self._folder / f"{uuid4().hex}.part"
@@ -136,8 +137,9 @@ class _Columns(NamedTuple):
     lengths: array[int]
 
 
-_EMPTY = _Columns(*(array(code) for code in "IqQqqIBIq"))
-"""Empty columns. Their numbers have the form of this machine, which a state folder belongs to."""
+def _columns(*numbers: Iterable[int]) -> _Columns:
+    """Return columns; their numbers have the form of this machine, as has a state folder."""
+    return _Columns(*map(array, "IqQqqIBIq", numbers))
 
 
 def _packed(base: Base) -> bytes:
@@ -161,14 +163,19 @@ def _packed(base: Base) -> bytes:
         },
         separators=(",", ":"),
     ).encode()
-    rows = [
-        (mode, size, *stamp, numbers[git_dir], _KINDS.index(kind), bits, length)
-        for (_, mode, size, stamp, git_dir), (kind, bits, length, _) in zip(
-            tree.entries, versions, strict=True
-        )
-    ]
-    columns = zip(_EMPTY, zip(*rows, strict=True), strict=True) if rows else ()
-    arrays = [array(empty.typecode, column).tobytes() for empty, column in columns]
+    entries = tree.entries
+    columns = _columns(
+        (entry.mode for entry in entries),
+        (entry.size for entry in entries),
+        (entry.stamp[0] for entry in entries),
+        (entry.stamp[1] for entry in entries),
+        (entry.stamp[2] for entry in entries),
+        (numbers[entry.git_dir] for entry in entries),
+        (_KINDS.index(version[0]) for version in versions),
+        (version[1] for version in versions),
+        (version[2] for version in versions),
+    )
+    arrays = [column.tobytes() for column in columns]
     hashes = [version[3] or _NO_HASH for version in versions]
     return b"".join((_HEAD.pack(len(head)), head, *arrays, *hashes))
 
@@ -179,13 +186,10 @@ def _parsed(body: memoryview, included: frozenset[str]) -> Base:
     head = json.loads(bytes(body[_HEAD.size : at]))
     count, git_dirs = head["count"], head["git_dirs"]
     paths = head["paths"].split("\0") if count else []
-    arrays = []
-    for empty in _EMPTY:
-        column = array(empty.typecode)
+    columns = _columns(*repeat((), len(_Columns._fields)))
+    for column in columns:
         column.frombytes(body[at : at + count * column.itemsize])
-        arrays.append(column)
         at += count * column.itemsize
-    columns = _Columns(*arrays)
     stamps = zip(columns.inodes, columns.modified, columns.changed, strict=True)
     owners = map(git_dirs.__getitem__, columns.git_dirs)
     entries = tuple(map(Entry, paths, columns.modes, columns.sizes, stamps, owners))
