@@ -281,7 +281,7 @@ def _descend(root: Path, steps: list[str]) -> int:
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for step in steps:
         with opened(folder):
-            below = _step_into(folder, step)
+            below = step_into(folder, step)
         folder = below
     return folder
 
@@ -338,7 +338,13 @@ def check_link(path: str, target: str) -> None:
         raise PathRefused("The symlink points into Git's own data.")
 
 
-def _step_into(folder: int, step: str) -> int:
+def step_into(folder: int, step: str) -> int:
+    """Open a directory in a directory; the caller closes it.
+
+    Raises:
+        PathRefused: It is a symlink.
+        OSError: As `os.open` does.
+    """
     try:
         return os.open(step, _DIRECTORY_FLAGS, dir_fd=folder)
     except OSError as error:

@@ -209,7 +209,7 @@ class Workspace:
         return base
 
     def _since(self, base: Base, *, whole: bool) -> tuple[Tree, Delta]:
-        tree = self._scan(base.tree.included)
+        tree = self._scan(base.tree.included, base.tree)
         if whole and not base.describes(tree):
             raise WholeSnapshotNeeded
         return tree, changes_since(base, self.root, tree)
@@ -258,9 +258,9 @@ class Workspace:
 
         return self._locked(scan_and_write, shared=True)
 
-    def _scan(self, included: frozenset[str]) -> Tree:
+    def _scan(self, included: frozenset[str], before: Tree | None = None) -> Tree:
         try:
-            tree = scan(self.root, included)
+            tree = scan(self.root, included, before)
         except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
                 f"Git cannot list the files of {self.root} that it ignores ({error}): install or "

@@ -64,6 +64,42 @@ def archive_of(members: list[Member], outside: Path, to: Path) -> None:
             archive.addfile(info, io.BytesIO(b"evil"))
 
 
+@EXAMPLES
+@given(
+    st.text(max_size=120),
+    st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE]),
+    st.integers(0, 8**12),
+    st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=3),
+    st.booleans(),
+)
+@example("a", tarfile.REGTYPE, 5, [], True)
+@example("a/", tarfile.DIRTYPE, 0, [], True)
+@example("a", tarfile.REGTYPE, 5, [(0, 0)], True)
+@example("ab", tarfile.REGTYPE, 5, [(0, 0), (345, 97)], True)
+def test_a_header_is_read_as_tarfile_reads_it(
+    name: str, kind: bytes, size: int, damage: list[tuple[int, int]], fits: bool
+) -> None:
+    info = tarfile.TarInfo(name.replace("\0", ""))
+    info.type, info.size, info.mode = kind, size, 0o640
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT)[-512:])
+    header[257:265] = b"ustar\x0000"
+    for at, value in damage:
+        header[at] = value
+    if fits:
+        header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * 32)
+
+    assert _read(archives._Header, header) == _read(tarfile.TarInfo, header)
+
+
+def _read(kind: type[tarfile.TarInfo], header: bytearray) -> object:
+    try:
+        info = kind.frombuf(header, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        return type(error)
+    unused = dict.fromkeys(("uid", "gid", "uname", "gname", "devmajor", "devminor"))
+    return info.get_info() | {"chksum": info.chksum, "sparse": info.issparse()} | unused
+
+
 def unpack_as_steward(archive: Path, target: Path) -> None:
     archives.unpack(archive, target, snapshots._give_to_agent)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.rooted import READ_FLAGS
 from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
+from fanout.orchestrator.workspace.snapshots.scan import scan
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.inside import archives
 from fanout.workers.sandbox.inside import layers as inside
@@ -191,6 +193,106 @@ async def test_what_stays_at_home_is_named_by_a_later_process_too(place: Place) 
     assert [file.path for file in workspace.left_at_home] == [".env", "a"]
 
 
+def _ignore(root: Path) -> None:
+    (root / ".gitignore").write_text("out\nd\nfree/\n")
+
+
+def _ignore_nothing(root: Path) -> None:
+    (root / ".gitignore").unlink()
+
+
+def _ignore_elsewhere(root: Path) -> None:
+    (root / ".git" / "info" / "exclude").write_text("free\n")
+
+
+def _track_what_is_ignored(root: Path) -> None:
+    git(root, "add", "-f", "sub/out")
+
+
+def _leave_git(root: Path) -> None:
+    (root / ".git" / "HEAD").unlink()
+
+
+def _make_a_secret_a_folder(root: Path) -> None:
+    (root / ".env").unlink()
+    (root / ".env").mkdir()
+    (root / ".env" / "new").write_text("1")
+
+
+def _make_a_file_a_secret_folder(root: Path) -> None:
+    (root / ".aws").unlink()
+    (root / ".aws").mkdir()
+    (root / ".aws" / "new").write_text("1")
+
+
+def _nest_a_repository(root: Path) -> None:
+    git(root / "sub", "init", "-q")
+    (root / "sub" / ".gitignore").write_text("c\n")
+
+
+def _make_a_folder_a_link(root: Path) -> None:
+    (root / "sub").rename(root / "elsewhere")
+    (root / "sub").symlink_to("elsewhere")
+
+
+def _add_what_is_ignored(root: Path) -> None:
+    (root / "new").mkdir()
+    (root / "new" / "out").write_text("1")
+    (root / "new" / "kept").write_text("1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _ignore,
+        _ignore_nothing,
+        _ignore_elsewhere,
+        _track_what_is_ignored,
+        _leave_git,
+        _make_a_secret_a_folder,
+        _make_a_file_a_secret_folder,
+        _nest_a_repository,
+        _make_a_folder_a_link,
+        _add_what_is_ignored,
+    ],
+)
+@pytest.mark.parametrize("included", [frozenset(), frozenset({"sub/out", ".env"})])
+def test_a_later_look_at_a_folder_finds_what_a_first_one_does(
+    place: Place, change: Callable[[Path], None], included: frozenset[str]
+) -> None:
+    git(place.root, "init", "-q")
+    (place.root / "sub").mkdir()
+    _fill(place.root, {".gitignore": "out\n", "a": "1", ".env": "1", ".aws": "1"})
+    _fill(place.root / "sub", {"b": "1", "c": "1", "out": "1"})
+    git(place.root, "add", "-A")
+    (place.root / "free").mkdir()
+    _fill(place.root / "free", {"c": "1", "d": "1"})
+    before = scan(place.root, included)
+
+    change(place.root)
+
+    assert scan(place.root, included, before) == scan(place.root, included)
+
+
+def _fill(folder: Path, contents: Mapping[str, str]) -> None:
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+
+
+def test_a_folder_that_is_deeper_than_files_may_be_open_is_found(place: Place) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    deep = place.root.joinpath(*["d"] * 300)
+    deep.mkdir(parents=True)
+    (deep / "a").write_text("1")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, limits[0]), limits[1]))
+    try:
+        paths = [entry.path for entry in scan(place.root).entries]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert paths[-1] == "/".join([*["d"] * 300, "a"])
+
+
 async def test_a_repository_is_the_same_after_a_commit(place: Place) -> None:
     git(place.root, "init", "-q")
     (place.root / ".gitignore").write_text("out\n")
@@ -266,7 +368,7 @@ def _cut(index: Path) -> None:
 
 
 def _alter(index: Path) -> None:
-    index.write_bytes(index.read_bytes().replace(b'"a"', b'"z"'))
+    index.write_bytes(index.read_bytes().replace(b'"paths":"a"', b'"paths":"z"'))
 
 
 def _empty(index: Path) -> None:

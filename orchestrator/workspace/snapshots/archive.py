@@ -11,9 +11,9 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -50,10 +50,15 @@ class Written:
     """What an archive has."""
 
     omitted: Omitted
-    versions: Mapping[str, Version]
-    """By path."""
     made: frozenset[str]
     """The paths whose content depends on other files too."""
+    read_versions: Callable[[], Mapping[str, Version]]
+    """Returns the versions by path; not called when nothing has changed since."""
+
+    @cached_property
+    def versions(self) -> Mapping[str, Version]:
+        """The versions by path."""
+        return self.read_versions()
 
 
 def write(
@@ -80,7 +85,7 @@ def write(
     contents = Contents(root, tree, max_bytes, archive.add, progress=progress or Progress())
     contents.read()
     archive.end()
-    return Written(contents.omitted, archive.versions, frozenset(contents.indexes))
+    return Written(contents.omitted, frozenset(contents.indexes), lambda: archive.versions)
 
 
 @dataclass

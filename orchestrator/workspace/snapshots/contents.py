@@ -32,9 +32,9 @@ from fanout.orchestrator.workspace.rooted import (
     PERMISSION_BITS,
     READ_FLAGS,
     PathRefused,
-    open_below,
 )
 from fanout.orchestrator.workspace.secret_files import secret_content
+from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
 from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, printable, unreadable
 
 _HELD_BYTES = 8 * 1024**2
@@ -112,7 +112,7 @@ class Contents:
     """A repository's data -> the ids of its objects that stay at home."""
 
     def __post_init__(self) -> None:
-        self._folder = _OpenFolder(self.root)
+        self._folders = OpenFolders(self.root)
 
     def read(self) -> None:
         """Read all files; what cannot or must not be in the snapshot is in `omitted` afterwards.
@@ -122,7 +122,7 @@ class Contents:
         """
         self.progress.done_bytes, self.progress.total_bytes = 0, self.tree.size_bytes
         _let_the_clock_tick(self.tree)
-        with self._folder:
+        with self._folders:
             for entry in self.tree.entries:
                 if entry.git_dir is None:
                     self._add(entry)
@@ -169,11 +169,14 @@ class Contents:
     def _add_link(self, entry: Entry) -> None:
         if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
             return  # the repository's data is elsewhere, and stays there
-        target = os.fsencode(self._folder.link(entry.path))
+        folder, _, name = entry.path.rpartition("/")
+        target = os.fsencode(os.readlink(name, dir_fd=self._folders.opened(folder)))
         self._take(entry, "symlink", io.BytesIO(target), len(target))
 
     def _add_file(self, entry: Entry) -> None:
-        with self._folder.file(entry.path) as stream:
+        folder, _, name = entry.path.rpartition("/")
+        descriptor = os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))
+        with os.fdopen(descriptor, "rb", buffering=0) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "It is no longer a file")
@@ -234,41 +237,3 @@ def _let_the_clock_tick(tree: Tree) -> None:
     age = time.time() - newest
     if age < _CLOCK_TICK_SECONDS:
         time.sleep(min(_CLOCK_TICK_SECONDS - age, _CLOCK_TICK_SECONDS))
-
-
-class _OpenFolder:
-    """The folder of the last file that was opened: the next one is mostly in it too."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._path: str | None = None
-        self._descriptor = -1
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def file(self, path: str) -> IO[bytes]:
-        """Open a file, through no symlink."""
-        folder, _, name = path.rpartition("/")
-        descriptor = os.open(name, READ_FLAGS, dir_fd=self._opened(folder))
-        return os.fdopen(descriptor, "rb", buffering=0)
-
-    def link(self, path: str) -> str:
-        """Return the target of a symlink."""
-        folder, _, name = path.rpartition("/")
-        return os.readlink(name, dir_fd=self._opened(folder))
-
-    def _opened(self, path: str) -> int:
-        if path != self._path:
-            self._close()
-            self._descriptor = open_below(self._root, path, os.O_DIRECTORY)
-            self._path = path
-        return self._descriptor
-
-    def _close(self) -> None:
-        if self._path is not None:
-            os.close(self._descriptor)
-            self._path = None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from fanout.orchestrator.workspace.repositories.repository import (
 )
 from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened
 from fanout.orchestrator.workspace.secret_files import secret_name
+from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
 
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
@@ -78,7 +81,8 @@ class _Folder:
     """A folder to list."""
 
     path: str
-    left_out: LeftOut
+    left_out: LeftOut | None
+    """None: not known yet."""
     git_dir: str | None = None
     """The repository whose own data it belongs to; None: it is part of the work tree."""
 
@@ -90,41 +94,72 @@ class _Folder:
 @dataclass
 class _Walk:
     root: Path
-    left_out: LeftOut
     included: frozenset[str]
+    known: Mapping[str, Entry] = field(default_factory=dict)
+    """By path, what an earlier walk with the same `included` found."""
     entries: list[Entry] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     left_at_home: list[SkippedFile] = field(default_factory=list)
     pending: list[_Folder] = field(default_factory=list)
+    undecided: list[tuple[_Folder, str, os.stat_result]] = field(default_factory=list)
+    """What waits for the rules about what is left out."""
 
-    def run(self) -> Tree:
-        self.pending.append(_Folder("", self.left_out))
-        while self.pending:
-            folder = self.pending.pop()
-            try:
-                self._list(folder)
-            except (FileNotFoundError, PathRefused):
-                continue  # it was removed, or became a link, since it was listed
-            except OSError as error:
-                self.skipped.append(unreadable(folder.path or ".", error))
+    def begin(self, left_out: LeftOut | None) -> None:
+        """List the folder; without rules, only what is known and of the same kind."""
+        self.pending.append(_Folder("", left_out))
+        self._list_pending()
+
+    def finish(self, left_out: LeftOut) -> Tree:
+        """Add what is undecided, and return the result."""
+        for folder, name, status in self.undecided:
+            self._add(replace(folder, left_out=left_out), name, status)
+        self._list_pending()
         self._add_included()
         return Tree(
-            tuple(sorted(self.entries, key=lambda entry: entry.path)),
+            tuple(sorted(self.entries, key=itemgetter(0))),
             tuple(sorted(self.skipped, key=lambda file: file.path)),
             tuple(sorted(self.left_at_home, key=lambda file: file.path)),
             self.included,
         )
 
-    def _list(self, folder: _Folder) -> None:
-        with (
-            opened(open_below(self.root, folder.path, os.O_DIRECTORY)) as descriptor,
-            os.scandir(descriptor) as listing,
-        ):
+    def _list_pending(self) -> None:
+        with OpenFolders(self.root) as folders:
+            while self.pending:
+                folder = self.pending.pop()
+                try:
+                    self._list(folder, folders.opened(folder.path))
+                except (FileNotFoundError, PathRefused):
+                    continue  # it was removed, or became a link, since it was listed
+                except OSError as error:
+                    self.skipped.append(unreadable(folder.path or ".", error))
+
+    def _list(self, folder: _Folder, descriptor: int) -> None:
+        with os.scandir(descriptor) as listing:
             items = list(listing)
-            folder = self._entered(folder, {item.name for item in items})
-            for item in items:
-                with suppress(FileNotFoundError):  # removed since it was listed
-                    self._add(folder, item.name, item.stat(follow_symlinks=False))
+        folder = self._entered(folder, {item.name for item in items})
+        prefix, git_dir, left_out = folder.below(""), folder.git_dir, folder.left_out
+        for item in items:
+            name = item.name
+            try:
+                status = item.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed since it was listed
+                continue
+            known = self.known.get(prefix + name)
+            if known and known[1] == status.st_mode and known[4] == git_dir and left_out is None:
+                self._add_known(known, status)
+            elif left_out is None and git_dir is None:
+                self.undecided.append((folder, name, status))
+            else:
+                self._add(folder, name, status)
+
+    def _add_known(self, known: Entry, status: os.stat_result) -> None:
+        """Add an entry that the rules that go by its name and kind have let pass before."""
+        path, mode, size, stamp, git_dir = known
+        if stat.S_ISDIR(mode):
+            self.pending.append(_Folder(path, None, git_dir))
+        elif size != status.st_size or stamp != _stamp(status):
+            known = _file_entry(path, status, git_dir)
+        self.entries.append(known)
 
     def _entered(self, folder: _Folder, names: Collection[str]) -> _Folder:
         """Return a folder with the rules that hold in it, which a repository brings along."""
@@ -152,7 +187,7 @@ class _Walk:
             if not is_carried(inner, is_folder=is_folder):
                 return
         elif path not in self.included:
-            if folder.left_out(path, name):
+            if folder.left_out is None or folder.left_out(path, name):
                 return
             if (reason := secret_name(path, is_folder=is_folder)) is not None:
                 shown = f"{printable(path)}{'/' * is_folder}"
@@ -183,7 +218,7 @@ class _Walk:
                         self.entries.append(Entry(above, os.lstat(self.root / above).st_mode))
 
 
-def scan(root: Path, included: frozenset[str] = frozenset()) -> Tree:
+def scan(root: Path, included: frozenset[str] = frozenset(), before: Tree | None = None) -> Tree:
     """List the files that a snapshot of a folder has.
 
     Of a Git repository or a folder in one, these are the files that Git tracks or would track, and
@@ -193,21 +228,43 @@ def scan(root: Path, included: frozenset[str] = frozenset()) -> Tree:
     Args:
         root: The folder.
         included: Files that are part of the snapshot even if they are ignored or secret.
+        before: An earlier result with the same `included`, which saves time.
 
     Raises:
         IgnoreRulesUnreadable: Git is missing or failed.
         OSError: The folder cannot be read.
     """
+    walk = _Walk(root, included)
+    if before is None:
+        ignored = _ignored_in(root)
+    else:
+        walk.known = {entry.path: entry for entry in before.entries}
+        with ThreadPoolExecutor(1) as other:  # Git takes as long as the walk
+            asked = other.submit(_ignored_in, root)
+            walk.begin(None)
+            ignored = asked.result()
+    left_out = _is_by_product if ignored is None else _ignored(ignored, "")
+    if before is None or _is_any_left_out(walk.known, ignored):
+        walk = _Walk(root, included)
+        walk.begin(left_out)
+    return walk.finish(left_out)
+
+
+def _is_any_left_out(known: Mapping[str, Entry], ignored: frozenset[str] | None) -> bool:
+    if ignored is not None:
+        return not ignored.isdisjoint(known)
+    return any(_is_by_product(path, path.rpartition("/")[2]) for path in known)
+
+
+def _ignored_in(root: Path) -> frozenset[str] | None:
     try:
         repository = enclosing_repository(root)
-        ignored = ignored_paths(repository, root) if repository else None
+        return ignored_paths(repository, root) if repository else None
     except Unreadable as error:
         raise IgnoreRulesUnreadable(str(error)) from error
-    left_out = _is_by_product if ignored is None else _ignored(ignored, "")
-    return _Walk(root, left_out, included).run()
 
 
-def _nested_rules(root: Path, folder: _Folder) -> LeftOut:
+def _nested_rules(root: Path, folder: _Folder) -> LeftOut | None:
     """Return the rules of a repository in the workspace; those of the folder if it is none.
 
     Raises:
@@ -234,8 +291,11 @@ def _everything(_path: str, _name: str) -> bool:
 
 
 def _file_entry(path: str, status: os.stat_result, git_dir: str | None) -> Entry:
-    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-    return Entry(path, status.st_mode, status.st_size, stamp, git_dir)
+    return Entry(path, status.st_mode, status.st_size, _stamp(status), git_dir)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _folders_above(path: str) -> list[str]:

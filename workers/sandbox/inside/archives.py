@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from fanout.workers.sandbox.inside.files import Upload
 
 MAX_NAMES = 257
@@ -22,6 +25,15 @@ _MAX_PATH = 4096
 """Of a path: Linux opens no longer one."""
 _COPY_BYTES = 1 << 20
 """Copied at once: large enough to be quick, small beside a process."""
+_BLOCK_BYTES = 4096
+"""Of a disk."""
+_ENTRY_BYTES = 1024
+"""Of an inode and a directory entry."""
+_USUAL_HEADER = re.compile(
+    rb"([0-7]{7})\0.{16}([0-7]{11})\0([0-7]{11})\0([0-7]{6})\0 ([05])\0{100}ustar\x0000.{80}\0{167}",
+    re.DOTALL,
+)
+"""After its name: of a file or folder in a ustar archive, with a path of 100 bytes at most."""
 ARCHIVE_END = bytes(2 * tarfile.BLOCKSIZE)
 _HEADER = bytearray(tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT))
 """Of a file of `write_member`. Its checksum counts as eight spaces in the checksum."""
@@ -115,7 +127,7 @@ def unpack(
     target: Path,
     own: Callable[[str], None],
     removed: list[str] | None = None,
-) -> None:
+) -> int:
     """Unpack a plain tar into an empty folder. Times and permission bits are restored.
 
     Args:
@@ -124,6 +136,9 @@ def unpack(
         own: is called with each path that was made, to set its owner; must not follow links.
         removed: gets the paths that a layer removes, which are members as of an overlay: character
             devices 0, 0. None: the archive is no layer.
+
+    Returns:
+        About how many bytes of a disk the files take.
 
     Raises:
         UnusableArchive: the archive is damaged, or has a member that is not a file, a folder or a
@@ -135,7 +150,7 @@ def unpack(
             return unpack(file, target, own, removed)
     unpacking = _Unpacking(archive, os.fspath(target), own, removed)
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", archive), mode="r:") as tar:
+        with tarfile.open(fileobj=cast("IO[bytes]", archive), mode="r:", tarinfo=_Header) as tar:
             while (member := tar.next()) is not None:
                 unpacking.add(member)
                 tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
@@ -144,6 +159,25 @@ def unpack(
         raise UnusableArchive(f"it is damaged ({type(error).__name__})") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UnusableArchive("it has two members at one path") from error
+    return unpacking.size
+
+
+class _Header(tarfile.TarInfo):
+    """A member whose header, if it is a usual one, is read in a third of the time."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header."""
+        name, usual = buf[:100].rstrip(b"\0"), _USUAL_HEADER.fullmatch(buf, 100)
+        if usual is None or not name.isascii() or b"\0" in name:
+            return super().frombuf(buf, encoding, errors)
+        mode, size, mtime, checksum = (int(usual[group], 8) for group in range(1, 5))
+        if sum(buf) - sum(buf[148:156]) + sum(b" " * 8) != checksum:
+            return super().frombuf(buf, encoding, errors)
+        member = cls(name.decode().rstrip("/") if usual[5] == tarfile.DIRTYPE else name.decode())
+        member.mode, member.size, member.mtime, member.type = mode, size, mtime, usual[5]
+        member.chksum = checksum
+        return member
 
 
 class _Unpacking:
@@ -156,6 +190,8 @@ class _Unpacking:
         self._links: list[tuple[str, str]] = []
         self._folders: list[tuple[str, int, float]] = []
         self._made = {target}
+        self.size = 0
+        """Of what was made, on a disk."""
         """The folders that exist: there are no links yet, and nobody else removes one."""
 
     def add(self, member: tarfile.TarInfo) -> None:
@@ -168,6 +204,7 @@ class _Unpacking:
         if self._removed is not None:
             _check_path(name.split("/"))
         path = f"{self._target}/{name}"
+        self.size += -(-member.size // _BLOCK_BYTES) * _BLOCK_BYTES + _ENTRY_BYTES
         if member.issym():
             self._links.append((name, member.linkname))
         elif member.isdir():

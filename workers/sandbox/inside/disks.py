@@ -11,15 +11,17 @@ files are given back.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import re
 import stat
 import subprocess
+import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +57,7 @@ _BYTES_PER_ENTRY = 1024
 nothing."""
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system's."""
+_GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
 _OPTIONS = "loop,nosuid,nodev,noatime,discard,noinit_itable,nobarrier"
 
 
@@ -88,6 +91,30 @@ def make(image: Path, size_bytes: int) -> None:
     )  # fmt: skip
 
 
+def copy(template: Path, image: Path) -> None:
+    """Copy an image that `make` made and nobody has used: a tenth of the time of making one."""
+    with template.open("rb", buffering=0) as source, image.open("xb", buffering=0) as target:
+        size = os.fstat(source.fileno()).st_size
+        target.truncate(size)
+        for start, end in _extents(source.fileno(), size):
+            target.seek(start)
+            target.write(os.pread(source.fileno(), end - start, start))
+
+
+def _extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where a sparse file has data."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # the rest is a hole
+                return
+            raise
+        end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, end
+
+
 def attach(image: Path, target: Path) -> None:
     """Mount an image on a folder, unless it is mounted there.
 
@@ -119,25 +146,34 @@ def user_of(target: Path, first_id: int) -> int:
     return first_id + os.minor(target.stat().st_dev)
 
 
-def show_as(source: Path, target: Path, user: tuple[int, int], *, read_only: bool) -> None:
-    """Show a folder at another place with another owner, unless it is shown there.
+class Shown(NamedTuple):
+    """A folder that is shown at another place."""
+
+    source: Path
+    target: Path
+    read_only: bool
+    """Whether nobody may write there."""
+
+
+def show_as(user: tuple[int, int], folders: Sequence[Shown]) -> None:
+    """Show folders at other places with another owner, those that are not shown there.
 
     Args:
-        source: the folder.
-        target: the place.
         user: the owner of the files, and the user to whom they shall belong. The group stays.
-        read_only: whether nobody may write there.
+        folders: the folders.
 
     Raises:
-        DiskFailed: the kernel or the folder's file system cannot (ext4 and xfs can since 5.19).
+        DiskFailed: the kernel or the folders' file system cannot (ext4 and xfs can since 5.19).
     """
-    if _is_mounted(target):
+    missing = [folder for folder in folders if not _is_mounted(folder.target)]
+    if not missing:
         return
-    target.mkdir(exist_ok=True)
     try:
         space = _user_namespace(*user)
         try:
-            _show(source, target, space, read_only=read_only)
+            for source, target, read_only in missing:
+                target.mkdir(exist_ok=True)
+                _show(source, target, space, read_only=read_only)
         finally:
             os.close(space)
     except OSError as error:
@@ -216,7 +252,7 @@ def check(folder: Path) -> str | None:
         make(image, _LEAST_INODES)
         attach(image, target)
         try:
-            show_as(target, shown, (1, 2), read_only=True)
+            show_as((1, 2), [Shown(target, shown, read_only=True)])
         except DiskFailed as error:
             return str(error)
         return None
@@ -282,6 +318,24 @@ def _run(*command: str) -> None:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise DiskFailed(f"{command[0]} failed: {last[:200]}")
+
+
+def spread_folders(folder: Path) -> None:
+    """Let ext4 put each folder that is made in this one, with its files, into a part of its own.
+
+    Ext4 avoids numbers of files that were deleted in the last half minute, which it passes one by
+    one: near a deleted tree of 5,000 files, each new file takes up to a millisecond. Where another
+    file system is used, nothing happens.
+    """
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flags = bytearray(8)  # the kernel uses four, and calls them a long
+            fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+            spread = int.from_bytes(flags, sys.byteorder) | _TOP_FOLDER
+            fcntl.ioctl(descriptor, _SET_FLAGS, spread.to_bytes(8, sys.byteorder))
+        finally:
+            os.close(descriptor)
 
 
 def allocated(image: Path) -> int | None:

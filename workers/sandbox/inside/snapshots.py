@@ -119,10 +119,10 @@ class Snapshots:
             written = fresh / ("written" if name.endswith(_FLAT) else "tree")
             make_agents_folder(written)
             removed: list[str] | None = [] if below else None
-            archives.unpack(archive, written, _give_to_agent, removed)
+            unpacked_bytes = archives.unpack(archive, written, _give_to_agent, removed)
             with self._watched(below) as is_evicted:
                 try:
-                    size = self._finished(fresh, below, removed or [])
+                    size = self._finished(fresh, below, removed or [], unpacked_bytes)
                 except (OSError, subprocess.CalledProcessError):
                     if is_evicted():
                         return
@@ -135,11 +135,13 @@ class Snapshots:
             if fresh.exists():
                 self._discard(fresh)
 
-    def _finished(self, fresh: Path, below: Sequence[str], removed: Sequence[str]) -> int:
+    def _finished(
+        self, fresh: Path, below: Sequence[str], removed: Sequence[str], unpacked_bytes: int
+    ) -> int:
         """Put what was unpacked on top of those below it; return its size in bytes."""
         tree, written = fresh / "tree", fresh / "written"
         if not below:
-            return disks.used_bytes([tree])[0]
+            return unpacked_bytes
         under = self.trees(below[-1])
         if not written.exists():
             layers.stack(tree, removed, under, _give_to_agent)

@@ -13,6 +13,7 @@ jobs/<job>/snapshot, files    the name of the last snapshot or layer that it sta
 of its files
 jobs/<job>/adopted            under which id they were prepared, if that was before the job came
 warm/<id>/                    the same, prepared ahead: it becomes a job's by its renaming
+images/<bytes>                a new disk of that size, which is copied for a job
 tmp/                          uploads, partly unpacked snapshots, folders being deleted
 """
 
@@ -74,8 +75,10 @@ class Store:
             code: the folder of the resident's code.
             code_id: its version.
         """
-        for folder in ("code", "snapshots", "jobs", "warm", "tmp"):
+        for folder in ("code", "snapshots", "jobs", "warm", "images", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
+        for spread in ("jobs", "warm", "tmp"):
+            disks.spread_folders(self._path(spread))
         for private in (self._root, *(self._path(each) for each in ("snapshots", "jobs", "warm"))):
             private.chmod(0o700)  # a jail that holds a folder cannot climb out of it
         if not self._path("code", code_id).exists():
@@ -132,7 +135,7 @@ class Store:
                 if ahead:
                     (home / "adopted").write_text(job)
                 if overlay and disk_bytes is not None:
-                    disks.make(home / "image.part", disk_bytes)
+                    disks.copy(self._template(disk_bytes), home / "image.part")
                     (home / "image.part").rename(home / "image")
             (home / "snapshot").write_text(names[-1])  # an earlier attempt may have been flat
             if overlay:
@@ -159,8 +162,11 @@ class Store:
         if disk != home and self._own_users:
             user = disks.user_of(disk, first_id)
             snapshots = self._snapshots.root
-            disks.show_as(snapshots, home / "lower", (AGENT_ID, user), read_only=True)
-            disks.show_as(disk, home / "layers", (AGENT_ID, user), read_only=False)
+            shown = [
+                disks.Shown(snapshots, home / "lower", read_only=True),
+                disks.Shown(disk, home / "layers", read_only=False),
+            ]
+            disks.show_as((AGENT_ID, user), shown)
             lower = [home / "lower" / tree.relative_to(snapshots) for tree in lower]
             disk = home / "layers"
         return {
@@ -170,6 +176,15 @@ class Store:
             "lower": [str(tree.relative_to(self._root)) for tree in lower],
             "layers": str(disk.relative_to(self._root)),
         }
+
+    def _template(self, disk_bytes: int) -> Path:
+        """Return an image of this size that nobody uses; made if there is none. Holds the lock."""
+        template = self._path("images", str(disk_bytes))
+        if not template.exists():
+            fresh = self._scratch()
+            disks.make(fresh, disk_bytes)
+            fresh.rename(template)
+        return template
 
     def _layers(self, home: Path) -> Path:
         """Return the folder with a job's upper and work layer; mount its disk if it has one."""
