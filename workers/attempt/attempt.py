@@ -29,13 +29,20 @@ class Attempt:
         definition: The definition of its agent.
         limits: The job's limits, with every field set that a sandbox needs.
         claimed_at: When the claim was sent, on `elapsed_clock`.
+        turns: Held while one attempt of this worker begins to stop. When a thousand are stopped at
+            once, each unwinds in steps of the loop of its own, not all of them in the same one.
 
     Raises:
         ValueError: The limits have no `timeout_seconds`.
     """
 
     def __init__(
-        self, claim: Claim, definition: AgentDefinition, limits: Limits, claimed_at: float
+        self,
+        claim: Claim,
+        definition: AgentDefinition,
+        limits: Limits,
+        claimed_at: float,
+        turns: asyncio.Lock,
     ) -> None:
         if limits.timeout_seconds is None:
             raise ValueError("the defaults leave timeout_seconds unset")
@@ -51,6 +58,7 @@ class Attempt:
         """Why the attempt was stopped; the first reason counts."""
         self.stopped_at: float | None = None
         """When that was, on `elapsed_clock`."""
+        self._turns = turns
         self._acknowledged = False
         self._work: asyncio.Task[Outcome] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -97,6 +105,8 @@ class Attempt:
         return failure.retryable and self.claim.attempt < self.claim.spec.max_attempts
 
     async def _cancel_until_acknowledged(self, work: asyncio.Task[Outcome]) -> None:
+        async with self._turns:
+            await asyncio.sleep(0)
         while not (work.done() or self._acknowledged):
             work.cancel()
             await asyncio.sleep(CANCEL_AGAIN_SECONDS)

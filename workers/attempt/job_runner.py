@@ -108,6 +108,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self._stop_turns = asyncio.Lock()
         self._discarding: set[asyncio.Task[None]] = set()
         self._start_reader = StartReader(services.blobs)
 
@@ -163,7 +164,7 @@ class JobRunner:
             limits = self._services.limits_of(claim.spec)
         except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
-        attempt = Attempt(claim, definition, limits, claimed_at)
+        attempt = Attempt(claim, definition, limits, claimed_at, self._stop_turns)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(

@@ -118,7 +118,12 @@ class RunningCommand:
         for pipe in self.pipes:
             self._listen_to(pipe, sink)
         self._ending = os.pidfd_open(self.process.pid)
-        loop.add_reader(self._ending, self.exited.set)
+        loop.add_reader(self._ending, self._on_exit, self._ending)
+
+    def _on_exit(self, ending: int) -> None:
+        """Note the end once: the descriptor stays readable, and would keep the loop spinning."""
+        asyncio.get_running_loop().remove_reader(ending)
+        self.exited.set()
 
     def record(self, files: OutputFiles, sink: Callable[[bytes], None]) -> None:
         """Keep the whole of its first output in a file, if that exceeds its limit."""
