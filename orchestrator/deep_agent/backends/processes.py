@@ -168,7 +168,8 @@ class RunningCommand:
         while recorder is not None and recorder.is_behind:
             await recorder.caught_up()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.silent.wait(), DRAIN_SECONDS)
+            async with asyncio.timeout(DRAIN_SECONDS):  # wait_for loses cancellations before 3.12
+                await self.silent.wait()
 
     def release(self) -> None:
         """Close its descriptors, and reap the process."""

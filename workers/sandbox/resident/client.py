@@ -89,7 +89,8 @@ class ResidentClient:
         """
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._transmit())]
         try:
-            await asyncio.wait_for(self._ready.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):  # wait_for loses cancellations before 3.12
+                await self._ready.wait()
         except TimeoutError:
             self.mark_dead(f"the sandbox did not start within {timeout_seconds:g} s")
         self._raise_if_dead()
