@@ -147,7 +147,9 @@ class Records:
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
 
     async def _state_and(self, key: str, field: str, job_id: str) -> tuple[str | None, str | None]:
-        """Return a job's state and a text of it, at the same moment; None for what is missing.
+        """Return a job's state, and then a text of it; None for what is missing.
+
+        Not in a transaction: Redis refuses those when it is full, even if they only read.
 
         Args:
             key: Where the text is.
@@ -155,7 +157,7 @@ class Records:
             job_id: The job.
         """
         with redis_failures():
-            async with self._redis.pipeline(transaction=True) as pipe:
+            async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hmget(self._keys.job(job_id), ["state", field])
                 pipe.get(key)
                 (state, earlier), text = await pipe.execute()
@@ -199,7 +201,7 @@ class Records:
         None when the index lacks jobs: they were submitted before there was one.
         """
         with redis_failures():
-            async with self._redis.pipeline(transaction=True) as pipe:
+            async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.zcard(self._keys.index)
                 pipe.zcard(index)
                 pipe.zrangebylex(index, f"[{prefix}", f"({prefix}{BEHIND_IDS}", 0, most + 1)
