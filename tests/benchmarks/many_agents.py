@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,9 +26,22 @@ MIB = 1024**2
 
 SECONDS = Benchmark(
     name="agents-1000",
-    title=f"{AGENTS:,} agents of one worker, from submit until all are at work",
+    title=f"{AGENTS:,} agents of one worker process, from submit until all are at work",
     unit="s",
     target=15,
+)
+SEVERAL_SECONDS = Benchmark(
+    name="agents-1000-processes",
+    title=f"{AGENTS:,} agents of one worker, a process for each core",
+    unit="s",
+    target=15,
+)
+SEVERAL_MEMORY = Benchmark(
+    name="agents-1000-processes-memory",
+    title=f"PSS of this worker's processes, {AGENTS:,} agents at work",
+    unit="MiB",
+    floor="the same worker, idle",
+    target=400,
 )
 MEMORY = Benchmark(
     name="agents-1000-memory",
@@ -47,8 +61,42 @@ DELAYS = {
 }
 
 
-async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
+async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Start, let work and cancel as many agents as one worker may have."""
+    if any(row.name in wanted for row in (SECONDS, MEMORY, *DELAYS.values())):
+        async for row in _one_process():
+            yield row
+    if any(row.name in wanted for row in (SEVERAL_SECONDS, SEVERAL_MEMORY)):
+        async for row in _several_processes():
+            yield row
+
+
+async def _several_processes() -> AsyncIterator[tuple[Benchmark, Samples]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as name,
+        installation(Path(name), script=waiting_script(Path(name))) as place,
+    ):
+        worker = place.start_worker(AGENTS, forked=False, FANOUT_WORKER__PROCESSES="0")
+        assert worker.process is not None
+        first = psutil.Process(worker.process.pid)
+        async with place.client() as client:
+            await place.ready(client, workers=max(os.cpu_count() or 1, 1))
+            processes = [first, *first.children(recursive=True)]
+            idle, began = _pss(processes), time.monotonic()
+            ids = await submit_waiting(client, AGENTS)
+            await all_at_work(place, ids, ALL_AT_WORK_SECONDS)
+            yield SEVERAL_SECONDS, Samples([time.monotonic() - began])
+            yield SEVERAL_MEMORY, Samples([_pss(processes)], [idle])
+            await asyncio.gather(*(client.cancel(job) for job in ids))
+            await asyncio.gather(*(client.wait(job, ENDED_SECONDS) for job in ids))
+
+
+def _pss(processes: Sequence[psutil.Process]) -> float:
+    """Return what processes take together, each shared page counted once."""
+    return sum(process.memory_full_info().pss for process in processes) / MIB
+
+
+async def _one_process() -> AsyncIterator[tuple[Benchmark, Samples]]:
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
         installation(Path(name), script=waiting_script(Path(name))) as place,
@@ -87,4 +135,6 @@ def _longest_ms(before: Mapping[str, float], after: Mapping[str, float]) -> floa
     return 1000 * min(float(bound) for bound in added if added[bound] == added["+Inf"])
 
 
-SECTION = Section(benchmarks=(SECONDS, MEMORY, *DELAYS.values()), run=run)
+SECTION = Section(
+    benchmarks=(SECONDS, MEMORY, *DELAYS.values(), SEVERAL_SECONDS, SEVERAL_MEMORY), run=run
+)
