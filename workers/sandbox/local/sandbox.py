@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import tempfile
 import time
@@ -55,11 +56,9 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         self._output_files = OutputFiles(
             f"{folder.seen_tmp}/command_output", self._create, self._delete
         )
-        self._started = 0
-        """The number of commands that were started."""
-        self._swept = 0
-        """The number of these of which no process is left: to find out, those of the whole machine
-        are read."""
+        self._numbers = itertools.count(1)
+        self._has_run = False
+        """Whether there may be processes: to find them, those of the whole machine are read."""
         self._running: set[asyncio.Task[Execution]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
@@ -111,8 +110,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     ) -> Execution:
         """Run a command and watch its limits; `link` makes it a live process."""
         self._raise_failure()
-        self._started += 1
-        marker = f"{self._folder.token}-{self._started}"
+        self._has_run = True
+        marker = f"{self._folder.token}-{next(self._numbers)}"
         cwd = command.cwd
         if not self._folder.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
@@ -162,7 +161,9 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         for running in self._running:
             running.cancel()
         self._stop_watching()
-        return await self._kill_processes()
+        if not self._has_run:
+            return True
+        return await local_processes.kill_job(self._folder.token, self._folder.tree)
 
     def _real_folder(self, path: str) -> str:
         """Return the folder in which a command starts; for a forbidden one a missing one."""
@@ -175,16 +176,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     async def _sweep(self) -> None:
         """Kill daemons that escaped a stopped command's session and marker, if no other runs."""
         if not self._running:
-            await self._kill_processes()
-
-    async def _kill_processes(self) -> bool:
-        """Kill every process, if there may be one; return whether none is left."""
-        started = self._started
-        if self._swept < started:
-            if not await local_processes.kill_job(self._folder.token, self._folder.tree):
-                return False
-            self._swept = started
-        return True
+            await local_processes.kill_job(self._folder.token, self._folder.tree)
 
     def _stop_watching(self) -> None:
         if not self._running and self._watching is not None:
