@@ -333,7 +333,7 @@ class WorkerProcess:
         self._is_warm.set()
 
     async def _load_execution(self) -> Execution:
-        with self._garbage.kept():
+        with self._garbage.exempt_import():
             module = await asyncio.to_thread(import_module, "fanout.workers.execution")
         kind: type[Execution] = module.Execution
         return kind(

@@ -82,3 +82,16 @@ def test_the_oldest_garbage_is_collected_when_few_jobs_run_or_much_was_added(
     monkeypatch.setattr(gc, "collect", lambda: collected.append(None))
     Garbage(running=lambda: running).collect_if_due()
     assert bool(collected) == is_due
+
+
+def test_what_is_imported_late_is_exempt_and_nothing_is_collected_meanwhile() -> None:
+    before = gc.get_freeze_count()
+    try:
+        with Garbage(running=lambda: 0).exempt_import():
+            assert not gc.isenabled()
+            imported = [[number] for number in range(1000)]
+
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= before + len(imported)
+    finally:
+        gc.unfreeze()
