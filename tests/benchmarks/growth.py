@@ -33,7 +33,7 @@ from tests.services import RedisProcess
 
 SMALL, LARGE = 1_000, 100_000
 """Jobs of the trees."""
-ROUNDS, BATCH = 7, 200
+ROUNDS, BATCH = 15, 200
 """How often each operation is done in turn in both trees, and on how many jobs at once."""
 SHORT_IDS = 20
 """Resolved in one round: one takes too little time to compare."""
