@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
+from fanout.orchestrator.client.id_search import IdSearch
 from fanout.orchestrator.client.job_pages import JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
@@ -86,6 +87,7 @@ class JobReader:
         self._keys = keys = Keys(prefix)
         self._redis: Redis = connect(redis_url)
         self._records = JobRecords(self._redis, keys)
+        self._ids = IdSearch(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self.changed_jobs = Announcements(self._redis, keys)
 
@@ -338,13 +340,13 @@ class JobReader:
             return [prefix]
         if not ID_PART.fullmatch(prefix):
             return []
-        return sorted(await self._records.beginning_with(prefix, most))
+        return sorted(await self._ids.beginning_with(prefix, most))
 
     async def ids_ending_with(self, end: str, most: int) -> Ids:
         """Return the ids of jobs that end with a text, sorted; of more than `most`, only some."""
         if not ID_PART.fullmatch(end):
             return []
-        return sorted(await self._records.ending_with(end, most))
+        return sorted(await self._ids.ending_with(end, most))
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True

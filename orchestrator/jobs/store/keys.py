@@ -68,9 +68,9 @@ class Keys:
         return f"{self.prefix}:ids"
 
     @property
-    def reversed_ids(self) -> str:
-        """Sorted set: all job ids, read backwards, in alphabetical order: by their ends."""
-        return f"{self.prefix}:reversed_ids"
+    def ids_by_end(self) -> str:
+        """Sorted set: all job ids by their last characters, as a number (`end_scores`)."""
+        return f"{self.prefix}:ids_by_end"
 
     def owned(self, owner_key: str) -> str:
         """Sorted set: the ids of an owner's jobs by time of submission (`stored.owner_key`)."""

@@ -30,10 +30,6 @@ FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
-BEHIND_IDS = "\x7f"
-"""Sorted behind every character of an id."""
-SCANNED_AT_ONCE = 1_000
-"""Ids that one command compares with a pattern: Redis takes a millisecond."""
 
 
 class Ownership(NamedTuple):
@@ -182,47 +178,6 @@ class Records:
             found += page
             if len(page) < IDS_AT_ONCE:
                 return [job_id for job_id, _ in reversed(found)]
-
-    async def beginning_with(self, prefix: str, most: int) -> list[str]:
-        """Return the ids of jobs that begin so, in any order; some beyond `most`."""
-        found = await self._alphabetical(self._keys.ids, prefix, most)
-        return await self._scanned(f"{prefix}*", most) if found is None else found
-
-    async def ending_with(self, end: str, most: int) -> list[str]:
-        """Return the ids of jobs that end so, in any order; some beyond `most`."""
-        found = await self._alphabetical(self._keys.reversed_ids, end[::-1], most)
-        if found is None:
-            return await self._scanned(f"*{end}", most)
-        return [backwards[::-1] for backwards in found]
-
-    async def _alphabetical(self, index: str, prefix: str, most: int) -> list[str] | None:
-        """Return what begins so in an alphabetical index, at most one beyond `most`.
-
-        None when the index lacks jobs: they were submitted before there was one.
-        """
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.zcard(self._keys.index)
-                pipe.zcard(index)
-                pipe.zrangebylex(index, f"[{prefix}", f"({prefix}{BEHIND_IDS}", 0, most + 1)
-                jobs, indexed, found = await pipe.execute()
-        return list(found) if indexed == jobs else None
-
-    async def _scanned(self, pattern: str, most: int) -> list[str]:
-        """Return the ids of jobs that match a pattern of Redis, in any order; some beyond `most`.
-
-        Redis compares all, in steps, so that no other command waits for long.
-        """
-        found: dict[str, None] = {}
-        cursor = None
-        while cursor != 0 and len(found) <= most:
-            with redis_failures():
-                page: Any = await self._redis.zscan(
-                    self._keys.index, cursor or 0, match=pattern, count=SCANNED_AT_ONCE
-                )
-            cursor = int(page[0])
-            found |= dict.fromkeys(job_id for job_id, _ in page[1])
-        return list(found)
 
     async def newest(
         self, owner: str | None, before: int | None, count: int, *, live_only: bool = False

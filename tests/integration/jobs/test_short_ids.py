@@ -15,7 +15,19 @@ from tests.integration.jobs.conftest import Hand
 
 pytestmark = pytest.mark.redis
 
-IDS = ("abc1", "abc2", "ab", "xyz", "x-y_Z", "Zebra", "bra")
+IDS = (
+    "abc1",
+    "abc2",
+    "ab",
+    "xyz",
+    "x-y_Z",
+    "Zebra",
+    "bra",
+    "a-long-report",
+    "the-long-report",
+    "b0",
+    "p",
+)
 
 
 async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> None:
@@ -38,7 +50,7 @@ async def test_the_ids_found_are_those_that_begin_or_end_so(
 ) -> None:
     await hand.ledger.submit([make_spec(id=job_id) for job_id in IDS])
     if not are_indexed:
-        await hand.redis.delete(Keys().ids, Keys().reversed_ids)
+        await hand.redis.delete(Keys().ids, Keys().ids_by_end)
         await hand.ledger.submit([make_spec(id="abcd")])
     ids = IDS if are_indexed else (*IDS, "abcd")
 
@@ -76,4 +88,17 @@ async def test_a_forgotten_job_is_not_found_by_a_short_id(client: JobClient, han
     assert await resolve_job(client, "one") == kept
     with pytest.raises(UnknownJob):
         await resolve_job(client, "gone")
-    assert await hand.redis.zcard(Keys().ids) == await hand.redis.zcard(Keys().reversed_ids) == 1
+    assert await hand.redis.zcard(Keys().ids) == await hand.redis.zcard(Keys().ids_by_end) == 1
+
+
+async def test_ids_with_the_same_long_end_are_told_apart(
+    client: JobClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.orchestrator.client.id_search.SAME_END", 4)
+    await hand.ledger.submit([make_spec(id=f"job-{n}-analysis") for n in range(12)])
+
+    assert await resolve_job(client, "7-analysis") == "job-7-analysis"
+    with pytest.raises(InvalidJob, match="2 ids have this end"):
+        await resolve_job(client, "1-analysis")
+    with pytest.raises(InvalidJob, match="12 ids have this end"):
+        await resolve_job(client, "lysis")
