@@ -136,13 +136,6 @@ class AttachStream:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def end_input(self) -> bool:
-        """End the container's input; its main process exits. TLS cannot do that."""
-        if not self._writer.can_write_eof():
-            return False
-        self._writer.write_eof()
-        return True
-
     async def close(self) -> None:
         """Close the stream; the container's main process reads the end of its input and exits."""
         self._writer.close()

@@ -435,8 +435,6 @@ class DockerProvider:
         await self._removals.remove(
             container.name, container.volumes, container.network, container.client
         )
-        if container.client is not None:
-            await container.client.close()
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""

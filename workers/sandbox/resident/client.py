@@ -40,9 +40,6 @@ class ByteStream(Protocol):
     async def write(self, data: bytes) -> None:
         """Send everything; waits while the peer is behind."""
 
-    async def end_input(self) -> bool:
-        """Close the direction to the peer; return whether that is possible."""
-
     async def close(self) -> None:
         """Close both directions."""
 
@@ -63,6 +60,7 @@ class ResidentClient:
         """
         self._stream = stream
         self._ttl_seconds = ttl_seconds
+        self._reader = frames.FrameReader(self._accept)
         self._numbers = itertools.count(1)
         self._exchanges: dict[int, Exchange] = {}
         """Those whose reply has not arrived."""
@@ -98,23 +96,31 @@ class ResidentClient:
             self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
 
     async def end(self, timeout_seconds: float) -> bool:
-        """Let the resident kill all processes and exit; then the stream is closed.
+        """Let the resident kill all processes; it exits when the stream is closed.
 
         Returns:
             Whether it has certainly done so; else its container has to be killed.
         """
-        was_dead = self.is_dead  # then its stream's end may be that of the connection
+        was_dead = self.is_dead
         self.mark_dead("the sandbox is closed")
         await cancel_and_wait(*self._tasks)
-        has_ended = False
-        with contextlib.suppress(OSError, TimeoutError):
+        if was_dead:  # then its stream's end may be that of the connection
+            return False
+        try:
             async with asyncio.timeout(timeout_seconds):
-                if not was_dead and await self._stream.end_input():
-                    while await self._stream.read():
-                        pass
-                    has_ended = True
-        await self.close()
-        return has_ended
+                await self._end_processes(next(self._numbers))
+        except (OSError, EOFError, TimeoutError, frames.FrameError):
+            return False
+        return True
+
+    async def _end_processes(self, number: int) -> None:
+        """Return when the resident has killed all processes, or has exited."""
+        self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
+        await self._stream.write(_pack_request(number, "end", {}, b""))
+        while data := await self._stream.read():
+            for kind, its_number, _header, _payload in self._reader.feed(data):
+                if (kind, its_number) == (frames.REPLY, number):
+                    return
 
     async def close(self) -> None:
         """Close the stream, which ends the resident and all processes of its sandbox."""
@@ -291,12 +297,11 @@ class ResidentClient:
             exchange.frames = asyncio.Queue()
 
     async def _receive(self) -> None:
-        reader = frames.FrameReader(self._accept)
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_SECONDS
         try:
             while data := await self._stream.read():
-                for frame in reader.feed(data):
+                for frame in self._reader.feed(data):
                     self._dispatch(*frame)
                     if clock() > turn_ends:
                         await asyncio.sleep(0)
