@@ -138,7 +138,8 @@ async def leftovers(engine: Engine, installation: str) -> list[str]:
     containers = await engine.containers([f"{INSTALLATION}={installation}"])
     volumes = await engine.volumes(f"{INSTALLATION}={installation}")
     return [
-        *(container["Names"][0] for container in containers),
+        # One without a name is being removed by the engine at this moment.
+        *(name for container in containers for name in container["Names"] or ()),
         *(volume["Name"] for volume in volumes),
     ]
 

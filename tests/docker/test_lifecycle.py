@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, Names
 from fanout.workers.sandbox.docker.provider import DockerProvider, DockerSandbox
+from fanout.workers.sandbox.docker.removals import AT_ONCE
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
@@ -80,6 +82,37 @@ async def test_nothing_is_left_of_a_closed_sandbox_but_its_files(
 
     assert not await asyncio.to_thread(running, "sleep 1000417")
     await until_removed(engine, spec)
+
+
+@pytest.mark.slow
+async def test_its_processes_are_dead_at_the_close_before_the_engine_removes_its_container(
+    provider: DockerProvider, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has its turn later, so it does not end hundreds of containers at once."""
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+    remove = Engine.remove_container
+
+    async def remove_later(engine: Engine, container: str) -> bool:
+        asked.set()
+        await may_go_on.wait()
+        return await remove(engine, container)
+
+    specs = [make_sandbox_spec() for _ in range(4)]
+    sleep = f"sleep 4157{os.getpid()}"
+    async with contextlib.AsyncExitStack() as stack:
+        for spec in specs:
+            sandbox = await stack.enter_async_context(provider.open(spec))
+            await sandbox.run(Command(argv=f"setsid {sleep} >/dev/null 2>&1 &"))
+        assert len(running(sleep)) == len(specs)
+        monkeypatch.setattr(Engine, "remove_container", remove_later)
+
+    assert running(sleep) == []
+    await asked.wait()
+    waiting = [spec for spec in specs if await containers_of(engine, spec)]
+    assert len(waiting) >= len(specs) - AT_ONCE
+    may_go_on.set()
+    for spec in specs:
+        await until_removed(engine, spec)
 
 
 async def test_a_cancelled_caller_leaves_no_container(

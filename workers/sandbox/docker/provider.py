@@ -434,8 +434,6 @@ class DockerProvider:
             await container.egress.close()
         await self._removals.remove(container.name, container.volumes, container.client)
         self._networks.give_back(container.name)
-        if container.client is not None:
-            await container.client.close()
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""

@@ -1,7 +1,8 @@
 """Removal of closed sandboxes from the engine, in the background and a few at a time.
 
-The processes of a sandbox are dead when it is closed; what is left of it needs the engine, which
-must not be asked for hundreds of removals at once: Docker 20.10 does not survive that.
+The processes of a sandbox are dead when it is closed; what is left of it, an idle resident in its
+container, needs the engine, which must not have hundreds of containers that end at once: Docker
+20.10 does not survive that.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from fanout.workers.sandbox.resident.client import ResidentClient
 log = structlog.get_logger(__name__)
 
 END_SECONDS = 0.5
-"""How long a resident may take to kill everything and exit, which takes milliseconds; then the
-engine kills it."""
+"""How long a resident may take to kill everything, which takes milliseconds; then the engine kills
+it."""
 LEAVE_SECONDS = 1.5
 """How long the end of an attempt waits for an engine that has to kill or remove a container, which
 takes a tenth of a second. An engine that hangs must not delay a job's cancellation."""
@@ -39,12 +40,18 @@ class _Removal:
 
     container: str
     volumes: Sequence[str]
+    client: ResidentClient | None
     running: asyncio.Task[None] | None = field(default=None, init=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
     def names(self) -> set[str]:
         return {self.container, *self.volumes}
+
+    async def end(self) -> None:
+        """End the resident: its container ends with it."""
+        if self.client is not None:
+            await self.client.close()
 
 
 class Removals:
@@ -74,7 +81,7 @@ class Removals:
             volumes: those that its container mounts.
             client: of its resident; None when it may not have started.
         """
-        removal = _Removal(container, volumes)
+        removal = _Removal(container, volumes, client)
         self._known.add(removal)
         if client is not None and await client.end(END_SECONDS):
             self._waiting.append(removal)
@@ -112,6 +119,7 @@ class Removals:
         """End the removals: what is left then is removed by the next reaper."""
         if not await self.wait():
             self._waiting.clear()
+            await asyncio.gather(*(removal.end() for removal in self._known))
             log.warning("sandboxes left to the reaper", count=len(self._known))
 
     def _with(self, names: Collection[str]) -> list[_Removal]:
@@ -134,6 +142,7 @@ class Removals:
 
     async def _remove(self, removal: _Removal) -> None:
         try:
+            await removal.end()
             await self._engine.remove_container(removal.container)
             for volume in removal.volumes:
                 await self._engine.remove_volume(volume)

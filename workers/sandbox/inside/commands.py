@@ -269,12 +269,13 @@ class Commands:
         while self._reap_orphans and self._collect(-1):
             pass
 
-    def end(self) -> None:
-        """Kill everything at once."""
+    def end(self) -> bool:
+        """Kill everything at once; return whether certainly no other process is left."""
         if self._is_init:
             self._kill_everything()
         for run in self._runs.values():
             signal_all(processes_of(self._marker(run), run.pid), signal.SIGKILL)
+        return self._is_init and next(other_processes(), None) is None
 
     def _marker(self, run: Run) -> str:
         return f"{self._token}-{run.number}"

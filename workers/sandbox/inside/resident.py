@@ -126,17 +126,15 @@ class Resident:
 
     def _request(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         name, arguments = header["op"], dict(header["arguments"])
-        if name == "end":
-            self._commands.end()
-            self._reply(number, {"result": {}}, b"")
-        elif name == "run":
+        if name == "run":
             link = self._tunnels().pair(arguments["tunnel"]) if "tunnel" in arguments else None
             self._commands.start(number, arguments, payload, link)
         elif name in SLOW_OPERATIONS:
             self._start_slow(number, SLOW_OPERATIONS[name], arguments, payload)
         else:
             unknown = partial(_unknown, name)
-            operation = self._listen if name == "listen" else OPERATIONS.get(name, unknown)
+            own = {"listen": self._listen, "end": self._end_processes}
+            operation = own.get(name) or OPERATIONS.get(name, unknown)
             self._reply(number, *_carry_out(operation, arguments, payload))
 
     def _reply(self, number: int, header: dict[str, Any], payload: bytes) -> None:
@@ -163,6 +161,17 @@ class Resident:
     def _listen(self, arguments: dict[str, Any], _payload: bytes) -> Reply:
         """Listen on a loopback port and carry its connections to the worker."""
         return {"port": self._tunnels().listen(int(arguments["port"]))}, b""
+
+    def _end_processes(self, _arguments: dict[str, Any], _payload: bytes) -> Reply:
+        """Kill everything. The reply says that nothing of the job is at work any more.
+
+        The peer closes its end when the engine has the time to remove the container.
+        """
+        is_over = self._commands.end()
+        files.forget_uploads()
+        if self._slow or not is_over:  # a thread may write files, a process may survive
+            self._end()
+        return {}, b""
 
     def _tunnels(self) -> Forward:
         if self._forward is None:

@@ -177,7 +177,7 @@ def _workspace_mounts(pid: int) -> tuple[bytes, ...]:
 
 def _link(path: str) -> str:
     try:
-        return str(Path(path).readlink())
+        return os.readlink(path)  # noqa: PTH115 - a look reads thousands, Path takes three times as long
     except OSError:
         return ""
 

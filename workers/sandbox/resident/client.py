@@ -60,6 +60,7 @@ class ResidentClient:
         """
         self._stream = stream
         self._ttl_seconds = ttl_seconds
+        self._reader = frames.FrameReader(self._accept)
         self._numbers = itertools.count(1)
         self._exchanges: dict[int, Exchange] = {}
         """Those whose reply has not arrived."""
@@ -73,8 +74,6 @@ class ResidentClient:
         self._own_tunnels: dict[int, OnFrame] = {}
         self._last_tunnel = 0
         self._death: str | None = None
-        self._is_ending = False
-        """Dead but for the reply to its last request."""
 
     @property
     def is_dead(self) -> bool:
@@ -98,27 +97,33 @@ class ResidentClient:
             self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
 
     async def end(self, timeout_seconds: float) -> bool:
-        """Let the resident kill all processes; then the stream is closed, and it exits, too.
+        """Let the resident kill all processes; it exits when the stream is closed.
 
         Returns:
             Whether it has certainly done so; else its container has to be killed.
         """
-        if self.is_dead:
-            await self.close()
-            return False
-        self._is_ending = True
+        was_dead = self.is_dead
         self.mark_dead("the sandbox is closed")
-        number = next(self._numbers)
-        exchange = self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
-        has_ended = False
-        with contextlib.suppress(TimeoutError, frames.FrameError):
+        await cancel_and_wait(*self._tasks)
+        if was_dead:  # then its stream's end may be that of the connection
+            return False
+        try:
             async with asyncio.timeout(timeout_seconds):
-                async with self._turn:
-                    await self._outgoing.put(_pack_request(number, "end", {}, b""))
-                frame = await exchange.frames.get()
-                has_ended = not isinstance(frame, SandboxDied) and parse_reply(frame[1]) == {}
-        await self.close()
-        return has_ended
+                await self._end_processes(next(self._numbers))
+        except (OSError, EOFError, TimeoutError, frames.FrameError):
+            return False
+        return True
+
+    async def _end_processes(self, number: int) -> None:
+        """Return when the resident has killed all processes, or has exited."""
+        self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
+        await self._stream.write(_pack_request(number, "end", {}, b""))
+        while data := await self._stream.read():
+            for kind, its_number, header, _payload in self._reader.feed(data):
+                if (kind, its_number) == (frames.REPLY, number):
+                    if parse_reply(header):
+                        raise frames.FrameError("an end has no result")
+                    return
 
     async def close(self) -> None:
         """Close the stream, which ends the resident and all processes of its sandbox."""
@@ -295,17 +300,16 @@ class ResidentClient:
             exchange.frames = asyncio.Queue()
 
     async def _receive(self) -> None:
-        reader = frames.FrameReader(self._accept)
         clock = asyncio.get_running_loop().time
         turn_ends = clock() + TURN_SECONDS
         try:
             while data := await self._stream.read():
-                for frame in reader.feed(data):
+                for frame in self._reader.feed(data):
                     self._dispatch(*frame)
                     if clock() > turn_ends:
                         await asyncio.sleep(0)
                         turn_ends = clock() + TURN_SECONDS
-                if self.is_dead and not self._is_ending:
+                if self.is_dead:
                     return
                 if clock() > turn_ends:  # reading what has arrived already does not wait
                     await asyncio.sleep(0)

@@ -7,6 +7,7 @@ each of them would take minutes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -15,7 +16,10 @@ Seen = TypeVar("Seen")
 
 
 class SharedLooks(Generic[Seen]):
-    """One kind of look, one at a time.
+    """One kind of look, one at a time; each is followed by a rest of its own processor time.
+
+    Looks without rests would take the interpreter from those who wait for them, and killed
+    processes need a moment to vanish.
 
     Args:
         look: Looks; it blocks.
@@ -29,6 +33,7 @@ class SharedLooks(Generic[Seen]):
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
+        self._rests_until: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
     async def look(self) -> Seen:
         """Return what a look sees that begins after this call; a cancelled caller ends no look."""
@@ -40,5 +45,14 @@ class SharedLooks(Generic[Seen]):
 
     async def _look_in_turn(self, loop: asyncio.AbstractEventLoop) -> Seen:
         async with self._turns.setdefault(loop, asyncio.Lock()):
+            await asyncio.sleep(self._rests_until.get(loop, 0.0) - loop.time())
             del self._next[loop]  # who asks from now on may have started something since
-            return await asyncio.to_thread(self._look)
+            seen, seconds = await asyncio.to_thread(self._timed_look)
+            self._rests_until[loop] = loop.time() + seconds
+            return seen
+
+    def _timed_look(self) -> tuple[Seen, float]:
+        """Return what a look sees, and its processor time in seconds."""
+        began = time.thread_time()
+        seen = self._look()
+        return seen, time.thread_time() - began

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
 
+_READ_BYTES = 64 * 1024
+"""More than nearly every file of a process has, so that one read is enough."""
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found in any session."""
 
@@ -73,10 +75,23 @@ def variable_of(environment: bytes, name: str) -> str:
 
 
 def content(path: str) -> bytes:
-    """Return the content of a small file; empty when it cannot be read."""
-    with contextlib.suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
+    """Return the content of a small file; empty when it cannot be read.
+
+    A look reads thousands: this takes half of the time and of the system calls of `Path`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    parts = b""
+    try:
+        while part := os.read(descriptor, _READ_BYTES):
+            parts += part
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return parts
 
 
 def signal_all(pids: Sequence[int], number: int) -> None:
