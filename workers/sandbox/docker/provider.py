@@ -246,6 +246,7 @@ class DockerProvider:
             self._names,
             self._networks,
             close=self._close_container,
+            settle=self._removals.settle,
             runtime=runtime,
             first_uid=first_uid,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,7 @@ class ContainerStarts:
         names: those of this worker.
         networks: where their networks come from.
         close: removes a container, with what the worker holds for it.
+        settle: waits until what has one of these names is removed, if it is to be removed.
         runtime: an OCI runtime; None uses the engine's default.
         first_uid: of the users of jobs that have a disk of their own.
     """
@@ -78,6 +79,7 @@ class ContainerStarts:
         networks: EmptyNetworks,
         *,
         close: Callable[[Container], Awaitable[None]],
+        settle: Callable[[Collection[str]], Awaitable[None]],
         runtime: str | None,
         first_uid: int,
     ) -> None:
@@ -85,6 +87,7 @@ class ContainerStarts:
         self._names = names
         self._networks = networks
         self._close = close
+        self._settle = settle
         self._runtime = runtime
         self._first_uid = first_uid
         self._overlay = True
@@ -103,6 +106,7 @@ class ContainerStarts:
             if not self._overlay or _MOUNT_FAILED not in str(failure):
                 raise
             self._overlay = False
+        await self._settle(self._names.of_job(owner.id))  # the next one has the same volumes
         return await self._start(steward, shape, owner)
 
     async def _start(self, steward: Steward, shape: Shape, owner: Owner) -> Started:
