@@ -195,14 +195,16 @@ def steward_config(
 
 
 def holder_config(
-    *, image: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+    *, image: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]] = (),
+    runtime: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return the configuration of a container that holds its /etc/hosts, or mounted volumes.
 
     It ends with its input.
     """
     host = {
         **_hardening("none"), **_memory(32 * _MIB), "PidsLimit": 8, "Mounts": list(mounts),
+        **({"Runtime": runtime} if runtime else {}),
     }  # fmt: skip
     return {**_piped(image, ["cat"], labels), "User": f"{AGENT_ID}:{AGENT_ID}", "HostConfig": host}
 

@@ -56,7 +56,10 @@ def rebuilt_container(config: Config, root: str) -> dict[str, Any]:
             case "steward":
                 rebuilt = _steward(config, root)
             case "network":
-                rebuilt = container_config.holder_config(image=image, labels=labels)
+                runtime = _runtime(config)
+                rebuilt = container_config.holder_config(
+                    image=image, labels=labels, runtime=runtime
+                )
             case "shared":
                 rebuilt = _holder_of_disks(config, root)
             case _:
@@ -109,8 +112,6 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         disk_bytes=sizes["fsize"],
         network=("host.invalid",) if "HTTP_PROXY" in environment else "none",
     )
-    if (runtime := host.get("Runtime")) is not None:
-        _check(_RUNTIME, runtime)
     if (network := host["NetworkMode"]) != "none":
         _check(f"container:{NAME}", network)
     user = int(config["User"].partition(":")[0])
@@ -121,7 +122,7 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         image=config["Image"],
         limits=limits,
         network=network,
-        runtime=runtime,
+        runtime=_runtime(config),
         mounts=[
             _mount(workspace, WORKSPACE, _workspaces(root)),
             _mount(output, OUTPUT_FOLDER, _outputs(root)),
@@ -131,6 +132,13 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         heartbeat_seconds=float(environment["FANOUT_RESIDENT_TTL"]),
         user=user,
     )
+
+
+def _runtime(config: Config) -> str | None:
+    runtime: str | None = config["HostConfig"].get("Runtime")
+    if runtime is not None:
+        _check(_RUNTIME, runtime)
+    return runtime
 
 
 def _steward(config: Config, root: str) -> dict[str, Any]:
