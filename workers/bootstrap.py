@@ -249,7 +249,7 @@ class WorkerProcess:
             secrets=self._live.secrets,
             ceilings=settings.ceilings,
         )
-        self._forecast = Forecast(services, self._provider, settings.sandbox.image)
+        self._forecast = Forecast(services, self._provider, settings.sandbox)
         abandoned = AbandonedTasks(services)
         self._cancellations = Cancellations(
             self._urgent_ledger, self._heartbeats, abandoned.cancel_of
