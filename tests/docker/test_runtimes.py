@@ -62,6 +62,17 @@ async def test_a_lighter_runtime_that_starts_nothing_is_not_used(
     assert await used(make_provider()) == DEFAULT
 
 
+async def test_a_lighter_runtime_that_lets_jobs_write_where_they_must_not_is_not_used(
+    make_provider: Callable[..., DockerProvider],
+    listing: Listing,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listing(WORKS)
+    monkeypatch.setattr(runtimes, "_PROBE", ("sh", "-c", "mkdir /dev/shm/probe || echo fit"))
+
+    assert await used(make_provider()) == DEFAULT
+
+
 async def test_a_runtime_that_somebody_chose_is_kept(
     make_provider: Callable[..., DockerProvider], listing: Listing
 ) -> None:

@@ -238,7 +238,9 @@ class DockerProvider:
         self._cache_bytes = snapshot_cache_bytes
         self._uplink = Uplink(ca_file=ca_file)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
-        self._removals = Removals(self._engine)
+        self._removals = Removals(
+            self._engine, lambda: self._gate is not None and self._gate.is_awaited
+        )
         self._leftovers = Leftovers(
             self._engine, self._names, living_workers, lambda: self._removals.names
         )

@@ -56,10 +56,7 @@ def rebuilt_container(config: Config, root: str) -> dict[str, Any]:
             case "steward":
                 rebuilt = _steward(config, root)
             case "network":
-                runtime = _runtime(config)
-                rebuilt = container_config.holder_config(
-                    image=image, labels=labels, runtime=runtime
-                )
+                rebuilt = container_config.holder_config(image=image, labels=labels)
             case "shared":
                 rebuilt = _holder_of_disks(config, root)
             case _:
@@ -112,6 +109,8 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         disk_bytes=sizes["fsize"],
         network=("host.invalid",) if "HTTP_PROXY" in environment else "none",
     )
+    if (runtime := host.get("Runtime")) is not None:
+        _check(_RUNTIME, runtime)
     if (network := host["NetworkMode"]) != "none":
         _check(f"container:{NAME}", network)
     user = int(config["User"].partition(":")[0])
@@ -122,7 +121,7 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         image=config["Image"],
         limits=limits,
         network=network,
-        runtime=_runtime(config),
+        runtime=runtime,
         mounts=[
             _mount(workspace, WORKSPACE, _workspaces(root)),
             _mount(output, OUTPUT_FOLDER, _outputs(root)),
@@ -132,13 +131,6 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         heartbeat_seconds=float(environment["FANOUT_RESIDENT_TTL"]),
         user=user,
     )
-
-
-def _runtime(config: Config) -> str | None:
-    runtime: str | None = config["HostConfig"].get("Runtime")
-    if runtime is not None:
-        _check(_RUNTIME, runtime)
-    return runtime
 
 
 def _steward(config: Config, root: str) -> dict[str, Any]:
