@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fanout.workers.sandbox.docker import runtimes
 from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.opening import runtimes
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec

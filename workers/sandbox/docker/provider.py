@@ -37,10 +37,10 @@ from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_s
 from fanout.workers.sandbox.docker.opening.container import Container, Started
 from fanout.workers.sandbox.docker.opening.gate import StartGate
 from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
+from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
 from fanout.workers.sandbox.docker.opening.shape import Shape
 from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
 from fanout.workers.sandbox.docker.removals import Removals
-from fanout.workers.sandbox.docker.runtimes import lighter_runtime
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.egress.bundle import install_bundle
 from fanout.workers.sandbox.egress.hosts import AllowedHosts
