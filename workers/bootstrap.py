@@ -273,11 +273,8 @@ class WorkerProcess:
         )
         engine = await docker.probe(options.image)
         self._host = engine.id
-        self._protection |= {
-            "engine": "proxy" if engine.is_guarded else "socket",
-            "disk": (await docker.disk_quota()).kind,
-            "users of jobs": "one for all" if await docker.shared_user() else "one each",
-        }
+        guard = "proxy" if engine.is_guarded else "socket"
+        self._protection |= {"engine": guard, **await docker.protection()}
         return docker
 
     def info(self) -> WorkerInfo:

@@ -83,7 +83,8 @@ class SandboxSettings(_Section):
     ca_file: Path | None = None
     """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
-    """The engine's runtime, for example `runc` or `crun`; unset: the engine's default."""
+    """The engine's runtime, for example `runc` or `runsc`; unset: `crun` in place of `runc` where
+    the engine has it and it works. `fanout doctor --security` says which it is."""
     warm: int | None = Field(default=None, ge=0, le=1000)
     """How many sandboxes a worker may start ahead, for jobs that will probably want one; unset:
     four for each core of the engine; 0: none. Each that waits takes some ten MB of its host."""

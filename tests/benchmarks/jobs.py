@@ -30,7 +30,8 @@ WAIT_SECONDS = 80.0
 PLAN = calls(call("write_todos", todos=[{"content": "look", "status": "in_progress"}]))
 
 
-def _many(name: str, where: str, target_ratio: float) -> Benchmark:
+def many(name: str, where: str, target_ratio: float) -> Benchmark:
+    """A row about many jobs at once beside one of them."""
     return Benchmark(
         name=name,
         title=f"{JOBS} jobs of {TURNS} turns of {TURN_SECONDS:g} s at once, {where}",
@@ -40,9 +41,9 @@ def _many(name: str, where: str, target_ratio: float) -> Benchmark:
     )
 
 
-TALKING = _many("jobs-50x5", "without files", 1.15)
-LOCAL = _many("jobs-50x5-local", "a command each turn, local sandboxes", 1.3)
-DOCKER = _many("jobs-50x5-docker", "a command each turn, in Docker", 1.3)
+TALKING = many("jobs-50x5", "without files", 1.15)
+LOCAL = many("jobs-50x5-local", "a command each turn, local sandboxes", 1.3)
+DOCKER = many("jobs-50x5-docker", "a command each turn, in Docker", 1.3)
 COMMIT = Benchmark(
     name="commit-path",
     title="from a job's last reply to its end, a file changed, local sandbox",
@@ -77,17 +78,18 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
                     yield benchmark, await _at_once(client, description)
 
 
+def turns_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """The replies of a model that takes its time for each of them."""
+    answer = says("Done.", delay_seconds=TURN_SECONDS)
+    return [*[reply | {"delay_seconds": TURN_SECONDS}] * (TURNS - 1), answer]
+
+
 @asynccontextmanager
 async def _worker(provider: str) -> AsyncIterator[JobClient]:
     """A worker with room for all jobs, which has run one of each kind."""
-    answer = says("Done.", delay_seconds=TURN_SECONDS)
-
-    def turns(reply: dict[str, Any]) -> list[dict[str, Any]]:
-        return [*[reply | {"delay_seconds": TURN_SECONDS}] * (TURNS - 1), answer]
-
     conversations = (
-        conversation("^talk", *turns(PLAN)),
-        conversation("^work", *turns(shell("echo x >> x.txt"))),
+        conversation("^talk", *turns_of(PLAN)),
+        conversation("^work", *turns_of(shell("echo x >> x.txt"))),
         conversation("^edit", shell("echo x >> x.txt"), says("Done.")),
         conversation("^say", PLAN, says("Done.")),
     )

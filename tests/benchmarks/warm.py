@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import docker
 
@@ -19,6 +20,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.sandbox.docker.naming import INSTALLATION, WARM
 from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE
 from fanout.workers.sandbox.protocol import SandboxSpec
+from tests.benchmarks import jobs
 from tests.benchmarks.engine import LIMITS, Bench, bench
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds
 from tests.benchmarks.plain_container import sdk
@@ -27,6 +29,8 @@ from tests.services import Installation, installation
 
 OPENINGS = 10
 JOBS = 16
+ONE_COMMAND = (shell("true"), DONE)
+COMMANDS = jobs.turns_of(shell("echo x >> x.txt"))
 WAIT_SECONDS = 60.0
 
 OPENING = Benchmark(
@@ -50,6 +54,9 @@ COLD_JOBS = Benchmark(
 )
 
 
+MANY_WARM = jobs.many("jobs-50x5-docker-warm", "a command each turn, in Docker, all warm", 1.3)
+
+
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Openings in one provider; jobs in a worker of their own each time."""
     if OPENING.name in wanted:
@@ -57,7 +64,11 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             yield OPENING, await interleaved(OPENINGS, lambda: _warm(place), lambda: _cold(place))
     for benchmark, warm in ((WARM_JOBS, JOBS), (COLD_JOBS, 0)):
         if benchmark.name in wanted:
-            yield benchmark, Samples([await _jobs_a_second(warm)])
+            yield benchmark, Samples([JOBS / await _seconds(JOBS, warm, ONE_COMMAND)])
+    if MANY_WARM.name in wanted:
+        alone = [await _seconds(1, 1, COMMANDS) for _ in range(jobs.ALONE)]
+        at_once = await _seconds(jobs.JOBS, jobs.JOBS, COMMANDS)
+        yield MANY_WARM, Samples([at_once * 1000], [seconds * 1000 for seconds in alone])
 
 
 async def _warm(place: Bench) -> float:
@@ -84,32 +95,37 @@ def _spec() -> SandboxSpec:
     return SandboxSpec(job_id=new_job_id(), attempt=1, image=DEFAULT_IMAGE, limits=LIMITS)
 
 
-async def _jobs_a_second(warm: int) -> float:
-    """Submit jobs to a worker that takes none for the moment; count from the first one's start."""
-    environment = {"FANOUT_SANDBOX__PROVIDER": "docker", "FANOUT_SANDBOX__WARM": str(warm)}
+async def _seconds(number: int, warm: int, turns: Sequence[dict[str, Any]]) -> float:
+    """Submit jobs to a worker that takes none for the moment; from the first one's start."""
+    environment = {
+        "FANOUT_SANDBOX__PROVIDER": "docker",
+        "FANOUT_SANDBOX__WARM": str(warm),
+        "FANOUT_LIMITS__TREE_JOBS": str(number),
+    }
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        script = write_script(Path(name), conversation(".*", shell("true"), DONE))
+        script = write_script(Path(name), conversation(".*", *turns))
         with installation(Path(name), script=script, **environment) as place:
-            place.start_worker(concurrency=JOBS, forked=False)
+            place.start_worker(concurrency=number, forked=False)
             async with place.client() as client:
                 await place.ready(client)
-                await _rate(place, client, 1, 0)  # a warm-up: the steward, and what is imported
-                return await _rate(place, client, JOBS, warm)
+                await _last(place, client, 1, 0)  # a warm-up: the steward, and what is imported
+                return await _last(place, client, number, warm)
 
 
-async def _rate(place: Installation, client: JobClient, number: int, warm: int) -> float:
+async def _last(place: Installation, client: JobClient, number: int, warm: int) -> float:
+    """Seconds from the start of the first job to the end of the last."""
     await _control(place, "cancel_consumer")
     async with asyncio.timeout(WAIT_SECONDS):
         while not all(worker.draining for worker in await client.workers()):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.1)
     specs = [JobSpec(description="Run a command.") for _ in range(number)]
-    jobs = await client.submit_many([(spec, None) for spec in specs])
+    ids = await client.submit_many([(spec, None) for spec in specs])
     await _until_warm(place, warm)
     await _control(place, "add_consumer")
-    results = [await client.wait(job, WAIT_SECONDS) for job in jobs]
+    results = [await client.wait(job, WAIT_SECONDS) for job in ids]
     assert all(result.success for result in results), results
-    times = [time for job in jobs for time in await _states(client, job)]
-    return number / (max(times) - min(times))
+    times = [time for job in ids for time in await _states(client, job)]
+    return max(times) - min(times)
 
 
 async def _states(client: JobClient, job: str) -> list[float]:
@@ -148,4 +164,4 @@ def _warm_containers(api: docker.APIClient, identity: str) -> int:
     return len(api.containers(filters=filters))
 
 
-SECTION = Section(benchmarks=(OPENING, WARM_JOBS, COLD_JOBS), run=run)
+SECTION = Section(benchmarks=(OPENING, WARM_JOBS, COLD_JOBS, MANY_WARM), run=run)

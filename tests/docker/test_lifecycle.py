@@ -177,10 +177,12 @@ async def test_a_killed_worker_leaves_no_running_container(
 ) -> None:
     installation = make_provider()._names.installation
     program = textwrap.dedent(f"""
-        import asyncio
+        import asyncio, sys, structlog
         from tests.docker.conftest import make_sandbox_spec
         from fanout.workers.sandbox.docker.provider import DockerProvider
         from fanout.workers.sandbox.protocol import Command
+
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
         async def main():
             provider = DockerProvider(None, installation={installation!r}, worker="doomed")

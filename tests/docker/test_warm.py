@@ -228,13 +228,14 @@ async def test_no_more_are_started_than_the_limit(
 
 
 KILLED_WORKER = """
-    import asyncio, sys
+    import asyncio, sys, structlog
     from fanout.workers.sandbox.docker import naming
     from fanout.workers.sandbox.docker.provider import DockerProvider
     from tests.docker.conftest import make_sandbox_spec
     from tests.docker.test_warm import warm_up
 
     naming.START_SECONDS = 0.0
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
     async def main():
         provider = DockerProvider(None, installation=sys.argv[1], worker="killed")

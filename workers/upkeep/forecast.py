@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from fanout.orchestrator.configuration.settings import SandboxSettings
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.workers.agent.services import JobServices
@@ -19,7 +20,7 @@ LOOK_SECONDS = 1.0
 """Between two looks at the queue: a job of one second is followed by one that was expected, and a
 look takes Redis less than a millisecond."""
 NEXT_JOBS = 16
-"""Looked at: more than start in a second."""
+"""Looked at, unless a setting allows more warm sandboxes: more than start in a second."""
 
 
 class Forecast:
@@ -28,15 +29,16 @@ class Forecast:
     Args:
         services: The stores, the agents and the limits.
         provider: Is told.
-        default_image: The image of an agent whose definition names none.
+        sandbox: The default image, and how many sandboxes may be started ahead.
     """
 
     def __init__(
-        self, services: JobServices, provider: SandboxProvider, default_image: str
+        self, services: JobServices, provider: SandboxProvider, sandbox: SandboxSettings
     ) -> None:
         self._services = services
         self._provider = provider
-        self._default_image = default_image
+        self._default_image = sandbox.image
+        self._next_jobs = max(NEXT_JOBS, sandbox.warm or 0)
 
     async def run(self) -> None:
         """Look at intervals until cancelled; failures are logged."""
@@ -53,7 +55,7 @@ class Forecast:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        jobs = await self._services.ledger.upcoming(NEXT_JOBS)
+        jobs = await self._services.ledger.upcoming(self._next_jobs)
         self._provider.expect_next(self._sandboxes(jobs))
 
     def _sandboxes(self, jobs: Iterable[JobSpec]) -> list[SandboxSpec]:

@@ -90,7 +90,7 @@ async def _workers(settings: Settings) -> list[Check]:
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
         return [Check("fail", "sandbox", "local: nothing isolates jobs", advice)]
-    runtime = settings.sandbox.runtime or "the engine's default"
+    runtime = settings.sandbox.runtime or "crun where it works, else the engine's default"
     advice = "FANOUT_SANDBOX__RUNTIME=runsc isolates jobs from the host's kernel."
     sandbox = Check(
         "ok", "sandbox", f"docker, runtime: {runtime}", "" if settings.sandbox.runtime else advice

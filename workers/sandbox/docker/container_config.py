@@ -207,9 +207,14 @@ def holder_config(
     return {**_piped(image, ["cat"], labels), "User": f"{AGENT_ID}:{AGENT_ID}", "HostConfig": host}
 
 
-def probe_config(image: str, command: list[str], labels: Mapping[str, str]) -> dict[str, Any]:
+def probe_config(
+    image: str, command: list[str], labels: Mapping[str, str], runtime: str | None = None
+) -> dict[str, Any]:
     """Return the configuration of a container that runs one command as a job's would run it."""
-    host = {**_hardening("none"), **_memory(256 * _MIB), "PidsLimit": 64}
+    host = {
+        **_hardening("none"), **_memory(256 * _MIB), "PidsLimit": 64,
+        **({"Runtime": runtime} if runtime else {}),
+    }  # fmt: skip
     return {
         **_piped(image, command, labels),
         "User": f"{FIRST_UID}:{AGENT_ID}",

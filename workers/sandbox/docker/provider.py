@@ -37,6 +37,7 @@ from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_s
 from fanout.workers.sandbox.docker.opening.container import Container, Started
 from fanout.workers.sandbox.docker.opening.gate import StartGate
 from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
+from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
 from fanout.workers.sandbox.docker.opening.shape import Shape
 from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
 from fanout.workers.sandbox.docker.removals import Removals
@@ -208,7 +209,7 @@ class DockerProvider:
             installation: the id that the ledger keeps; the workers of one installation share
                 volumes and remove each other's leftovers, and nobody else's.
             worker: the name of this process in labels.
-            runtime: an OCI runtime of the engine other than its default, such as `runsc`.
+            runtime: an OCI runtime of the engine, such as `runsc`; None: see `lighter_runtime`.
             warm: how many sandboxes may be started ahead; None: in proportion to the engine's
                 cores; 0: none.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
@@ -237,7 +238,9 @@ class DockerProvider:
         self._cache_bytes = snapshot_cache_bytes
         self._uplink = Uplink(ca_file=ca_file)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
-        self._removals = Removals(self._engine)
+        self._removals = Removals(
+            self._engine, lambda: self._gate is not None and self._gate.is_awaited
+        )
         self._leftovers = Leftovers(
             self._engine, self._names, living_workers, lambda: self._removals.names
         )
@@ -275,6 +278,19 @@ class DockerProvider:
             SandboxFailure: the steward could not be started.
         """
         return (await self._steward()).shared_user
+
+    async def protection(self) -> dict[str, str]:
+        """Return what keeps jobs apart on this engine, for people; starts the steward.
+
+        Raises:
+            SandboxFailure: the steward could not be started.
+        """
+        steward = await self._steward()
+        return {
+            "disk": steward.quota.kind,
+            "users of jobs": "one for all" if steward.shared_user else "one each",
+            "runtime": self._starts.runtime or "the engine's default",
+        }
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
         """Return the status of the engine if it can run sandboxes of this image.
@@ -487,6 +503,10 @@ class DockerProvider:
                 )
             if self._gate is None:
                 info = await self._engine.info()
+                if not self._starts.runtime:
+                    self._starts.runtime = await lighter_runtime(
+                        self._engine, self._names, self._steward_image, info
+                    )
                 at_once = self._start_gate or info["NCPU"]
                 self._gate = StartGate(at_once)
                 self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -30,6 +31,11 @@ takes a tenth of a second. An engine that hangs must not delay a job's cancellat
 AT_ONCE = 2
 """Removals at once: each takes the engine a tenth of a second of a processor, and starts and
 commands need it, too."""
+YIELD_SECONDS = 2.0
+"""The longest that a removal lets starts for which jobs wait go first: as many containers are left
+then as end in that time."""
+_LOOK_SECONDS = 0.05
+"""Between two looks whether starts still wait; one takes a tenth of a second."""
 FINISH_SECONDS = 5.0
 """How long a worker that stops goes on removing: half of the time that it has for its end."""
 
@@ -41,6 +47,7 @@ class _Removal:
     container: str
     volumes: Sequence[str]
     client: ResidentClient | None
+    asked_at: float = field(default_factory=time.monotonic, init=False)
     running: asyncio.Task[None] | None = field(default=None, init=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -57,8 +64,15 @@ class _Removal:
 class Removals:
     """The removals of one worker: those that run, and those that wait for their turn."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, starts_wait: Callable[[], bool]) -> None:
+        """Make it.
+
+        Args:
+            engine: where it removes.
+            starts_wait: returns whether a job waits for a start that waits for others.
+        """
         self._engine = engine
+        self._starts_wait = starts_wait
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
@@ -133,7 +147,10 @@ class Removals:
 
     async def _remove_waiting(self) -> None:
         while self._waiting:
-            await self._begin(self._waiting.popleft())
+            if self._starts_wait() and time.monotonic() < self._waiting[0].asked_at + YIELD_SECONDS:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                await self._begin(self._waiting.popleft())
 
     def _begin(self, removal: _Removal) -> asyncio.Task[None]:
         if removal.running is None:

@@ -16,6 +16,11 @@ class StartGate:
         self._urgent: deque[Future[None]] = deque()
         self._patient: deque[Future[None]] = deque()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a start that a job waits for has to wait for others."""
+        return bool(self._urgent)
+
     @contextlib.asynccontextmanager
     async def urgent(self) -> AsyncIterator[None]:
         """Enter for a start that a job waits for."""

@@ -32,6 +32,9 @@ fifty MB together."""
 IDLE_SECONDS = 60.0
 """How long a warm sandbox is kept that nobody expects any more: the next job of a tree comes within
 seconds, and memory is others'."""
+RENAME_SECONDS = 2.0
+"""From an adoption to the container's new name, for people: most have no time to look at one that
+is closed before, and the engine writes it to its disk."""
 _ALIVE_SECONDS = 0.5
 """How long a warm sandbox may take to show that it is alive; it takes a millisecond."""
 _FAILURE_PAUSE_SECONDS = 10.0
@@ -128,10 +131,15 @@ class WarmPool:
                 if started is None:
                     self._keep(warm)
                 else:
-                    self._in_background(self._starts.rename(started.container, spec.job_id))
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(RENAME_SECONDS, self._rename, started.container, spec.job_id)
                 self._fill()
                 return started
         return None
+
+    def _rename(self, container: Container, job_id: str) -> None:
+        if not container.is_closed:
+            self._in_background(self._starts.rename(container, job_id))
 
     async def _adopted(self, steward: Steward, warm: Warm, job_id: str) -> Started | None:
         """Adopt one if the job has no files yet.

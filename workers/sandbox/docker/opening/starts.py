@@ -88,7 +88,8 @@ class ContainerStarts:
         self._networks = networks
         self._close = close
         self._settle = settle
-        self._runtime = runtime
+        self.runtime = runtime
+        """The runtime of later starts; None: the engine's default."""
         self._first_uid = first_uid
         self._overlay = True
 
@@ -200,7 +201,7 @@ class ContainerStarts:
             image=shape.image,
             limits=shape.limits,
             network=container.network,
-            runtime=self._runtime,
+            runtime=self.runtime,
             mounts=mounts,
             labels={**dict(shape.labels), **self._labels("sandbox", owner, owner.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
