@@ -63,7 +63,7 @@ class Execution:
         collector = Collector(services.ledger, provider, own_ledger, collections, me)
         abandoned = AbandonedTasks(services)
         cancellations = Cancellations(urgent_ledger, heartbeats, abandoned.cancel_of)
-        forecast = Forecast(services, provider, settings.sandbox)
+        forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             collector.run,
             cancellations.run,

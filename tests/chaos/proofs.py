@@ -127,7 +127,7 @@ def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
 STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
-    "virtual_time", "finish_times", "installation",
+    "virtual_time", "finish_times", "installation", "spec", "result", "ids", "ids_by_end",
 )  # fmt: skip
 """Families of keys that outlive a job: what is known of it, counters, and the ledger's id."""
 

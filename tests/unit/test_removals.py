@@ -30,6 +30,9 @@ class Ended:
     async def end(self, _timeout_seconds: float) -> bool:
         return True
 
+    async def close(self) -> None:
+        """Nothing is left to close."""
+
 
 class Starts:
     """Says whether starts wait; sets an event when it was asked."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import structlog
 
-from fanout.orchestrator.configuration.settings import SandboxSettings
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.workers.agent.services import JobServices
@@ -29,16 +28,21 @@ class Forecast:
     Args:
         services: The stores, the agents and the limits.
         provider: Is told.
-        sandbox: The default image, and how many sandboxes may be started ahead.
+        default_image: The image of an agent whose definition names none.
+        warm: How many sandboxes a setting allows to be started ahead; None: there is none.
     """
 
     def __init__(
-        self, services: JobServices, provider: SandboxProvider, sandbox: SandboxSettings
+        self,
+        services: JobServices,
+        provider: SandboxProvider,
+        default_image: str,
+        warm: int | None,
     ) -> None:
         self._services = services
         self._provider = provider
-        self._default_image = sandbox.image
-        self._next_jobs = max(NEXT_JOBS, sandbox.warm or 0)
+        self._default_image = default_image
+        self._next_jobs = max(NEXT_JOBS, warm or 0)
 
     async def run(self) -> None:
         """Look at intervals until cancelled; failures are logged."""
