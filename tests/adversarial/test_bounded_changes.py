@@ -145,6 +145,7 @@ def test_a_bundle_with_a_member_of_unbounded_size_in_its_headers_is_refused(kind
     assert peak < 8 * MIB
 
 
+@pytest.mark.slow
 def test_a_bundle_with_too_many_members_or_too_long_a_list_is_refused() -> None:
     many, long = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=many, mode="w") as archive:

@@ -113,6 +113,7 @@ def test_what_the_constraints_pin_is_what_the_project_asks_for():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.slow
 def test_importing_does_nothing_but_define(package, tmp_path):
     done = subprocess.run(
         [sys.executable, "-B", "-m", "tests.architecture.import_watch", *module_names(package)],

@@ -15,6 +15,7 @@ needs_mkfs = pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="there
 
 
 @needs_mkfs
+@pytest.mark.slow
 def test_a_copied_disk_is_the_same_and_takes_no_more_space(tmp_path: Path) -> None:
     disks.make(tmp_path / "template", 1 << 30)
 

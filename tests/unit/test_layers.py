@@ -109,6 +109,7 @@ def without_implied_folders(tree: dict[str, tuple[str, int, bytes]]) -> dict[str
 @example([{"a/b": "one"}, {}, {"a/b": "two"}])
 @example([{"a": "one"}, {"a/b": "one"}, {"a": "link"}])
 @example([{"a/b/c": "one", "a/d": "one"}, {"a": "two"}, {"a/d": "folder"}])
+@pytest.mark.slow
 def test_stacked_merged_and_folded_layers_show_what_the_last_job_left(states: list[State]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -113,3 +113,30 @@ def test_a_registration_has_names_and_fingerprints_and_no_values() -> None:
     assert worker_of("w", fields) == made
     del fields["definitions"], fields["keys"]
     assert (worker_of("w", fields).definitions, worker_of("w", fields).keys) == ({}, ())
+
+
+async def test_a_thousand_jobs_that_wait_for_a_look_go_on_in_the_same_steps_of_the_loop(
+    folder: Path,
+) -> None:
+    live = await asyncio.to_thread(LiveConfiguration, folder / "agents", no_secrets)
+    went_on: list[int] = []
+    steps = 0
+
+    async def count_steps() -> None:
+        nonlocal steps
+        while True:
+            await asyncio.sleep(0)
+            steps += 1
+
+    async def begin_a_job() -> None:
+        await live.refresh()
+        went_on.append(steps)
+
+    first = asyncio.create_task(live.refresh())
+    await asyncio.sleep(0)
+    counting = asyncio.create_task(count_steps())
+    await asyncio.gather(*(begin_a_job() for _ in range(1000)))
+    counting.cancel()
+    await first
+
+    assert max(went_on) - min(went_on) <= 2

@@ -56,35 +56,36 @@ class LiveConfiguration:
         self._read: tuple[Stamp, ...] = tuple(_stamps(folder))
         self._read_keys = _stamp_of_keys()
         self._exported = export_keys()
-        self._one_at_a_time = asyncio.Lock()
-        self._calls = 0
-        """The number of calls of `refresh`."""
-        self._served = 0
-        """The number of the last call that needs no further look."""
+        self._look: asyncio.Task[None] | None = None
+        """The look that runs, or the last one."""
+        self._next_look: asyncio.Task[None] | None = None
+        """The look that begins when this one has ended."""
         self.definitions = load_agent_definitions(folder)
         self.secrets = dict(load_secrets())
 
     async def refresh(self) -> None:
         """Read again what has changed; what is invalid is logged, and that from before stays.
 
-        All who call this while the files are looked at share the next look.
+        All who call this while the files are looked at share the next look, and go on in the same
+        step of the loop.
         """
-        self._calls += 1
-        call = self._calls
-        async with self._one_at_a_time:
-            if call <= self._served:
-                return
-            calls = self._calls
-            stamps, keys = await asyncio.to_thread(
-                lambda: (tuple(_stamps(self._folder)), _stamp_of_keys())
-            )
-            if stamps != self._read:
-                await self._read_definitions()
-                self._read = stamps
-            if keys != self._read_keys:
-                await self._read_secrets()
-                self._read_keys = keys
-            self._served = calls
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_after(self._look))
+        await asyncio.shield(self._next_look)
+
+    async def _look_after(self, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        self._look, self._next_look = self._next_look, None
+        stamps, keys = await asyncio.to_thread(
+            lambda: (tuple(_stamps(self._folder)), _stamp_of_keys())
+        )
+        if stamps != self._read:
+            await self._read_definitions()
+            self._read = stamps
+        if keys != self._read_keys:
+            await self._read_secrets()
+            self._read_keys = keys
 
     async def _read_definitions(self) -> None:
         try:
