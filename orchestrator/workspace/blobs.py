@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -318,8 +318,8 @@ class BlobStore:
             path = self._incoming() / uuid4().hex
             stream = create_private_file(path)
         try:
-            with stream:
-                yield path, HashingSink(stream, self._translated)
+            with stream, closing(HashingSink(stream, self._translated)) as sink:
+                yield path, sink
         finally:
             path.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +13,10 @@ from fanout.orchestrator.jobs.failures import BlobCorrupt
 
 MAX_CHECKED = 10_000
 """So many files are remembered as checked: more than a worker reads in a day."""
+
+
+LARGE_BYTES = 256 * 1024
+"""The size from which another thread pays: handing a piece over takes as long as hashing 32 KiB."""
 
 
 class CheckedFiles:
@@ -41,27 +46,52 @@ class CheckedFiles:
 
 
 class HashingSink:
-    """A write-only stream that hashes its content; its errors are translated as the store's."""
+    """A write-only stream that hashes its content; its errors are translated as the store's.
+
+    A large piece is hashed and written in another thread, while the caller makes the next one; its
+    errors are raised by the next call. `close` ends that thread.
+    """
 
     def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
         self.hash = hashlib.sha256()
+        """Complete after `flush`."""
         self._target = target
         self._translated = translated
+        self._other = ThreadPoolExecutor(1, "blob")  # has no thread before the first large piece
+        self._pending: Future[int] | None = None
 
     def write(self, data: bytes) -> int:
         """Hash and write data."""
-        self.hash.update(data)
-        with self._translated("written"):
-            return self._target.write(data)
+        self._finish_pending()
+        if isinstance(data, bytes) and len(data) >= LARGE_BYTES:
+            self._pending = self._other.submit(self._write, data)
+            return len(data)
+        return self._write(data)
 
     def flush(self) -> None:
         """Write what is buffered."""
+        self._finish_pending()
         with self._translated("written"):
             self._target.flush()
 
     def tell(self) -> int:
         """Return the position in the target."""
+        self._finish_pending()
         return self._target.tell()
+
+    def close(self) -> None:
+        """Wait for what is being written; nothing is raised."""
+        self._other.shutdown()
+
+    def _finish_pending(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _write(self, data: bytes) -> int:
+        self.hash.update(data)
+        with self._translated("written"):
+            return self._target.write(data)
 
 
 def corrupt(blob_id: str) -> BlobCorrupt:

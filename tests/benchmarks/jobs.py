@@ -17,6 +17,7 @@ from typing import Any
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.processes import number_of_processes
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import installation
@@ -97,9 +98,9 @@ async def _worker(provider: str) -> AsyncIterator[JobClient]:
         script = await asyncio.to_thread(write_script, Path(name), *conversations)
         settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_LIMITS__TREE_JOBS": str(JOBS)}
         with installation(Path(name), script=script, **settings) as place:
-            place.start_worker(JOBS, forked=False)
+            place.start_worker(JOBS, forked=False, FANOUT_WORKER__PROCESSES="0")
             async with place.client() as client:
-                await place.ready(client)
+                await place.ready(client, workers=number_of_processes(0, JOBS))
                 await _ended(client, ["say", "edit"])
                 yield client
 

@@ -188,6 +188,36 @@ async def test_a_full_disk_is_said_with_the_setting(tmp_path, monkeypatch):
         await BlobStore(str(tmp_path)).put(b"x" * 1_000_000)
 
 
+async def test_large_and_small_pieces_are_stored_in_their_order(tmp_path):
+    pieces = [bytes([number]) * (2_000_000 if number % 3 else 7) for number in range(12)]
+    reused = bytearray(b"a" * 1_000_000)
+
+    def write(sink):
+        for piece in pieces:
+            sink.write(piece)
+        sink.write(memoryview(reused))
+        reused[:] = b"b" * len(reused)
+        sink.write(memoryview(reused))
+
+    store = BlobStore(str(tmp_path))
+    blob_id, _ = await store.put_written(write)
+
+    content = b"".join([*pieces, b"a" * 1_000_000, b"b" * 1_000_000])
+    assert blob_id == hashlib.sha256(content).hexdigest()
+    assert await store.get(blob_id) == content
+
+
+async def test_a_writer_that_fails_in_the_middle_of_a_large_piece_stores_nothing(tmp_path):
+    def write(sink):
+        sink.write(b"x" * 2_000_000)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await BlobStore(str(tmp_path)).put_written(write)
+
+    assert files_below(tmp_path) == []
+
+
 def test_an_unknown_scheme_and_a_missing_driver_are_said_without_secrets():
     with pytest.raises(BlobStoreUnusable, match="FANOUT_BLOBS_URL"):
         BlobStore("nonsense://key:secret@place")
