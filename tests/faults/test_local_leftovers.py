@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import signal
 from pathlib import Path
 
 import pytest
 
 from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.local import provider as provider_module
+from fanout.workers.sandbox.local.processes import kill_job
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.faults.stopping import gone, running
@@ -101,3 +104,26 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
 
     assert not await gone(sleep)
     assert (tmp_path / "jobs" / JOB / "tree").is_dir()
+
+
+async def test_a_process_is_found_that_mounts_a_workspace_after_it_was_seen(tmp_path: Path) -> None:
+    tree = tmp_path / "jobs" / JOB / "tree"
+    await asyncio.to_thread(tree.mkdir, parents=True)
+    if not await asyncio.to_thread(provider_module._mounts_work):
+        pytest.skip("needs mount namespaces")
+    mounts = f"echo; read _; mount --bind {tree} /workspace && echo && exec sleep 600"
+    hidden = await asyncio.create_subprocess_exec(
+        *("unshare", "-m", "--", "/bin/sh", "-c", mounts),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert hidden.stdin is not None
+    assert hidden.stdout is not None
+    await hidden.stdout.readline()
+    assert await kill_job("none", tree)
+    hidden.stdin.write(b"\n")
+    await hidden.stdout.readline()
+
+    assert await kill_job("none", tree)
+
+    assert await hidden.wait() == -signal.SIGKILL

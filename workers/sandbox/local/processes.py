@@ -151,14 +151,44 @@ class _Processes:
                 yield from pids
 
 
+class _WorkspaceMounts:
+    """The lines about the workspace in mount tables, remembered from one look to the next.
+
+    The kernel takes a millisecond for a long table, and each command has one of its own. The lines
+    of a process are read until there are some: a namespace is made before its mounts.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, bytes], tuple[bytes, ...]] = {}
+        self._before = self._known
+
+    def begin_look(self) -> None:
+        """Forget what the last look did not ask for."""
+        self._before, self._known = self._known, {}
+
+    def of(self, pid: int, namespace: str) -> tuple[bytes, ...]:
+        """Return the lines of a process that is in this mount namespace."""
+        fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split(maxsplit=20)
+        started = b"".join(fields[19:20])
+        key = (namespace, pid, started)  # the ids are used again
+        lines = self._before.get(key) or _workspace_mounts(pid)
+        if lines and started:
+            self._known[key] = lines
+        return lines
+
+
+_MOUNTS = _WorkspaceMounts()
+
+
 def _look() -> _Processes:
     own_mounts = _link("/proc/self/ns/mnt")
     known: dict[str, tuple[bytes, ...]] = {"": (), own_mounts: ()}
+    _MOUNTS.begin_look()
     seen = _Processes(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
     for pid, _session in other_processes():
         mounts = _link(f"/proc/{pid}/ns/mnt")
         if mounts not in known:
-            known[mounts] = _workspace_mounts(pid)
+            known[mounts] = _MOUNTS.of(pid, mounts)
         for line in known[mounts]:
             seen.by_mount[line].append(pid)
         if token := variable_of(environment_of(pid), JOB_MARKER):
