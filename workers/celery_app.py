@@ -137,6 +137,7 @@ def celery_options() -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],  # a pickle in the broker would be code
         "task_ignore_result": True,  # results live in the ledger
+        "result_backend_thread_safe": True,  # it stores nothing: one for all threads, not one each
         "task_acks_late": False,  # the ledger is the authority: a lost message is dispatched again
         "worker_pool": "fanout.workers.pool:TaskPool",
         "worker_consumer": f"{__name__}:GatheringConsumer",

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import signal
 from pathlib import Path
 
 import pytest
 
 from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.local import provider as provider_module
+from fanout.workers.sandbox.local.processes import kill_job
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.faults.stopping import gone, running
@@ -32,8 +36,12 @@ async def survives(*_: object) -> bool:
     return True
 
 
+JOB = f"j{secrets.token_hex(8)}"
+"""No other: its processes are found by it in all mount namespaces, those of other tests, too."""
+
+
 def spec(attempt: int = 1) -> SandboxSpec:
-    return SandboxSpec(job_id="j1", attempt=attempt, image="none", limits=Limits(), snapshot=None)
+    return SandboxSpec(job_id=JOB, attempt=attempt, image="none", limits=Limits(), snapshot=None)
 
 
 @pytest.fixture(params=["in a mount namespace", "without one"])
@@ -64,7 +72,7 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
     provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = (f"sleep 3153{first}{id(tmp_path) % 100_000}" for first in (8, 9))
-    label = tmp_path / "jobs" / "j1" / "label.json"
+    label = tmp_path / "jobs" / JOB / "label.json"
     with monkeypatch.context() as dying:
         dying.setattr(
             "fanout.workers.sandbox.local.processes.kill_job", survives
@@ -86,7 +94,7 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
     provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = f"sleep 31540{id(tmp_path) % 100_000}"
-    label = tmp_path / "jobs" / "j1" / "label.json"
+    label = tmp_path / "jobs" / JOB / "label.json"
     with monkeypatch.context() as dying:
         dying.setattr("fanout.workers.sandbox.local.processes.kill_job", survives)
         await hide(provider, sleep)
@@ -95,4 +103,27 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
     await provider.reap(everybody)
 
     assert not await gone(sleep)
-    assert (tmp_path / "jobs" / "j1" / "tree").is_dir()
+    assert (tmp_path / "jobs" / JOB / "tree").is_dir()
+
+
+async def test_a_process_is_found_that_mounts_a_workspace_after_it_was_seen(tmp_path: Path) -> None:
+    tree = tmp_path / "jobs" / JOB / "tree"
+    await asyncio.to_thread(tree.mkdir, parents=True)
+    if not await asyncio.to_thread(provider_module._mounts_work):
+        pytest.skip("needs mount namespaces")
+    mounts = f"echo; read _; mount --bind {tree} /workspace && echo && exec sleep 600"
+    hidden = await asyncio.create_subprocess_exec(
+        *("unshare", "-m", "--", "/bin/sh", "-c", mounts),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert hidden.stdin is not None
+    assert hidden.stdout is not None
+    await hidden.stdout.readline()
+    assert await kill_job("none", tree)
+    hidden.stdin.write(b"\n")
+    await hidden.stdout.readline()
+
+    assert await kill_job("none", tree)
+
+    assert await hidden.wait() == -signal.SIGKILL

@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,39 +118,84 @@ class JobFolder:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What tells whose a process is."""
+class _Processes:
+    """The live processes of the machine except this one, by what tells whose each is.
 
-    pid: int
-    token: str
-    """That of its environment."""
-    limits: tuple[bytes, ...]
-    """The values, soft and hard, of the limit that carries a sandbox's mark."""
-    cwd: str
-    mounts: tuple[bytes, ...]
-    """The lines of its mount table about the workspace, in a mount namespace of its own."""
+    They are grouped once for the hundreds of jobs that may share a look.
+    """
 
-    def is_at_home(self, tree: Path) -> bool:
-        """Return whether it is in the tree, or sees it as its workspace, wherever that is."""
-        if self.cwd == str(tree) or self.cwd.startswith(f"{tree}/"):
-            return True
-        suffix = os.fsencode(f"/{tree.parent.name}/{tree.name} ")
-        return any(suffix in line for line in self.mounts)
+    by_token: dict[str, list[int]]
+    """By the token in their environment."""
+    by_limit: dict[bytes, list[int]]
+    """By a value, soft or hard, of the limit that carries a sandbox's mark."""
+    by_cwd: dict[str, list[int]]
+    by_mount: dict[bytes, list[int]]
+    """By a line about the workspace in the mount table, in a mount namespace of their own."""
+
+    def of(self, token: str, tree: Path | None) -> list[int]:
+        """Return the processes of a sandbox; see `kill_job` for the arguments."""
+        found = [*self.by_token.get(token, ()), *self.by_limit.get(b"%d" % _mark(token), ())]
+        if tree is not None:
+            found += self._at_home(tree)
+        return list(dict.fromkeys(found))
+
+    def _at_home(self, tree: Path) -> Iterator[int]:
+        """Yield those that are in the tree, or see it as their workspace, wherever they are."""
+        home, below = str(tree), f"{tree}/"
+        for cwd, pids in self.by_cwd.items():
+            if cwd == home or cwd.startswith(below):
+                yield from pids
+        mounted = os.fsencode(f"/{tree.parent.name}/{tree.name} ")
+        for line, pids in self.by_mount.items():
+            if mounted in line:
+                yield from pids
 
 
-def _look() -> list[_Seen]:
-    """Return every live process of the machine except this one."""
+class _WorkspaceMounts:
+    """The lines about the workspace in mount tables, remembered from one look to the next.
+
+    The kernel takes a millisecond for a long table, and each command has one of its own. The lines
+    of a process are read until there are some: a namespace is made before its mounts.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, bytes], tuple[bytes, ...]] = {}
+        self._before = self._known
+
+    def begin_look(self) -> None:
+        """Forget what the last look did not ask for."""
+        self._before, self._known = self._known, {}
+
+    def of(self, pid: int, namespace: str) -> tuple[bytes, ...]:
+        """Return the lines of a process that is in this mount namespace."""
+        fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split(maxsplit=20)
+        started = b"".join(fields[19:20])
+        key = (namespace, pid, started)  # the ids are used again
+        lines = self._before.get(key) or _workspace_mounts(pid)
+        if lines and started:
+            self._known[key] = lines
+        return lines
+
+
+_MOUNTS = _WorkspaceMounts()
+
+
+def _look() -> _Processes:
     own_mounts = _link("/proc/self/ns/mnt")
     known: dict[str, tuple[bytes, ...]] = {"": (), own_mounts: ()}
-    seen = []
+    _MOUNTS.begin_look()
+    seen = _Processes(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
     for pid, _session in other_processes():
         mounts = _link(f"/proc/{pid}/ns/mnt")
         if mounts not in known:
-            known[mounts] = _workspace_mounts(pid)
-        token = variable_of(environment_of(pid), JOB_MARKER)
-        seen.append(
-            _Seen(pid, token, _marked_limits(pid), _link(f"/proc/{pid}/cwd"), known[mounts])
-        )
+            known[mounts] = _MOUNTS.of(pid, mounts)
+        for line in known[mounts]:
+            seen.by_mount[line].append(pid)
+        if token := variable_of(environment_of(pid), JOB_MARKER):
+            seen.by_token[token].append(pid)
+        for limit in _marked_limits(pid):
+            seen.by_limit[limit].append(pid)
+        seen.by_cwd[_link(f"/proc/{pid}/cwd")].append(pid)
     return seen
 
 
@@ -194,14 +240,7 @@ async def kill_job(token: str, tree: Path | None) -> bool:
         False when some survive for several seconds.
     """
     deadline = time.monotonic() + GIVE_UP_SECONDS
-    mark = str(_mark(token)).encode()
-    while found := [
-        each.pid
-        for each in await _JOBS.look()
-        if each.token == token
-        or mark in each.limits
-        or (tree is not None and each.is_at_home(tree))
-    ]:
+    while found := (await _JOBS.look()).of(token, tree):
         signal_all(found, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False

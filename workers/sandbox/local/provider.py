@@ -184,17 +184,26 @@ class LocalProvider:
     async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         """See `SandboxProvider.reap`. Also kills processes that dead workers left running."""
         removed = 0
-        for folder in await asyncio.to_thread(_folders_in, self._root / "jobs"):
-            label = await asyncio.to_thread(_read_label, folder)
-            if label is None or label.installation != self._installation:
-                continue
+        for folder, label, is_orphan in await asyncio.to_thread(self._labelled):
             if not (await is_live(label.job) or await keeps_files(label.job)):
                 await self._remove_job(folder)
                 removed += 1
-            elif not await asyncio.to_thread(label.worker_is_alive):
+            elif is_orphan:
                 # Not by the folder: the next attempt may have begun in it.
                 await local_processes.kill_job(label.token, None)
         return removed + await asyncio.to_thread(self._remove_unused_snapshots)
+
+    def _labelled(self) -> list[tuple[Path, _Label, bool]]:
+        """Return the folders of this installation's jobs, and whether the worker of each is dead.
+
+        All of them in one step of a thread: there may be hundreds.
+        """
+        labels = [(folder, _read_label(folder)) for folder in _folders_in(self._root / "jobs")]
+        return [
+            (folder, label, not label.worker_is_alive())
+            for folder, label in labels
+            if label is not None and label.installation == self._installation
+        ]
 
     async def close(self) -> None:
         """See `SandboxProvider.close`."""

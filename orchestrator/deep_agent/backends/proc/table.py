@@ -7,12 +7,14 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
 
 _READ_BYTES = 64 * 1024
 """More than nearly every file of a process has, so that one read is enough."""
+_MAX_LISTINGS = 20
+"""The most listings in a look. Each has fewer new processes than the one before, unless they are
+started faster than they are read. Then those that were seen must be killed first."""
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found in any session."""
 
@@ -50,14 +52,21 @@ COMMANDS = SharedLooks(_look)
 
 
 def other_processes() -> Iterator[tuple[int, int]]:
-    """Yield the process id and session id of every live process except this one."""
-    own = str(os.getpid())
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or folder.name == own:
-            continue
-        fields = content(f"/proc/{folder.name}/stat").rpartition(b")")[2].split(maxsplit=4)
-        if fields and fields[0] not in {b"Z", b"X"}:  # else it has ended
-            yield int(folder.name), int(fields[3])
+    """Yield the process id and session id of every live process except this one.
+
+    A process may start another one and end before it is read. So they are listed again until none
+    is new. A caller that reads each one at once sees at least one of a family, if any is alive.
+    """
+    listed = {str(os.getpid())}
+    for _ in range(_MAX_LISTINGS):
+        new = [name for name in os.listdir("/proc") if name.isdigit() and name not in listed]  # noqa: PTH208 - see `content`
+        if not new:
+            return
+        listed.update(new)
+        for name in new:
+            fields = content(f"/proc/{name}/stat").rpartition(b")")[2].split(maxsplit=4)
+            if fields and fields[0] not in {b"Z", b"X"}:  # else it has ended
+                yield int(name), int(fields[3])
 
 
 def environment_of(pid: int) -> bytes:
