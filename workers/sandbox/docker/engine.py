@@ -207,6 +207,13 @@ class Engine:
             raise image_missing(config["Image"], await self.image_names()) from None
         return str(made["Id"])
 
+    async def host_config(self, container: str) -> dict[str, Any]:
+        """Return the `HostConfig` of a container, as the engine took it."""
+        return await self.call(
+            "inspect the container",
+            lambda api: dict(api.inspect_container(container)["HostConfig"]),
+        )
+
     async def start(self, container: str) -> None:
         """Start a container."""
         await self.call("start the container", lambda api: api.start(container))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import structlog
 
@@ -37,6 +37,7 @@ from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_s
 from fanout.workers.sandbox.docker.opening.container import Container, Started
 from fanout.workers.sandbox.docker.opening.gate import StartGate
 from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
+from fanout.workers.sandbox.docker.opening.resource_limits import require_limits
 from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
 from fanout.workers.sandbox.docker.opening.shape import Shape
 from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
@@ -503,6 +504,7 @@ class DockerProvider:
                 )
             if self._gate is None:
                 info = await self._engine.info()
+                await self._require_limits(info, self._current)
                 if not self._starts.runtime:
                     self._starts.runtime = await lighter_runtime(
                         self._engine, self._names, self._steward_image, info
@@ -513,6 +515,16 @@ class DockerProvider:
                 if networks_are_slow(info["ServerVersion"]) and not self._engine.is_podman:
                     self._networks.avoid_hook(self._gate.patient)
             return self._current
+
+    async def _require_limits(self, info: Mapping[str, Any], steward: Steward) -> None:
+        """Close the first steward if the engine lost its limits: it would lose those of jobs."""
+        try:
+            created = await self._engine.host_config(steward.container)
+            require_limits(self._engine.host, info, created)
+        except SandboxFailure:
+            self._current = None
+            await uninterrupted(steward.close())
+            raise
 
     async def _close(self) -> None:
         if self._watcher is not None:
