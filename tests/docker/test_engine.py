@@ -45,6 +45,30 @@ def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception
     assert str(failure).endswith((".", "because"))
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Could not kill running container 1, cannot remove - Container 1 is not running",
+        "cannot remove container 1: container state improper",
+    ],
+)
+async def test_a_container_that_ends_while_it_is_removed_is_removed(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: Any = SimpleNamespace(status_code=500)
+    failures = [docker_errors.APIError("", busy, reason)]
+
+    def remove_container(*_: object, **_options: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    api = SimpleNamespace(remove_container=remove_container)
+    monkeypatch.setattr("docker.APIClient", lambda **_options: api)
+
+    assert await Engine("unix:///docker.sock").remove_container("1")
+    assert failures == []
+
+
 async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/docker.sock"
     provider = DockerProvider(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import structlog
 
@@ -504,7 +504,7 @@ class DockerProvider:
                 )
             if self._gate is None:
                 info = await self._engine.info()
-                await self._require_limits(info, self._current)
+                await self._require_limits(self._current)
                 if not self._starts.runtime:
                     self._starts.runtime = await lighter_runtime(
                         self._engine, self._names, self._steward_image, info
@@ -512,15 +512,14 @@ class DockerProvider:
                 at_once = self._start_gate or info["NCPU"]
                 self._gate = StartGate(at_once)
                 self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
-                if networks_are_slow(info["ServerVersion"]) and not self._engine.is_podman:
+                if networks_are_slow(info["ServerVersion"]) and not await self._engine.is_podman():
                     self._networks.avoid_hook(self._gate.patient)
             return self._current
 
-    async def _require_limits(self, info: Mapping[str, Any], steward: Steward) -> None:
+    async def _require_limits(self, steward: Steward) -> None:
         """Close the first steward if the engine lost its limits: it would lose those of jobs."""
         try:
-            created = await self._engine.host_config(steward.container)
-            require_limits(self._engine.host, info, created)
+            require_limits(self._engine.host, await self._engine.host_config(steward.container))
         except SandboxFailure:
             self._current = None
             await uninterrupted(steward.close())
