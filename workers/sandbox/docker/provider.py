@@ -51,6 +51,7 @@ from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
+    EngineUnfit,
     FilesMissing,
     SandboxDied,
     SandboxStartFailed,
@@ -493,6 +494,11 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
+                if self._starts.runtime and await self._engine.is_podman():
+                    raise EngineUnfit(
+                        "Podman overlooks the runtime of FANOUT_SANDBOX__RUNTIME: set `runtime` in "
+                        "its containers.conf instead."
+                    )
                 await asyncio.to_thread(container_config.seccomp_profile)  # read once, off the loop
                 self._current = await Steward.start(
                     self._engine,
@@ -505,7 +511,7 @@ class DockerProvider:
             if self._gate is None:
                 info = await self._engine.info()
                 await self._require_limits(self._current)
-                if not self._starts.runtime:
+                if not self._starts.runtime and not await self._engine.is_podman():
                     self._starts.runtime = await lighter_runtime(
                         self._engine, self._names, self._steward_image, info
                     )
