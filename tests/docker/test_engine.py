@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
@@ -14,7 +15,7 @@ from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine, translated
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.errors import EngineUnavailable
+from fanout.workers.sandbox.errors import EngineUnavailable, EngineUnfit
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 
@@ -42,6 +43,30 @@ def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception
 
     assert isinstance(failure, SandboxFailure)
     assert str(failure).endswith((".", "because"))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Could not kill running container 1, cannot remove - Container 1 is not running",
+        "cannot remove container 1: container state improper",
+    ],
+)
+async def test_a_container_that_ends_while_it_is_removed_is_removed(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: Any = SimpleNamespace(status_code=500)
+    failures = [docker_errors.APIError("", busy, reason)]
+
+    def remove_container(*_: object, **_options: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    api = SimpleNamespace(remove_container=remove_container)
+    monkeypatch.setattr("docker.APIClient", lambda **_options: api)
+
+    assert await Engine("unix:///docker.sock").remove_container("1")
+    assert failures == []
 
 
 async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) -> None:
@@ -122,3 +147,20 @@ async def test_a_remote_engine_works_like_a_local_one(
 async def test_an_engine_behind_ssh_is_refused_with_a_way_to_reach_it() -> None:
     with pytest.raises(EngineUnavailable, match="ssh -N -L"):
         await Engine("ssh://someone@elsewhere").version()
+
+
+@pytest.mark.docker
+async def test_an_engine_that_loses_limits_without_a_word_opens_no_sandbox(
+    make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = Engine.create_container
+
+    async def create(engine: Engine, name: str, config: Mapping[str, Any]) -> str:
+        kept = {**config["HostConfig"], "Memory": 0, "MemorySwap": 0, "PidsLimit": 0}
+        return await genuine(engine, name, {**config, "HostConfig": kept})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "create_container", create)
+        with pytest.raises(EngineUnfit, match="without the limits memory_bytes, pids"):
+            async with make_provider().open(make_sandbox_spec()):
+                pass

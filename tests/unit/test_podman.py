@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.podman import for_podman, is_podman, volumes
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import EngineUnfit
 
 
 def config() -> dict[str, Any]:
@@ -59,3 +64,20 @@ def test_volumes_with_options_are_named_so_that_they_can_be_made_before() -> Non
     ]
     code, store = for_podman(config())["HostConfig"]["Mounts"]
     assert (code["ReadOnly"], store["ReadOnly"]) == (True, False)
+
+
+async def test_a_runtime_that_podman_would_overlook_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def version(_engine: Engine) -> dict[str, Any]:
+        return {"Components": [{"Name": "Podman Engine"}]}
+
+    async def fetch(identity: str) -> Path:
+        raise AssertionError(identity)
+
+    monkeypatch.setattr(Engine, "version", version)
+    provider = DockerProvider(fetch, installation="one", worker="w", runtime="runsc")
+
+    with pytest.raises(EngineUnfit, match=r"containers\.conf"):
+        await provider.protection()
+    await provider.close()

@@ -6,6 +6,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── SandboxNotSecluded    its commands could take over its own process
+├── EngineUnfit           the engine does not keep the limits of sandboxes
 ├── ImageMissing          the image is not on the engine
 ├── ImageUnfit            the image lacks what sandboxes need
 ├── FilesMissing          nothing is left of the job here
@@ -31,6 +32,10 @@ class EngineUnavailable(SandboxFailure):
 
 class EngineForbidden(EngineUnavailable):
     """This user has no right to the Docker engine's socket."""
+
+
+class EngineUnfit(SandboxFailure):
+    """The engine does not keep the limits of sandboxes; the message says which."""
 
 
 class SandboxDied(SandboxFailure):

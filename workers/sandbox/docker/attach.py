@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fanout.orchestrator.deep_agent import BoundedOutput
-from fanout.workers.sandbox.errors import EngineUnavailable, SandboxDied
+from fanout.workers.sandbox.errors import EngineUnavailable, SandboxDied, SandboxStartFailed
 
 _READ_AHEAD_BYTES = 1024 * 1024
 """Of a sandbox's output, buffered in memory: one part of a reply fits."""
@@ -25,6 +25,9 @@ _STDERR_KEPT_BYTES = 2048
 """The end of a dead resident's error output, for the error message."""
 _CONNECT_SECONDS = 30.0
 """The longest that a busy engine takes to attach to a container."""
+_REFUSALS = {404: SandboxDied, 409: SandboxDied, 500: SandboxStartFailed}
+"""Failures by the status of a refused attach request; others are those of proxies before the
+engine. Podman mounts what a container has when somebody attaches to it, and Docker at its start."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class AttachStream:
 
         Raises:
             SandboxDied: the container does not exist any more.
+            SandboxStartFailed: the engine could not prepare the container.
             EngineUnavailable: the engine refused or closed the connection.
         """
         request = (
@@ -97,7 +101,7 @@ class AttachStream:
         status = int(head.split(b" ", 2)[1])
         if status not in {101, 200}:
             message = await self._refusal()
-            failure = SandboxDied if status in {404, 409} else EngineUnavailable
+            failure = _REFUSALS.get(status, EngineUnavailable)
             raise failure(f"The Docker engine refused to attach: {message}")
 
     async def _refusal(self) -> str:

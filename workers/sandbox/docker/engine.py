@@ -24,7 +24,6 @@ from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.docker.image_failures import image_missing
 from fanout.workers.sandbox.docker.podman import (
     for_podman,
-    is_ending,
     is_podman,
     volumes,
 )
@@ -48,6 +47,9 @@ _DONE = 204
 _FORBIDDEN = 403
 _GONE = 404
 _CONFLICT = 409
+_ENDING = ("container state improper", "Could not kill running container")
+"""Why Podman and Docker 20.10 do not remove a container that ends at that moment: errors without a
+status of their own. Docker 20.10 has found it running, and not running when it killed it."""
 _REMOVAL_SECONDS = 10.0
 """How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
@@ -123,10 +125,11 @@ class Engine:
                 )
             return self._api
 
-    @property
-    def is_podman(self) -> bool:
-        """Whether it is Podman; known when it has made a container."""
-        return bool(self._is_podman)
+    async def is_podman(self) -> bool:
+        """Return whether it is Podman; only the first call asks the engine."""
+        if self._is_podman is None:
+            self._is_podman = is_podman(await self.version())
+        return self._is_podman
 
     async def call(self, doing: str, request: Callable[[docker.APIClient], T]) -> T:
         """Send one request in a thread.
@@ -191,11 +194,10 @@ class Engine:
             ImageMissing: the message says what to do about it.
             SandboxFailure: see `call`.
         """
+        podman = await self.is_podman()
 
         def create(api: docker.APIClient) -> dict[str, Any]:
-            if self._is_podman is None:
-                self._is_podman = is_podman(api.version())
-            if not self._is_podman:
+            if not podman:
                 return dict(api.create_container_from_config(dict(config), name))
             for volume in volumes(config):
                 api.create_volume(**volume)
@@ -206,6 +208,13 @@ class Engine:
         except ImageMissing:
             raise image_missing(config["Image"], await self.image_names()) from None
         return str(made["Id"])
+
+    async def host_config(self, container: str) -> dict[str, Any]:
+        """Return the `HostConfig` of a container, as the engine took it."""
+        return await self.call(
+            "inspect the container",
+            lambda api: dict(api.inspect_container(container)["HostConfig"]),
+        )
 
     async def start(self, container: str) -> None:
         """Start a container."""
@@ -244,7 +253,7 @@ class Engine:
             try:
                 api.remove_container(container, v=True, force=True)
             except docker_errors.APIError as error:
-                if is_ending(str(error.explanation)):
+                if any(reason in str(error.explanation) for reason in _ENDING):
                     return _CONFLICT
                 if error.status_code not in {_GONE, _CONFLICT}:
                     raise

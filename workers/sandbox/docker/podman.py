@@ -24,15 +24,6 @@ _FOR_ALL = "mode=1777"
 by the memory that the container may use."""
 
 
-def is_ending(reason: str) -> bool:
-    """Return whether Podman does not remove a container because it is being removed.
-
-    Args:
-        reason: Its error; Docker has a status for this.
-    """
-    return "container state improper" in reason
-
-
 def is_podman(version: Mapping[str, Any]) -> bool:
     """Return whether an engine is Podman.
 

@@ -37,6 +37,7 @@ from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_s
 from fanout.workers.sandbox.docker.opening.container import Container, Started
 from fanout.workers.sandbox.docker.opening.gate import StartGate
 from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
+from fanout.workers.sandbox.docker.opening.resource_limits import require_limits
 from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
 from fanout.workers.sandbox.docker.opening.shape import Shape
 from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
@@ -50,6 +51,7 @@ from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
+    EngineUnfit,
     FilesMissing,
     SandboxDied,
     SandboxStartFailed,
@@ -492,6 +494,11 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
+                if self._starts.runtime and await self._engine.is_podman():
+                    raise EngineUnfit(
+                        "Podman overlooks the runtime of FANOUT_SANDBOX__RUNTIME: set `runtime` in "
+                        "its containers.conf instead."
+                    )
                 await asyncio.to_thread(container_config.seccomp_profile)  # read once, off the loop
                 self._current = await Steward.start(
                     self._engine,
@@ -503,16 +510,26 @@ class DockerProvider:
                 )
             if self._gate is None:
                 info = await self._engine.info()
-                if not self._starts.runtime:
+                await self._require_limits(self._current)
+                if not self._starts.runtime and not await self._engine.is_podman():
                     self._starts.runtime = await lighter_runtime(
                         self._engine, self._names, self._steward_image, info
                     )
                 at_once = self._start_gate or info["NCPU"]
                 self._gate = StartGate(at_once)
                 self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
-                if networks_are_slow(info["ServerVersion"]) and not self._engine.is_podman:
+                if networks_are_slow(info["ServerVersion"]) and not await self._engine.is_podman():
                     self._networks.avoid_hook(self._gate.patient)
             return self._current
+
+    async def _require_limits(self, steward: Steward) -> None:
+        """Close the first steward if the engine lost its limits: it would lose those of jobs."""
+        try:
+            require_limits(self._engine.host, await self._engine.host_config(steward.container))
+        except SandboxFailure:
+            self._current = None
+            await uninterrupted(steward.close())
+            raise
 
     async def _close(self) -> None:
         if self._watcher is not None:

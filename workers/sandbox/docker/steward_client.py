@@ -101,6 +101,8 @@ class Steward:
         )  # fmt: skip
         if disk.quota == "watch":
             return await started(DiskQuota("watch", f"{QUOTA_SETTING} asks for it"))
+        if disk.quota == "auto" and await engine.is_podman():
+            return await started(DiskQuota("watch", "Podman changes the owner of a job's disk"))
         try:
             return await started(DiskQuota("image", "each job has a file system of its own"))
         except (OperationFailed, SandboxStartFailed) as failure:

@@ -32,8 +32,8 @@ example because it is stopped. It is the longest lease of a job: afterwards anot
 begun."""
 _READY_SECONDS = 30.0
 """The longest that a container takes to start on a busy engine."""
-_MOUNT_FAILED = "failed to mount local volume"
-"""The engine's message when its host cannot mount an overlay there."""
+_MOUNT_FAILED = ("failed to mount local volume", "mounting volume")
+"""In the messages of Docker and Podman when the host cannot mount an overlay there."""
 
 
 _MOST_INODE = (1 << 64) - 1
@@ -104,7 +104,7 @@ class ContainerStarts:
         except _NetworkShared:
             pass
         except SandboxStartFailed as failure:
-            if not self._overlay or _MOUNT_FAILED not in str(failure):
+            if not self._overlay or not any(said in str(failure) for said in _MOUNT_FAILED):
                 raise
             self._overlay = False
         await self._settle(self._names.of_job(owner.id))  # the next one has the same volumes
