@@ -107,6 +107,12 @@ class Rules:
         fixed = {"limit": "-1", "all": "1", "size": "0", "trunc_cmd": "0"}
         return _listed("/containers/json", request, fixed)
 
+    async def inspect_container(self, request: _Request) -> Passed:
+        """Pass a question about a steward: whether the engine has kept its limits."""
+        request.has_only({})
+        await self._is_ours("container", request.names["container"], role="steward")
+        return Passed("GET", request.path)
+
     async def list_volumes(self, request: _Request) -> Passed:
         """Pass a list of what belongs to fanout."""
         return _listed("/volumes", request, {})
@@ -272,6 +278,7 @@ _ROUTES = tuple(
         ("GET", r"/(version|info)", Rules.look),
         ("GET", r"/images/(?P<image>.+)/json", Rules.image),
         ("GET", r"/containers/json", Rules.list_containers),
+        ("GET", rf"/containers/{_CONTAINER}/json", Rules.inspect_container),
         ("POST", r"/containers/create", Rules.create_container),
         ("POST", rf"/containers/{_CONTAINER}/start", Rules.start),
         ("POST", rf"/containers/{_CONTAINER}/attach", Rules.attach),
