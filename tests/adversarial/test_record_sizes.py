@@ -160,6 +160,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(min_value=200, max_value=20_000))
+@pytest.mark.slow
 def test_everything_is_made_to_fit_and_what_fits_is_unchanged(value: Any, most: int) -> None:
     fitting = fit(value, most)
 

@@ -206,6 +206,7 @@ async def test_a_chain_of_layers_is_what_each_job_left(place: Place, base: Start
     assert start.snapshot == base.snapshot
 
 
+@pytest.mark.slow
 async def test_a_folder_that_loses_its_last_file_goes_with_it(
     place: Place, base: StartFiles
 ) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ def listed(numstat: bytes) -> dict[str, tuple[str | None, bool, int]]:
 
 @settings(max_examples=int(os.environ.get("CHANGE_EXAMPLES", "20")), deadline=None)
 @given(sides())
+@pytest.mark.slow
 def test_list_and_patch_are_those_of_git(both: tuple[dict[str, File], dict[str, File]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -560,6 +560,7 @@ asyncio.run(main())
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
+@pytest.mark.slow
 def test_bundles_that_edit_different_lines_all_arrive_in_any_order(data):
     line = st.text(alphabet="ab \t}", max_size=3)
     lines = data.draw(st.lists(line, min_size=2, max_size=12))

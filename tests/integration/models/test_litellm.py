@@ -58,6 +58,7 @@ async def test_parallel_calls_retries_and_usage_go_through(
     assert "litellm" not in caplog.text.lower()
 
 
+@pytest.mark.slow
 async def test_failures_are_told_apart_and_tell_no_key(
     serve: Serve, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

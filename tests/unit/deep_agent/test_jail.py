@@ -43,6 +43,7 @@ def jail():
 
 @given(raw_paths)
 @settings(max_examples=400, deadline=None)
+@pytest.mark.slow
 def test_whatever_the_path_a_read_never_sees_the_outside(jail, path):
     root, _ = jail
     backend = DirectoryBackend(root, mount="/")

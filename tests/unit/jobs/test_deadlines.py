@@ -176,6 +176,7 @@ async def test_a_parent_that_is_cancelled_when_it_parks_leaves_no_orphan(
     assert len(await ledger.ids()) == (1 if first == "cancel" else 4)
 
 
+@pytest.mark.slow
 async def test_a_thousand_jobs_are_cancelled_in_pages(
     ledger: Ledger, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
