@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
+from fanout.orchestrator.jobs.result import CollectionState, JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_result
@@ -67,6 +68,20 @@ def test_a_doubled_commit_is_found(journal: Journal, words: str) -> None:
 def test_a_result_that_changed_is_found() -> None:
     job = evidence(whole().state("succeeded"), first_result=make_result(JOB, summary="another"))
     assert committed_once(jobs(job)) == [f"{JOB} has another result now than its parent was given"]
+
+
+def test_changes_may_follow_a_result_that_waits_for_them_and_no_other() -> None:
+    journal = whole().state("cancelled").add(EventType.CHANGES_COLLECTED, files=1)
+    result = make_result(JOB, JobState.CANCELLED, files_omitted=1)
+    waiting = result.model_copy(update={"collection": CollectionState.PENDING, "files_omitted": 0})
+    another = waiting.model_copy(update={"summary": "another"})
+
+    def found(first: JobResult) -> list[str]:
+        return committed_once(jobs(evidence(journal, result=result, first_result=first)))
+
+    assert found(waiting) == []
+    assert found(another) == [f"{JOB} has another result now than its parent was given"]
+    assert found(result) == [f"{JOB} went on after its end: changes.collected"]
 
 
 @pytest.mark.parametrize(
