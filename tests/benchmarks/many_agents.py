@@ -17,6 +17,7 @@ from tests.benchmarks.waiting_agents import all_at_work, submit_waiting, waiting
 from tests.services import installation
 
 AGENTS = 1000
+NUMBERS = (100, 300, AGENTS)
 ALL_AT_WORK_SECONDS = 60.0
 WORK_SECONDS = 3.0
 REGISTERED_SECONDS = 2.5
@@ -24,12 +25,17 @@ REGISTERED_SECONDS = 2.5
 ENDED_SECONDS = 30.0
 MIB = 1024**2
 
-SECONDS = Benchmark(
-    name="agents-1000",
-    title=f"{AGENTS:,} agents of one worker process, from submit until all are at work",
-    unit="s",
-    target=15,
-)
+SECONDS = {
+    agents: Benchmark(
+        name=f"agents-{agents}",
+        title=f"{agents:,} agents of one worker process, from submit until all are at work",
+        unit="s",
+        target=15 if agents == AGENTS else None,
+        series="all at work (s)",
+        at=agents,
+    )
+    for agents in NUMBERS
+}
 SEVERAL_SECONDS = Benchmark(
     name="agents-1000-processes",
     title=f"{AGENTS:,} agents of one worker, a process for each core",
@@ -43,13 +49,18 @@ SEVERAL_MEMORY = Benchmark(
     floor="the same worker, idle",
     target=400,
 )
-MEMORY = Benchmark(
-    name="agents-1000-memory",
-    title=f"RSS of this worker, {AGENTS:,} agents at work",
-    unit="MiB",
-    floor="the same worker, idle",
-    target=400,
-)
+MEMORY = {
+    agents: Benchmark(
+        name=f"agents-{agents}-memory",
+        title=f"RSS of this worker, {agents:,} agents at work",
+        unit="MiB",
+        floor="the same worker, idle",
+        target=400 if agents == AGENTS else None,
+        series="memory (MiB)",
+        at=agents,
+    )
+    for agents in NUMBERS
+}
 DELAYS = {
     phase: Benchmark(
         name=f"agents-1000-{phase}",
@@ -63,9 +74,11 @@ DELAYS = {
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Start, let work and cancel as many agents as one worker may have."""
-    if any(row.name in wanted for row in (SECONDS, MEMORY, *DELAYS.values())):
-        async for row in _one_process():
-            yield row
+    for agents in NUMBERS:
+        rows = [SECONDS[agents], MEMORY[agents], *(DELAYS.values() if agents == AGENTS else ())]
+        if any(row.name in wanted for row in rows):
+            async for row in _one_process(agents):
+                yield row
     if any(row.name in wanted for row in (SEVERAL_SECONDS, SEVERAL_MEMORY)):
         async for row in _several_processes():
             yield row
@@ -96,30 +109,31 @@ def _pss(processes: Sequence[psutil.Process]) -> float:
     return sum(process.memory_full_info().pss for process in processes) / MIB
 
 
-async def _one_process() -> AsyncIterator[tuple[Benchmark, Samples]]:
+async def _one_process(agents: int) -> AsyncIterator[tuple[Benchmark, Samples]]:
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
         installation(Path(name), script=waiting_script(Path(name))) as place,
     ):
-        worker = place.start_worker(concurrency=AGENTS, forked=False)
+        worker = place.start_worker(concurrency=agents, forked=False)
         assert worker.process is not None
         process = psutil.Process(worker.process.pid)
         async with place.client() as client:
             await place.ready(client)
             idle, before = process.memory_info().rss / MIB, await _delays(client)
             began = time.monotonic()
-            ids = await submit_waiting(client, AGENTS)
+            ids = await submit_waiting(client, agents)
             await all_at_work(place, ids, ALL_AT_WORK_SECONDS)
-            yield SECONDS, Samples([time.monotonic() - began])
-            yield MEMORY, Samples([process.memory_info().rss / MIB], [idle])
+            yield SECONDS[agents], Samples([time.monotonic() - began])
+            yield MEMORY[agents], Samples([process.memory_info().rss / MIB], [idle])
             started = await _delays(client)
-            yield DELAYS["starting"], Samples([_longest_ms(before, started)])
             await asyncio.sleep(WORK_SECONDS)
             worked = await _delays(client)
-            yield DELAYS["working"], Samples([_longest_ms(started, worked)])
             await asyncio.gather(*(client.cancel(job) for job in ids))
             await asyncio.gather(*(client.wait(job, ENDED_SECONDS) for job in ids))
-            yield DELAYS["cancelled"], Samples([_longest_ms(worked, await _delays(client))])
+            if agents == AGENTS:
+                yield DELAYS["starting"], Samples([_longest_ms(before, started)])
+                yield DELAYS["working"], Samples([_longest_ms(started, worked)])
+                yield DELAYS["cancelled"], Samples([_longest_ms(worked, await _delays(client))])
 
 
 async def _delays(client: JobClient) -> Mapping[str, float]:
@@ -136,5 +150,12 @@ def _longest_ms(before: Mapping[str, float], after: Mapping[str, float]) -> floa
 
 
 SECTION = Section(
-    benchmarks=(SECONDS, MEMORY, *DELAYS.values(), SEVERAL_SECONDS, SEVERAL_MEMORY), run=run
+    benchmarks=(
+        *SECONDS.values(),
+        *MEMORY.values(),
+        *DELAYS.values(),
+        SEVERAL_SECONDS,
+        SEVERAL_MEMORY,
+    ),
+    run=run,
 )
