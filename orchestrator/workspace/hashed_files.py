@@ -11,12 +11,10 @@ from typing import IO, Any
 
 from fanout.orchestrator.jobs.failures import BlobCorrupt
 
+LARGE_BYTES = 256 * 1024
+"""The size from which another thread pays: handing a piece over takes as long as hashing 40 KiB."""
 MAX_CHECKED = 10_000
 """So many files are remembered as checked: more than a worker reads in a day."""
-
-
-LARGE_BYTES = 256 * 1024
-"""The size from which another thread pays: handing a piece over takes as long as hashing 32 KiB."""
 
 
 class CheckedFiles:

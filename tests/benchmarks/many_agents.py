@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from fanout.orchestrator.client import JobClient
+from fanout.workers.processes import number_of_processes
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.benchmarks.waiting_agents import all_at_work, submit_waiting, waiting_script
 from tests.services import installation
@@ -93,7 +93,7 @@ async def _several_processes() -> AsyncIterator[tuple[Benchmark, Samples]]:
         assert worker.process is not None
         first = psutil.Process(worker.process.pid)
         async with place.client() as client:
-            await place.ready(client, workers=max(os.cpu_count() or 1, 1))
+            await place.ready(client, workers=number_of_processes(0, AGENTS))
             processes = [first, *first.children(recursive=True)]
             idle, began = _pss(processes), time.monotonic()
             ids = await submit_waiting(client, AGENTS)

@@ -143,13 +143,14 @@ def _agents(axes: Axes, rows: Sequence[Row]) -> bool:
 def _growth(axes: Axes, rows: Sequence[Row]) -> bool:
     shown = [row for row in rows if row.name.startswith("grow-")][::-1]
     places = list(range(len(shown)))
-    for offset, color, size, values in (
-        (0.2, OURS, "100,000 jobs", [row.median or 0 for row in shown]),
-        (-0.2, FLOOR, "1,000 jobs", [row.floor_median or 0 for row in shown]),
+    titles = [row.title.partition(", ") for row in shown]
+    for offset, color, label, values in (
+        (0.2, OURS, {tree for _, _, tree in titles}, [row.median or 0 for row in shown]),
+        (-0.2, FLOOR, {row.floor for row in shown}, [row.floor_median or 0 for row in shown]),
     ):
         at = [place + offset for place in places]
-        axes.barh(at, values, height=0.38, color=color, label=f"in a tree of {size}")
-    axes.set_yticks(places, [row.title.partition(", in a tree")[0] for row in shown])
+        axes.barh(at, values, height=0.38, color=color, label=" ".join(label))
+    axes.set_yticks(places, [operation for operation, _, _ in titles])
     axes.set_xlabel("milliseconds of processor, Redis and client together")
     if shown:
         axes.legend(frameon=False, fontsize=9)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fanout.orchestrator.jobs.result import CollectionState, JobResult
+from fanout.orchestrator.jobs.result import CollectedChanges, CollectionState, JobResult
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.chaos.evidence import JobEvidence, Leftovers
@@ -20,7 +20,7 @@ WORK = frozenset({
 })  # fmt: skip
 """What only an attempt at work writes."""
 OUT_OF_ATTEMPTS = "AttemptsUsedUp"
-COLLECTED_LATER = ("collection", "changes", "files_modified", "files_omitted")
+COLLECTED_LATER = ("collection", *CollectedChanges.model_fields)
 """The fields of a result that may follow after the end of a job that was stopped."""
 
 

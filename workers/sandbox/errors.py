@@ -6,7 +6,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── SandboxNotSecluded    its commands could take over its own process
-├── EngineUnfit           the engine does not keep the limits of sandboxes
+├── EngineUnfit           the engine loses the limits of sandboxes, or their runtime
 ├── ImageMissing          the image is not on the engine
 ├── ImageUnfit            the image lacks what sandboxes need
 ├── FilesMissing          nothing is left of the job here
@@ -35,7 +35,7 @@ class EngineForbidden(EngineUnavailable):
 
 
 class EngineUnfit(SandboxFailure):
-    """The engine does not keep the limits of sandboxes; the message says which."""
+    """The engine loses the limits of sandboxes or the runtime that a setting names for them."""
 
 
 class SandboxDied(SandboxFailure):

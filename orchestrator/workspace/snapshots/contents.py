@@ -32,6 +32,7 @@ from fanout.orchestrator.workspace.rooted import (
     PERMISSION_BITS,
     READ_FLAGS,
     PathRefused,
+    opened,
 )
 from fanout.orchestrator.workspace.secret_files import secret_content
 from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
@@ -175,31 +176,25 @@ class Contents:
 
     def _add_file(self, entry: Entry) -> None:
         folder, _, name = entry.path.rpartition("/")
-        descriptor = os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))
-        try:
-            self._add_opened(entry, descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _add_opened(self, entry: Entry, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "It is no longer a file")
-        expected = min(status.st_size, _HELD_BYTES)
-        head = os.read(descriptor, expected + 1)
-        is_whole = len(head) <= expected
-        content = self._carried(entry, head, is_whole=is_whole)
-        if content is None:
-            return
-        if is_whole or content is not head:
-            self._take(entry, "file", io.BytesIO(content), len(content))
-            return
-        with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
-            size = copy.write(content)
-            while size <= self.room and (chunk := os.read(descriptor, _COPY_BYTES)):
-                size += copy.write(chunk)
-            copy.seek(0)
-            self._take(entry, "file", copy, size)
+        with opened(os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))) as descriptor:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "It is no longer a file")
+            expected = min(status.st_size, _HELD_BYTES)
+            head = os.read(descriptor, expected + 1)
+            is_whole = len(head) <= expected
+            content = self._carried(entry, head, is_whole=is_whole)
+            if content is None:
+                return
+            if is_whole or content is not head:
+                self._take(entry, "file", io.BytesIO(content), len(content))
+                return
+            with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
+                size = copy.write(content)
+                while size <= self.room and (chunk := os.read(descriptor, _COPY_BYTES)):
+                    size += copy.write(chunk)
+                copy.seek(0)
+                self._take(entry, "file", copy, size)
 
     def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
         """Return what the snapshot has of a file's head: itself if it has the whole file.

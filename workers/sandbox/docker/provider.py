@@ -509,18 +509,21 @@ class DockerProvider:
                     disk=self._disk,
                 )
             if self._gate is None:
-                info = await self._engine.info()
                 await self._require_limits(self._current)
-                if not self._starts.runtime and not await self._engine.is_podman():
-                    self._starts.runtime = await lighter_runtime(
-                        self._engine, self._names, self._steward_image, info
-                    )
-                at_once = self._start_gate or info["NCPU"]
-                self._gate = StartGate(at_once)
-                self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
-                if networks_are_slow(info["ServerVersion"]) and not await self._engine.is_podman():
-                    self._networks.avoid_hook(self._gate.patient)
+                await self._prepare_starts()
             return self._current
+
+    async def _prepare_starts(self) -> None:
+        """Find out how this engine starts sandboxes best."""
+        info, podman = await self._engine.info(), await self._engine.is_podman()
+        if not self._starts.runtime and not podman:
+            self._starts.runtime = await lighter_runtime(
+                self._engine, self._names, self._steward_image, info
+            )
+        self._gate = StartGate(self._start_gate or info["NCPU"])
+        self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
+        if networks_are_slow(info["ServerVersion"]) and not podman:
+            self._networks.avoid_hook(self._gate.patient)
 
     async def _require_limits(self, steward: Steward) -> None:
         """Close the first steward if the engine lost its limits: it would lose those of jobs."""
