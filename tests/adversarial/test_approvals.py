@@ -55,6 +55,7 @@ def bobs(server: GuardedRedis, place: Installation) -> JobClient:  # noqa: F811
     return JobClient(url(server, "bob"), place.settings, load_agent_definitions(agents))
 
 
+@pytest.mark.slow
 async def test_only_an_approver_can_answer_and_the_journal_names_them(
     place: Installation, bobs: JobClient
 ) -> None:

@@ -156,6 +156,7 @@ QUICK = {"custom_tool.py"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RUNS]
 )
+@pytest.mark.slow
 def test_a_program_of_a_guide_runs(name: str, tmp_path: Path) -> None:
     conversations, expected = RUNS[name]
     script = write_script(tmp_path, *conversations)

@@ -66,6 +66,7 @@ def test_options_write_everything_and_the_key_is_for_its_owner_only(fanout: Fano
     assert "explainer" in fanout("agents").out
 
 
+@pytest.mark.slow
 def test_what_exists_is_not_replaced_without_a_word(fanout: Fanout) -> None:
     folder = configuration(fanout)
     folder.mkdir(parents=True)

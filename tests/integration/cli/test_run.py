@@ -180,6 +180,7 @@ def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
     assert files(own) == WHOLE
 
 
+@pytest.mark.slow
 def test_a_run_is_ended_by_a_cancel(own: Fanout) -> None:
     child, run_id = started(own)
 

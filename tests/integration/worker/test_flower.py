@@ -121,6 +121,7 @@ def _celerys(commands: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
     place: Installation, flower: Flower, commands: Path
 ) -> None:

@@ -151,6 +151,7 @@ async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
         assert (result.attempts, result.usage.model_calls) == (1, 7)
 
 
+@pytest.mark.slow
 async def test_a_wait_ends_with_its_time_and_the_task_goes_on(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
