@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.asyncio import Redis
 
+from fanout.orchestrator.absent_packages import absent
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from fanout.orchestrator.configuration.configuration_file import key_names, secret_variables
@@ -330,7 +331,7 @@ class WorkerProcess:
         self._is_warm.set()
 
     async def _load_execution(self) -> Execution:
-        with self._garbage.exempt_import():
+        with self._garbage.exempt_import(), absent("rich"):  # HTTPX has a command line, with it
             module = await asyncio.to_thread(import_module, "fanout.workers.execution")
         kind: type[Execution] = module.Execution
         return kind(

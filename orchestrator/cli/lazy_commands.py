@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,6 +13,8 @@ from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from fanout.orchestrator.absent_packages import absent
 
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"
@@ -54,7 +55,7 @@ class LazyCommand(TyperCommand):
     def _load(self) -> Any:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         # redis-py imports OpenTelemetry for metrics that no command exports.
-        with _absent("opentelemetry"), _without_plugins():
+        with absent("opentelemetry"), _without_plugins():
             module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
         function = getattr(module, self._function)
         settings = {"allow_interspersed_args": self.name not in FOR_OTHER_PROGRAMS}
@@ -74,19 +75,6 @@ class LazyGroup(TyperGroup):
         super().__init__(**options)
         lazy = {name: LazyCommand(name, function) for name, function in self.functions.items()}
         self.commands = {**lazy, **self.commands}
-
-
-@contextmanager
-def _absent(package: str) -> Iterator[None]:
-    """Let libraries find that an optional package is not installed, unless it is in use already."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment] # Python's way to forbid an import
-    try:
-        yield
-    finally:
-        del sys.modules[package]
 
 
 @contextmanager

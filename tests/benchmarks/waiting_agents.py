@@ -19,6 +19,8 @@ MODEL_SECONDS = 600
 """How long the model thinks; the jobs are cancelled long before."""
 LOOK_SECONDS = 0.25
 """Between two looks at the journals."""
+LOOKED_AT = 50
+"""Jobs at once."""
 NEWEST = 4
 """Entries of each journal that a look asks for."""
 
@@ -39,20 +41,27 @@ async def submit_waiting(client: JobClient, agents: int) -> Sequence[str]:
 
 
 async def all_at_work(place: Installation, ids: Collection[str], seconds: float) -> None:
-    """Wait until each job's tool has answered and its model is asked again."""
+    """Wait until each job's tool has answered and its model is asked again.
+
+    Only the first of those that are still to come are looked at: to look at a thousand journals
+    again and again would take a third of a processor from the worker.
+    """
     coming = list(ids)
     async with asyncio.timeout(seconds), connect(place.redis.url) as redis:
         while coming:
-            await asyncio.sleep(LOOK_SECONDS)
+            looked_at, coming = coming[:LOOKED_AT], coming[LOOKED_AT:]
             pipeline = redis.pipeline(transaction=False)
-            for job in coming:
+            for job in looked_at:
                 pipeline.xrevrange(Keys().journal(job), count=NEWEST)
             newest: list[Any] = await pipeline.execute()
-            coming = [
+            missing = [
                 job
-                for job, entries in zip(coming, newest, strict=True)
+                for job, entries in zip(looked_at, newest, strict=True)
                 if not _is_at_work([fields["type"] for _, fields in entries])
             ]
+            if missing:
+                await asyncio.sleep(LOOK_SECONDS)
+            coming = [*missing, *coming]
 
 
 def _is_at_work(newest: Sequence[str]) -> bool:
