@@ -20,9 +20,9 @@ if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
     gc.disable()  # a quarter of their time: nothing that they make is garbage
 
-from fanout.orchestrator.absent_packages import absent
+from fanout.orchestrator.configuration.absent_packages import absent
 
-with absent("rich"):  # structlog would load it for tracebacks in a terminal, which takes 3 MiB
+with absent("rich"):  # structlog would load it
     import structlog  # noqa: F401 - for all who import it later
 
 from celery.platforms import SecurityWarning
@@ -60,10 +60,10 @@ def main() -> None:
     processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
     if processes == 1:
         _work(options.queues, options.autoscale)
-    with absent("rich"):
+    with absent("rich", "grpc"):
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
-    load_agent_libraries()
+        load_agent_libraries()
     bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
     jobs = shares(settings.worker.concurrency, processes)
     run_processes(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-STARTS_AT_ONCE = 16
+STARTS_AT_ONCE = 8
 """Agents on their way to their first request: more would not be sooner there, because all share one
 processor, and with a thousand no lease is renewed for twenty seconds."""
 LONGEST_START_SECONDS = 2.0

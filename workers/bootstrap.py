@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.asyncio import Redis
 
-from fanout.orchestrator.absent_packages import absent
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.configuration.absent_packages import absent
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from fanout.orchestrator.configuration.configuration_file import key_names, secret_variables
 from fanout.orchestrator.configuration.log_setup import set_up_logging
@@ -325,7 +325,8 @@ class WorkerProcess:
         for loop in self._execution.loops:
             self._background.append(asyncio.create_task(run_forever(loop)))
         models = {one.model for one in self._live.definitions.values()}
-        await self._execution.warm_up({self._settings.model, *filter(None, models)})
+        with absent("grpc"):  # 11 MiB: ADK loads a client of A2A, and no worker speaks it over gRPC
+            await self._execution.warm_up({self._settings.model, *filter(None, models)})
         self._garbage.exempt_loaded()
         self._watchdog.start()  # the warm-up blocks the loop, which is then a fault
         self._is_warm.set()

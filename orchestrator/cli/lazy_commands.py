@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fanout.orchestrator.absent_packages import absent
+from fanout.orchestrator.configuration.absent_packages import absent
 
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"

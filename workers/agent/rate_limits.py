@@ -23,13 +23,15 @@ class JournaledRateLimiter:
     Args:
         limiter: The rate limiter of the installation.
         journal: The attempt's journal.
+        on_request: Is called when a request is about to wait for its turn.
     """
 
-    def __init__(self, limiter: RateLimiter, journal: AttemptJournal) -> None:
+    def __init__(
+        self, limiter: RateLimiter, journal: AttemptJournal, on_request: Callable[[], None]
+    ) -> None:
         self._limiter = limiter
         self._journal = journal
-        self.on_request: Callable[[], None] = lambda: None
-        """Is called when a request is about to wait for its turn."""
+        self._on_request = on_request
 
     async def enter(self, request: str, model: str, tokens: int) -> None:
         """Wait until the request may be sent, and append it to the journal.
@@ -48,7 +50,7 @@ class JournaledRateLimiter:
             data: dict[str, JsonValue] = {"id": request, "model": model, "tokens": tokens}
             await self._journal.note(EventType.MODEL_REQUEST, data)
 
-        self.on_request()
+        self._on_request()
         await self._limiter.enter(request, model, tokens, on_wait=self._log, on_turn=note)
 
     async def settle(self, request: str, model: str, tokens: int, used: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import IO, Any
 
@@ -73,7 +73,6 @@ from fanout.workers.agent.verification import (
     max_reworks,
     rejection,
 )
-from fanout.workers.agent_gate import AgentGate
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import LazySandbox
 from fanout.workers.telemetry import run_telemetry
@@ -102,8 +101,6 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RateLimiter
-    agent_gate: AgentGate = field(default_factory=AgentGate)
-    """Where agents wait before they start, remote ones do not."""
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
@@ -119,6 +116,7 @@ class SubagentFactory:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
+        on_request: Callable[[], None],
     ) -> JobWorker:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
         shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
@@ -127,8 +125,9 @@ class SubagentFactory:
                 RemoteAgent,
             )
 
+            on_request()  # it works elsewhere
             return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
-        return Subagent(self, spec, definition, limits, **shared)
+        return Subagent(self, spec, definition, limits, on_request=on_request, **shared)
 
 
 class Subagent:
@@ -145,6 +144,7 @@ class Subagent:
         sandbox: The sandbox in which the agent works.
         journal: The attempt's journal.
         lease: The attempt's lease.
+        on_request: Is called before each request to a model.
     """
 
     def __init__(
@@ -158,6 +158,7 @@ class Subagent:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
+        on_request: Callable[[], None],
     ) -> None:
         services = factory.services
         self._spec = spec
@@ -174,8 +175,7 @@ class Subagent:
             journal=journal,
             ends_at=ends_at,
         )
-        self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal)
-        self._agent_gate = factory.agent_gate
+        self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal, on_request)
         self._streaming = text_mode(streamed=factory.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
@@ -211,12 +211,6 @@ class Subagent:
         Raises:
             JobFailure: The run ended without an answer.
         """
-        async with self._agent_gate.starting() as started:
-            self._rate_limiter.on_request = started
-            return await self._run_verified()
-
-    async def _run_verified(self) -> AgentAnswer:
-        """Run the agent, again after a failed verification that it can repair."""
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoints)
         await self.children.resume(history)

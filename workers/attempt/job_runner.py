@@ -34,6 +34,7 @@ from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.subagent import SubagentFactory
+from fanout.workers.agent_gate import AgentGate
 from fanout.workers.attempt.attempt import Attempt
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
@@ -53,7 +54,6 @@ RETRY_PAUSE_SECONDS = 2.0
 the restart of a Docker engine; a faulty host does not use up the attempts of all queued jobs."""
 MAX_RETRY_PAUSE_SECONDS = 30.0
 """The longest pause: the sixth would otherwise take half an hour."""
-
 SETTLE_SECONDS = 3.0
 """Of the ten that a worker has for its end, for discarding files."""
 CLAIMS_AT_ONCE = 16
@@ -108,6 +108,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self._agent_gate = AgentGate()
         self._stop_turns = asyncio.Lock()
         self._discarding: set[asyncio.Task[None]] = set()
         self._start_reader = StartReader(services.blobs)
@@ -194,15 +195,18 @@ class JobRunner:
         """Run the agent in a sandbox and collect the changes; failures are in the outcome."""
         outcome = Outcome()
         try:
-            async with lazy_sandbox(
-                self._provider,
-                attempt,
-                self._services,
-                default_image=self._default_image,
-                host=self._me().host,
-                journal=journal,
-                start_reader=self._start_reader,
-            ) as sandbox:
+            async with (
+                self._agent_gate.starting() as started,
+                lazy_sandbox(
+                    self._provider,
+                    attempt,
+                    self._services,
+                    default_image=self._default_image,
+                    host=self._me().host,
+                    journal=journal,
+                    start_reader=self._start_reader,
+                ) as sandbox,
+            ):
                 agent = self._subagents.create(
                     attempt.claim.spec,
                     attempt.definition,
@@ -211,6 +215,7 @@ class JobRunner:
                     sandbox=sandbox,
                     journal=journal,
                     lease=lease,
+                    on_request=started,
                 )
                 outcome = Outcome(has_run=True)
                 outcome = await self._run_agent(agent, attempt, sandbox, outcome)
@@ -276,8 +281,7 @@ class JobRunner:
         self, claim: Claim, outcome: Outcome, ran_seconds: float
     ) -> JobResult | None:
         """Commit the result, or park, requeue or release the job; return a committed result."""
-        failure = outcome.failure
-        job_id, token = claim.spec.id, claim.token
+        failure, job_id, token = outcome.failure, claim.spec.id, claim.token
         if isinstance(failure, LeaseLost):
             return None
         if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):

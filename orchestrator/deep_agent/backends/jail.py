@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
@@ -47,8 +48,13 @@ class Jail:
             linked: directories into which absolute links may lead besides `root`, by the path that
                 such a link starts with.
         """
-        self._root = root
+        self._given_root = root
         self._linked = linked or {}
+
+    @cached_property
+    def _root(self) -> Path:
+        """The directory by a path without links; each name of the given one would take a look."""
+        return self._given_root.resolve(strict=True)
 
     @contextmanager
     def place(
@@ -88,7 +94,7 @@ class _Resolution:
         *,
         make_parents: bool,
     ) -> None:
-        self._root, self._linked = root.resolve(strict=True), linked
+        self._root, self._linked = root, linked
         self._opened = opened
         self._make_parents = make_parents
         self._links = 0

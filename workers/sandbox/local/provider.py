@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -66,6 +67,11 @@ class _Label:
 
     def worker_is_alive(self) -> bool:
         return _start_of(self.pid) == self.started
+
+
+@cache
+def _own_start(pid: int) -> str:
+    return _start_of(pid)
 
 
 def _start_of(pid: int) -> str:
@@ -225,12 +231,11 @@ class LocalProvider:
         All of it in one step, because a job waits for it, and each change of threads costs as much
         as a look at a folder.
         """
-        for name in ("jobs", "snapshots"):
-            make_private_folder(self._root / name)
-        is_unpacked = start[-1].exists()
-        for folder in start if is_unpacked else ():
+        is_unpacked = False
+        for folder in start:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(folder)  # the time of its last use
+                is_unpacked = folder == start[-1]
         return is_unpacked, _read_label(job_folder)
 
     async def _unpacked(self, snapshot: str | None, layers: Sequence[str]) -> Path:
@@ -238,9 +243,10 @@ class LocalProvider:
 
         It is made once, and so are those of the snapshot and of each layer on the way to it.
         """
-        folder: Path | None = None
+        snapshots, folder = self._root / "snapshots", None
+        await asyncio.to_thread(make_private_folder, snapshots)
         for element in chain_of(snapshot, layers):
-            below, folder = folder, self._root / "snapshots" / element.id
+            below, folder = folder, snapshots / element.id
             async with self._unpacking.setdefault(element.id, asyncio.Lock()):
                 if not await asyncio.to_thread(folder.exists):
                     async with element_archive(element, self._snapshots) as archive:
@@ -250,22 +256,33 @@ class LocalProvider:
         return folder
 
     def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:
-        """Create a job's folder, or keep an earlier attempt's; return it and its files' id."""
+        """Create a job's folder, or keep an earlier attempt's; return it and its files' id.
+
+        With few calls of the system: after each of them it waits for the thread of the agents.
+        """
         folder = self._job_folder(spec.job_id)
         tree, tmp = folder / "tree", folder / _TMP
-        (tmp / "home").mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            make_private_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+        tmp.mkdir(exist_ok=True)
+        (tmp / "home").mkdir(exist_ok=True)
         pid = os.getpid()
         token = secrets.token_hex(8)
-        label = _Label(self._installation, spec.job_id, spec.attempt, token, pid, _start_of(pid))
-        (folder / _LABEL).write_text(json.dumps(asdict(label)))
-        (folder / "snapshot").write_text(before.name)
-        if not tree.exists():
-            (folder / _FILES).write_text(secrets.token_hex(8))
+        label = _Label(self._installation, spec.job_id, spec.attempt, token, pid, _own_start(pid))
+        _write(folder / _LABEL, json.dumps(asdict(label)))
+        _write(folder / "snapshot", before.name)
+        if tree.exists():
+            files_id = _content(folder / _FILES)
+        else:
+            _write(folder / _FILES, files_id := secrets.token_hex(8))
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
         job_folder = JobFolder(token, tree, tmp, memory, disk, bool(self._bound), self._confinement)
-        return job_folder, _content(folder / _FILES)
+        return job_folder, files_id
 
     def _changes_of(self, folder: Path) -> IO[bytes]:
         tree, before = folder / "tree", _content(folder / "snapshot")
@@ -290,6 +307,11 @@ class LocalProvider:
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += 1
         return removed
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("wb", buffering=0) as file:  # text and a buffer take three calls more
+        file.write(text.encode())
 
 
 def _content(path: Path) -> str:
