@@ -64,6 +64,7 @@ def main() -> None:
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
         load_agent_libraries()
+    os.environ["FANOUT_WORKER__PROCESSES"] = str(processes)  # what they share, each takes a part of
     bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
     jobs = shares(settings.worker.concurrency, processes)
     run_processes(

@@ -266,6 +266,7 @@ class WorkerProcess:
             worker=self._name,
             runtime=options.runtime,
             warm=options.warm,
+            processes=max(1, self._settings.worker.processes),
             living_workers=self._own_ledger.living_workers,
             ca_file=options.ca_file,
             disk_quota=options.disk_quota,

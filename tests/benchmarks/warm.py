@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import docker
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.processes import number_of_processes
 from fanout.workers.sandbox.docker.naming import INSTALLATION, WARM
 from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE
 from fanout.workers.sandbox.protocol import SandboxSpec
@@ -67,7 +67,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             yield benchmark, Samples([JOBS / await _seconds(JOBS, warm, ONE_COMMAND)])
     if MANY_WARM.name in wanted:
         alone = [await _seconds(1, 1, COMMANDS) for _ in range(jobs.ALONE)]
-        at_once = await _seconds(jobs.JOBS, jobs.JOBS, COMMANDS)
+        at_once = await _seconds(jobs.JOBS, jobs.JOBS, COMMANDS, processes=0)
         yield MANY_WARM, Samples([at_once * 1000], [seconds * 1000 for seconds in alone])
 
 
@@ -95,19 +95,29 @@ def _spec() -> SandboxSpec:
     return SandboxSpec(job_id=new_job_id(), attempt=1, image=DEFAULT_IMAGE, limits=LIMITS)
 
 
-async def _seconds(number: int, warm: int, turns: Sequence[dict[str, Any]]) -> float:
-    """Submit jobs to a worker that takes none for the moment; from the first one's start."""
+async def _seconds(
+    number: int, warm: int, turns: Sequence[dict[str, Any]], *, processes: int = 1
+) -> float:
+    """Submit jobs to a worker that takes none for the moment; from the first one's start.
+
+    Args:
+        number: How many jobs.
+        warm: How many sandboxes are started ahead.
+        turns: The replies of the model in each job.
+        processes: Of the worker; 0: as many as it takes by itself.
+    """
     environment = {
         "FANOUT_SANDBOX__PROVIDER": "docker",
         "FANOUT_SANDBOX__WARM": str(warm),
         "FANOUT_LIMITS__TREE_JOBS": str(number),
+        "FANOUT_WORKER__PROCESSES": str(processes),
     }
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         script = write_script(Path(name), conversation(".*", *turns))
         with installation(Path(name), script=script, **environment) as place:
             place.start_worker(concurrency=number, forked=False)
             async with place.client() as client:
-                await place.ready(client)
+                await place.ready(client, workers=number_of_processes(processes, number))
                 await _last(place, client, 1, 0)  # a warm-up: the steward, and what is imported
                 return await _last(place, client, number, warm)
 
@@ -138,14 +148,11 @@ async def _states(client: JobClient, job: str) -> list[float]:
 
 
 async def _control(place: Installation, command: str) -> None:
-    """Have the worker take jobs, or none."""
-    process = place.workers[0].process
-    assert process is not None
-    node = f"fanout-{process.pid}@{socket.gethostname()}"
+    """Have all processes of the worker take jobs, or none."""
     celery = [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "control"]
     await asyncio.to_thread(
         subprocess.run,
-        [*celery, "--timeout", "30", "--destination", node, command, place.settings.worker.queue],
+        [*celery, command, place.settings.worker.queue],
         env=place.environment,
         check=True,
         capture_output=True,

@@ -212,10 +212,11 @@ async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None
     provider.expect_next([])
 
 
-async def test_no_more_are_started_than_the_limit(
-    make_provider: Callable[..., DockerProvider],
+@pytest.mark.parametrize("limit", [{"warm": 1}, {"warm": 2, "processes": 2}])
+async def test_no_more_are_started_than_a_process_may(
+    make_provider: Callable[..., DockerProvider], limit: dict[str, int]
 ) -> None:
-    provider = make_provider(warm=1)
+    provider = make_provider(**limit)
     spec = make_sandbox_spec()
     with provider.expect(spec), provider.expect(replace(spec, job_id="second")):
         await until(lambda: has_warm(provider, 1), 30)

@@ -196,7 +196,8 @@ class DockerProvider:
 
     def __init__(
         self, snapshots: SnapshotSource, *, installation: str, worker: str, runtime: str | None = None,
-        warm: int | None = None, start_gate: int | None = None, docker_host: str | None = None,
+        warm: int | None = None, processes: int = 1, start_gate: int | None = None,
+        docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
         living_workers: LivingWorkers | None = None,
         disk_quota: Literal["auto", "image", "watch"] = "auto",
@@ -214,6 +215,7 @@ class DockerProvider:
             runtime: an OCI runtime of the engine, such as `runsc`; None: see `lighter_runtime`.
             warm: how many sandboxes may be started ahead; None: in proportion to the engine's
                 cores; 0: none.
+            processes: of the worker, which share these evenly.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
                 cores. The processor limits starts, so more at once would only delay each.
             docker_host: the engine's address; see `Engine`.
@@ -236,6 +238,7 @@ class DockerProvider:
         self._snapshots = snapshots
         self._start_gate = start_gate
         self._warm = warm
+        self._processes = processes
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
         self._uplink = Uplink(ca_file=ca_file)
@@ -521,7 +524,8 @@ class DockerProvider:
                 self._engine, self._names, self._steward_image, info
             )
         self._gate = StartGate(self._start_gate or info["NCPU"])
-        self._most_warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
+        warm = WARM_PER_CORE * info["NCPU"] if self._warm is None else self._warm
+        self._most_warm = -(-warm // self._processes)
         if networks_are_slow(info["ServerVersion"]) and not podman:
             self._networks.avoid_hook(self._gate.patient)
 
