@@ -7,6 +7,7 @@ that their issuers document, so that a password without a form of its own is not
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from ahocorasick_rs import BytesAhoCorasick
@@ -112,7 +113,7 @@ _FORMS = {
 }
 """Name -> the form, and the texts of which one is in each that has the form."""
 
-_SLICE_BYTES = 256 * 1024
+SLICE_BYTES = 256 * 1024
 """Searched at once: all places of a text are listed, a hostile file's as well."""
 _OVERLAP_BYTES = 32
 """Searched again with the next slice: longer than each text."""
@@ -143,8 +144,8 @@ def secret_content(content: bytes) -> str | None:
     """Return why a content is secret; None if no known form of a credential is in it."""
     view = memoryview(content)
     looked_for = set[str]()
-    for start in range(0, len(content), _SLICE_BYTES):
-        part = view[start : start + _SLICE_BYTES + _OVERLAP_BYTES]
+    for start in range(0, len(content), SLICE_BYTES):
+        part = view[start : start + SLICE_BYTES + _OVERLAP_BYTES]
         for text, _, _ in _texts().find_matches_as_indexes(part):
             name = _names_of_texts()[text]
             if name not in looked_for:
@@ -152,6 +153,14 @@ def secret_content(content: bytes) -> str | None:
                 if _forms()[name].search(content):
                     return f"It contains a credential ({name})."
     return None
+
+
+def may_be_secret(contents: Sequence[bytes]) -> bool:
+    """Return whether `secret_content` may find something in one of the contents.
+
+    This is a single search without the interpreter's lock, which a thread can do beside others.
+    """
+    return bool(_texts().find_matches_as_indexes(b"".join(contents)))
 
 
 @cache

@@ -14,10 +14,11 @@ import stat
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
@@ -32,9 +33,8 @@ from fanout.orchestrator.workspace.rooted import (
     PERMISSION_BITS,
     READ_FLAGS,
     PathRefused,
-    opened,
 )
-from fanout.orchestrator.workspace.secret_files import secret_content
+from fanout.orchestrator.workspace.secret_files import SLICE_BYTES, may_be_secret, secret_content
 from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
 from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, printable, unreadable
 
@@ -82,6 +82,17 @@ class Member(NamedTuple):
     """A symlink's is its target."""
 
 
+class _Read(NamedTuple):
+    """What was read of an entry."""
+
+    entry: Entry
+    kind: FileKind
+    content: bytes | IO[bytes]
+    size: int
+    is_searched: bool = False
+    """Whether credentials are looked for in the content, which is bytes then."""
+
+
 @dataclass
 class Contents:
     """The contents of a scanned tree.
@@ -111,9 +122,16 @@ class Contents:
         default_factory=lambda: defaultdict(frozenset)
     )
     """A repository's data -> the ids of its objects that stay at home."""
+    _waiting: list[_Read] = field(default_factory=list)
+    """Those that wait for the search: a slice, or one larger file."""
+    _waiting_bytes: int = 0
+    _searched: list[_Read] = field(default_factory=list)
+    """Those in which credentials are being looked for."""
 
     def __post_init__(self) -> None:
         self._folders = OpenFolders(self.root)
+        self._suspicion: Future[bool] = Future()
+        self._suspicion.set_result(False)
 
     def read(self) -> None:
         """Read all files; what cannot or must not be in the snapshot is in `omitted` afterwards.
@@ -123,28 +141,43 @@ class Contents:
         """
         self.progress.done_bytes, self.progress.total_bytes = 0, self.tree.size_bytes
         _let_the_clock_tick(self.tree)
-        with self._folders:
-            for entry in self.tree.entries:
-                if entry.git_dir is None:
-                    self._add(entry)
+        with self._folders, ThreadPoolExecutor(1) as self._searching:
+            self._take_all(entry for entry in self.tree.entries if entry.git_dir is None)
             self._prepare_indexes()
-            for entry in self.tree.entries:
-                if entry.git_dir is not None:
-                    self._add(entry)
+            self._take_all(entry for entry in self.tree.entries if entry.git_dir is not None)
 
-    def _add(self, entry: Entry) -> None:
-        """Take one entry, or note why it is omitted."""
+    def _take_all(self, entries: Iterable[Entry]) -> None:
+        """Take entries; while some are read, credentials are looked for in those before them."""
+        for entry in entries:
+            self._read(entry)
+            if self._waiting_bytes >= SLICE_BYTES:
+                self._take_searched()
+        self._take_searched()
+        self._take_searched()
+
+    def _take_searched(self) -> None:
+        """Take the entries that were searched, and have those searched that wait."""
+        searched, suspicion = self._searched, self._suspicion
+        self._searched, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        contents: list[Any] = [one.content for one in self._searched if one.is_searched]
+        self._suspicion = self._searching.submit(may_be_secret, contents)
+        is_suspicious = suspicion.result()
+        for one in searched:
+            self._take(one, is_suspicious=is_suspicious)
+
+    def _read(self, entry: Entry) -> None:
+        """Read one entry, or note why it is omitted."""
         try:
             if entry.git_dir and object_id(entry.path_in_data) in self._forgotten[entry.git_dir]:
                 return
             if self.known.get(entry.path) == entry and entry.path not in self.indexes:
                 self.unread.append(entry.path)
             elif stat.S_ISDIR(entry.mode):
-                self._take(entry, "directory", io.BytesIO(), 0)
+                self._wait(_Read(entry, "directory", b"", 0))
             elif stat.S_ISLNK(entry.mode):
-                self._add_link(entry)
+                self._read_link(entry)
             else:
-                self._add_file(entry)
+                self._read_file(entry)
         except (OSError, PathRefused) as error:
             self.omitted.unreadable.append(unreadable(entry.path, error))
         finally:
@@ -167,39 +200,47 @@ class Contents:
             if pruned is not None:
                 self.indexes[f"{git_dir}/index"], self._forgotten[git_dir] = pruned
 
-    def _add_link(self, entry: Entry) -> None:
+    def _read_link(self, entry: Entry) -> None:
         if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
             return  # the repository's data is elsewhere, and stays there
         folder, _, name = entry.path.rpartition("/")
         target = os.fsencode(os.readlink(name, dir_fd=self._folders.opened(folder)))
-        self._take(entry, "symlink", io.BytesIO(target), len(target))
+        self._wait(_Read(entry, "symlink", target, len(target)))
 
-    def _add_file(self, entry: Entry) -> None:
+    def _read_file(self, entry: Entry) -> None:
         folder, _, name = entry.path.rpartition("/")
-        with opened(os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))) as descriptor:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "It is no longer a file")
-            expected = min(status.st_size, _HELD_BYTES)
-            head = os.read(descriptor, expected + 1)
-            is_whole = len(head) <= expected
-            content = self._carried(entry, head, is_whole=is_whole)
-            if content is None:
-                return
-            if is_whole or content is not head:
-                self._take(entry, "file", io.BytesIO(content), len(content))
-                return
-            with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
-                size = copy.write(content)
-                while size <= self.room and (chunk := os.read(descriptor, _COPY_BYTES)):
-                    size += copy.write(chunk)
-                copy.seek(0)
-                self._take(entry, "file", copy, size)
+        descriptor = os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))
+        try:  # a context manager would take a twentieth of a snapshot's time
+            self._read_opened(entry, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read_opened(self, entry: Entry, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "It is no longer a file")
+        expected = min(status.st_size, _HELD_BYTES)
+        head = os.read(descriptor, expected + 1)
+        is_whole = len(head) <= expected
+        content = self._carried(entry, head, is_whole=is_whole)
+        if content is None:
+            return
+        if is_whole or content is not head:
+            is_searched = content is head and self._is_searched_later(entry, head)
+            self._wait(_Read(entry, "file", content, len(content), is_searched))
+            return
+        copy = tempfile.TemporaryFile(prefix="fanout-snapshot-")  # noqa: SIM115 - see `_take`
+        size = copy.write(content)
+        while size <= self.room and (chunk := os.read(descriptor, _COPY_BYTES)):
+            size += copy.write(chunk)
+        copy.seek(0)
+        self._wait(_Read(entry, "file", copy, size))
 
     def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
         """Return what the snapshot has of a file's head: itself if it has the whole file.
 
-        Any other content stands for the whole file; None: the file stays at home.
+        Any other content stands for the whole file; None: the file stays at home. Credentials in a
+        short file are looked for later, together with those in others.
 
         Raises:
             OSError: The file must be changed for the snapshot, and is too large for that.
@@ -214,18 +255,40 @@ class Contents:
             return head
         if (content := carried_link(entry.path, head)) is not head:
             return content
-        reason = secret_content(head)
+        is_searched_later = is_whole and self._is_searched_later(entry, head)
+        return head if is_searched_later or not self._stays_at_home(entry, head) else None
+
+    def _is_searched_later(self, entry: Entry, content: bytes) -> bool:
+        """Return whether credentials are looked for in a file together with others."""
+        is_short = len(content) <= SLICE_BYTES
+        return is_short and entry.git_dir is None and entry.path not in self.tree.included
+
+    def _stays_at_home(self, entry: Entry, content: bytes) -> bool:
+        """Return whether a file contains a credential, which is noted."""
+        reason = secret_content(content)
         if reason is not None:
             file = SkippedFile(path=printable(entry.path), reason=reason)
             self.omitted.left_at_home.append(file)
-        return head if reason is None else None
+        return reason is not None
 
-    def _take(self, entry: Entry, kind: FileKind, content: IO[bytes], size: int) -> None:
-        if kind == "file":
-            if size > self.room:
-                raise TooLarge
-            self.room -= size
-        self.take(Member(entry.path, kind, entry.mode & PERMISSION_BITS, size, content))
+    def _wait(self, read: _Read) -> None:
+        self._waiting.append(read)
+        self._waiting_bytes += read.size
+
+    def _take(self, read: _Read, *, is_suspicious: bool) -> None:
+        """Take an entry, and close its content."""
+        entry, content = read.entry, read.content
+        if isinstance(content, bytes):
+            if is_suspicious and read.is_searched and self._stays_at_home(entry, content):
+                return
+            content = io.BytesIO(content)
+        with content:
+            if read.kind == "file":
+                if read.size > self.room:
+                    raise TooLarge
+                self.room -= read.size
+            mode = entry.mode & PERMISSION_BITS
+            self.take(Member(entry.path, read.kind, mode, read.size, content))
 
 
 def _let_the_clock_tick(tree: Tree) -> None:

@@ -293,7 +293,7 @@ async def test_interrupting_a_wait_leaves_the_job_alone(fanout, ledger_url: str,
     job_id = submitted(fanout, "long")
     child = fanout.start("wait", job_id, forked=forked)
     async with connect(ledger_url) as redis, asyncio.timeout(30):
-        while not await redis.pubsub_channels("fanout:bell:*"):  # noqa: ASYNC110 - Redis has none
+        while not await redis.pubsub_channels(f"fanout:bell:{job_id}"):  # noqa: ASYNC110 - Redis has none
             await asyncio.sleep(0.05)
 
     child.send_signal(signal.SIGINT)
