@@ -58,13 +58,13 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
+    os.environ["FANOUT_WORKER__PROCESSES"] = str(processes)  # what they share, each takes a part of
     if processes == 1:
         _work(options.queues, options.autoscale)
     with absent("rich", "grpc"):
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
         load_agent_libraries()
-    os.environ["FANOUT_WORKER__PROCESSES"] = str(processes)  # what they share, each takes a part of
     bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
     jobs = shares(settings.worker.concurrency, processes)
     run_processes(

@@ -143,8 +143,13 @@ async def test_a_local_sandbox_is_for_its_owner_only(tmp_path: Path) -> None:
     spec = SandboxSpec(
         job_id=new_job_id(), attempt=1, image="none", limits=limits, snapshot=blob_id
     )
+    jobs = tmp_path / "local" / "jobs"
+    await asyncio.to_thread(jobs.parent.mkdir, mode=0o700)
+    await asyncio.to_thread(jobs.mkdir)
+    await asyncio.to_thread(jobs.chmod, 0o755)  # as an earlier worker may have left it
     provider = await asyncio.to_thread(LocalProvider, blobs.fetch, tmp_path / "local", "modes")
     async with provider.open(spec):
         assert open_to_others(tmp_path / "local") == []
+        assert open_to_others(jobs) == []
     await provider.discard(spec.job_id)
     await provider.close()

@@ -136,9 +136,7 @@ class LocalProvider:
                 await local_processes.kill_job(earlier.token, job_folder / "tree")
             folder, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SandboxStartFailed(
-                f"the job's folder could not be created: {type(error).__name__}"
-            ) from error
+            raise _not_created(error) from error
         sandbox = LocalSandbox(folder, before, spec.limits.disk_bytes, files_id)
         try:
             yield sandbox
@@ -157,7 +155,8 @@ class LocalProvider:
         """See `SandboxProvider.home`.
 
         Raises:
-            SandboxStartFailed: its commands would be able to read this worker's memory.
+            SandboxStartFailed: its folder could not be created, or its commands would be able to
+                read this worker's memory.
             ValueError: the job's id cannot be the name of a folder.
         """
         await self._examine_machine()
@@ -215,10 +214,18 @@ class LocalProvider:
         """See `SandboxProvider.close`."""
 
     async def _examine_machine(self) -> None:
-        """Find out, once, how commands are kept in their folders."""
+        """Close the folders to others, and find out how commands are kept in theirs; once."""
         if self._bound is None:
+            try:
+                await asyncio.to_thread(self._make_folders)
+            except OSError as error:
+                raise _not_created(error) from error
             self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
+
+    def _make_folders(self) -> None:
+        for name in ("jobs", "snapshots"):
+            make_private_folder(self._root / name)
 
     def _job_folder(self, job_id: str) -> Path:
         if not _JOB_ID.fullmatch(job_id):
@@ -307,6 +314,10 @@ class LocalProvider:
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += 1
         return removed
+
+
+def _not_created(error: Exception) -> SandboxStartFailed:
+    return SandboxStartFailed(f"the job's folder could not be created: {type(error).__name__}")
 
 
 def _write(path: Path, text: str) -> None:
