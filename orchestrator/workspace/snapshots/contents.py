@@ -14,11 +14,12 @@ import stat
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
@@ -122,16 +123,9 @@ class Contents:
         default_factory=lambda: defaultdict(frozenset)
     )
     """A repository's data -> the ids of its objects that stay at home."""
-    _waiting: list[_Read] = field(default_factory=list)
-    """Those that wait for the search: a slice, or one larger file."""
-    _waiting_bytes: int = 0
-    _searched: list[_Read] = field(default_factory=list)
-    """Those in which credentials are being looked for."""
 
     def __post_init__(self) -> None:
         self._folders = OpenFolders(self.root)
-        self._suspicion: Future[bool] = Future()
-        self._suspicion.set_result(False)
 
     def read(self) -> None:
         """Read all files; what cannot or must not be in the snapshot is in `omitted` afterwards.
@@ -141,47 +135,58 @@ class Contents:
         """
         self.progress.done_bytes, self.progress.total_bytes = 0, self.tree.size_bytes
         _let_the_clock_tick(self.tree)
-        with self._folders, ThreadPoolExecutor(1) as self._searching:
-            self._take_all(entry for entry in self.tree.entries if entry.git_dir is None)
+        with self._folders, ThreadPoolExecutor(1) as searching:
+            work_tree = (entry for entry in self.tree.entries if entry.git_dir is None)
+            self._take_all(work_tree, searching)
             self._prepare_indexes()
-            self._take_all(entry for entry in self.tree.entries if entry.git_dir is not None)
+            data = (entry for entry in self.tree.entries if entry.git_dir is not None)
+            self._take_all(data, searching)
 
-    def _take_all(self, entries: Iterable[Entry]) -> None:
+    def _take_all(self, entries: Iterable[Entry], searching: Executor) -> None:
         """Take entries; while some are read, credentials are looked for in those before them."""
+        searched: list[_Read] = []
+        search = searching.submit(may_be_secret, [])
+        for batch in chain(self._batches(entries), [[]]):
+            contents = [
+                one.content for one in batch if one.is_searched and isinstance(one.content, bytes)
+            ]
+            following = searching.submit(may_be_secret, contents)
+            is_suspicious = search.result()
+            for one in searched:
+                self._take(one, is_suspicious=is_suspicious)
+            searched, search = batch, following
+
+    def _batches(self, entries: Iterable[Entry]) -> Iterator[list[_Read]]:
+        """Read entries; yield about a slice of contents at a time, or one larger file."""
+        batch: list[_Read] = []
+        size = 0
         for entry in entries:
-            self._read(entry)
-            if self._waiting_bytes >= SLICE_BYTES:
-                self._take_searched()
-        self._take_searched()
-        self._take_searched()
+            if (read := self._read(entry)) is not None:
+                batch.append(read)
+                size += read.size
+            if size >= SLICE_BYTES:
+                yield batch
+                batch, size = [], 0
+        yield batch
 
-    def _take_searched(self) -> None:
-        """Take the entries that were searched, and have those searched that wait."""
-        searched, suspicion = self._searched, self._suspicion
-        self._searched, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        contents: list[Any] = [one.content for one in self._searched if one.is_searched]
-        self._suspicion = self._searching.submit(may_be_secret, contents)
-        is_suspicious = suspicion.result()
-        for one in searched:
-            self._take(one, is_suspicious=is_suspicious)
-
-    def _read(self, entry: Entry) -> None:
+    def _read(self, entry: Entry) -> _Read | None:
         """Read one entry, or note why it is omitted."""
         try:
             if entry.git_dir and object_id(entry.path_in_data) in self._forgotten[entry.git_dir]:
-                return
+                return None
             if self.known.get(entry.path) == entry and entry.path not in self.indexes:
                 self.unread.append(entry.path)
             elif stat.S_ISDIR(entry.mode):
-                self._wait(_Read(entry, "directory", b"", 0))
+                return _Read(entry, "directory", b"", 0)
             elif stat.S_ISLNK(entry.mode):
-                self._read_link(entry)
+                return self._read_link(entry)
             else:
-                self._read_file(entry)
+                return self._read_file(entry)
         except (OSError, PathRefused) as error:
             self.omitted.unreadable.append(unreadable(entry.path, error))
         finally:
             self.progress.done_bytes += entry.size
+        return None
 
     def _prepare_indexes(self) -> None:
         """Find out what the repositories of files that stay at home say about them."""
@@ -200,22 +205,22 @@ class Contents:
             if pruned is not None:
                 self.indexes[f"{git_dir}/index"], self._forgotten[git_dir] = pruned
 
-    def _read_link(self, entry: Entry) -> None:
+    def _read_link(self, entry: Entry) -> _Read | None:
         if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
-            return  # the repository's data is elsewhere, and stays there
+            return None  # the repository's data is elsewhere, and stays there
         folder, _, name = entry.path.rpartition("/")
         target = os.fsencode(os.readlink(name, dir_fd=self._folders.opened(folder)))
-        self._wait(_Read(entry, "symlink", target, len(target)))
+        return _Read(entry, "symlink", target, len(target))
 
-    def _read_file(self, entry: Entry) -> None:
+    def _read_file(self, entry: Entry) -> _Read | None:
         folder, _, name = entry.path.rpartition("/")
         descriptor = os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))
         try:  # a context manager would take a twentieth of a snapshot's time
-            self._read_opened(entry, descriptor)
+            return self._read_opened(entry, descriptor)
         finally:
             os.close(descriptor)
 
-    def _read_opened(self, entry: Entry, descriptor: int) -> None:
+    def _read_opened(self, entry: Entry, descriptor: int) -> _Read | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "It is no longer a file")
@@ -224,17 +229,16 @@ class Contents:
         is_whole = len(head) <= expected
         content = self._carried(entry, head, is_whole=is_whole)
         if content is None:
-            return
+            return None
         if is_whole or content is not head:
             is_searched = content is head and self._is_searched_later(entry, head)
-            self._wait(_Read(entry, "file", content, len(content), is_searched))
-            return
+            return _Read(entry, "file", content, len(content), is_searched)
         copy = tempfile.TemporaryFile(prefix="fanout-snapshot-")  # noqa: SIM115 - see `_take`
         size = copy.write(content)
         while size <= self.room and (chunk := os.read(descriptor, _COPY_BYTES)):
             size += copy.write(chunk)
         copy.seek(0)
-        self._wait(_Read(entry, "file", copy, size))
+        return _Read(entry, "file", copy, size)
 
     def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
         """Return what the snapshot has of a file's head: itself if it has the whole file.
@@ -270,10 +274,6 @@ class Contents:
             file = SkippedFile(path=printable(entry.path), reason=reason)
             self.omitted.left_at_home.append(file)
         return reason is not None
-
-    def _wait(self, read: _Read) -> None:
-        self._waiting.append(read)
-        self._waiting_bytes += read.size
 
     def _take(self, read: _Read, *, is_suspicious: bool) -> None:
         """Take an entry, and close its content."""

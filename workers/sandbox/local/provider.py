@@ -71,6 +71,7 @@ class _Label:
 
 @cache
 def _own_start(pid: int) -> str:
+    """Return this process's own start time, which every label names; a fork has another id."""
     return _start_of(pid)
 
 
