@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -38,6 +37,8 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+
+from tests.services import free_port
 
 START_SECONDS = 20.0
 PATCH = b"""\
@@ -143,12 +144,6 @@ class Scripted(AgentExecutor):
             self._service.cancelled.append(context.task_id)
             self._service.changed.notify_all()
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

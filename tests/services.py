@@ -28,14 +28,19 @@ from tests.integration.scripts import write_script
 START_SECONDS = 40.0
 
 
+def free_port() -> int:
+    """Return a port of the loopback that nothing listens on, for a service that does not choose."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class RedisProcess:
     """A private redis-server with `appendfsync always`, on a free port of the loopback."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 

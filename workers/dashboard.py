@@ -30,7 +30,7 @@ from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
 
 from fanout.workers.celery_app import app
-from fanout.workers.startup import load_worker_settings
+from fanout.workers.startup import EXIT_USAGE, load_worker_settings, startup_error
 
 COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
 COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"
@@ -61,7 +61,14 @@ def main() -> None:
     flower = Flower(capp=app, options=options, **flower_settings)
     atexit.register(flower.stop)
     signal.signal(signal.SIGTERM, _end)
-    port = flower.start_http_server()
+    try:
+        port = flower.start_http_server()
+    except OSError as error:
+        raise startup_error(
+            f"Flower cannot listen on {options.address}:{options.port} ({error.strerror}): choose "
+            "another port with FANOUT_FLOWER__PORT.",
+            EXIT_USAGE,
+        ) from None
     print_banner(app, "ssl_options" in flower_settings, port)
     with suppress(KeyboardInterrupt, SystemExit):
         flower.start()

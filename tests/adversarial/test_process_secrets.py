@@ -26,6 +26,7 @@ from fanout.workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec,
 from fanout.workers.sandbox.local.privileges import confinement
 from tests.forked import REPOSITORY
 from tests.integration.scripts import call, calls, conversation, says
+from tests.services import free_port
 
 pytestmark = [
     pytest.mark.redis,
@@ -49,6 +50,7 @@ class Machine:
     folder: Path
     prefix: list[str]
     """What starts them as that user."""
+    flower_port: int = field(default_factory=free_port)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *argv: str, log: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -89,6 +91,7 @@ class Machine:
         )
         return {name: canary() for name in names} | {
             "FANOUT_FLOWER__BASIC_AUTH": f"tester:{canary()}",
+            "FANOUT_FLOWER__PORT": str(self.flower_port),
             "FLOWER_COOKIE_SECRET": canary(),
         }
 

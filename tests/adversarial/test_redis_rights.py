@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder, file_of, journal, parked
 from tests.served import ServerProcess, make_key
-from tests.services import REPOSITORY, Installation
+from tests.services import REPOSITORY, Installation, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -89,9 +88,7 @@ def refusals(server: GuardedRedis) -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "flower"],
         cwd=REPOSITORY,

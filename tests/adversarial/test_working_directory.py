@@ -28,6 +28,7 @@ from tests.forked import REPOSITORY
 from tests.integration.cli.test_embedded import within
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import calls, conversation, says, write_script
+from tests.services import free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -288,12 +289,6 @@ def until_it_is(traps: Traps, argv: list[str], ready: Callable[[], bool]) -> boo
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

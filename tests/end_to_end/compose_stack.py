@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ import yaml
 from redis import RedisError
 
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from tests.services import REPOSITORY, identity_in, volumes_of
+from tests.services import REPOSITORY, free_port, identity_in, volumes_of
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 PROGRAMS = {"v1": ("docker-compose",), "v2": ("docker", "compose")}
@@ -114,12 +113,6 @@ class Stack:
 
 def docker(*arguments: str) -> str:
     return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def new_stack(

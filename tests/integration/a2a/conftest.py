@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from tests.forked import REPOSITORY
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.integration.worker.approvals import GUARDED
 from tests.integration.worker.children import delegates
-from tests.services import START_SECONDS, Installation, Installer
+from tests.services import START_SECONDS, Installation, Installer, free_port
 
 SCRIPT = (
     conversation(
@@ -47,12 +46,6 @@ subagents: [guarded]
 """
 KEYS = {"ann": "a" * 32, "bob": "b" * 32}
 SCOPES = ["submit", "read", "approve"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -22,6 +22,7 @@ from tests.forked import REPOSITORY
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import conversation, says, write_script
+from tests.services import free_port
 
 pytestmark = pytest.mark.redis
 
@@ -175,9 +176,7 @@ def test_a_worker_runs_in_the_foreground_until_sigterm(fanout: Fanout):
 
 @pytest.mark.slow
 def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     child = subprocess.Popen(
         Fanout.argv("flower"),
         cwd=fanout.folder,
@@ -202,9 +201,7 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
 
 @pytest.mark.slow
 def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_like(fanout: Fanout):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     refused = fanout("flower", env={"FLOWER_BASIC_AUTH": "nopassword"})
     assert (refused.code, refused.out) == (2, "")
     assert "user:password" in refused.err
@@ -219,6 +216,18 @@ def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_lik
     finally:
         child.terminate()
         child.wait(20)
+
+
+@pytest.mark.slow
+def test_flower_says_that_its_port_is_taken(fanout: Fanout):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = fanout("flower", env={"FANOUT_FLOWER__PORT": str(port)}, timeout=60)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert f"cannot listen on 127.0.0.1:{port}" in refused.err
+    assert "FANOUT_FLOWER__PORT" in refused.err
+    assert "Traceback" not in refused.err
 
 
 def status_of(port: int, path: str, login: str | None, method: str = "GET") -> int:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ import pytest
 from fanout.orchestrator.jobs.state import JobState
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import calls, conversation, says, shell, write_script
-from tests.services import REPOSITORY, Installation
+from tests.services import REPOSITORY, Installation, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -187,9 +186,7 @@ class AdkServer:
 
 @contextlib.contextmanager
 def adk_server(command: str, environment: dict[str, str], folder: Path) -> Iterator[AdkServer]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = folder / "adk.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

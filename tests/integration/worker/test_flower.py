@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ import pytest
 from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
 from tests.integration.worker.conftest import CANARY
-from tests.services import REPOSITORY, Installation
+from tests.services import REPOSITORY, Installation, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -63,9 +62,7 @@ class Flower:
 @contextmanager
 def running_flower(place: Installation) -> Iterator[Flower]:
     """Flower of an installation, once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {
         "FLOWER_UNAUTHENTICATED_API": "true",
         "FLOWER_ADDRESS": "127.0.0.1",

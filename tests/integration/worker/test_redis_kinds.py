@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import write_script
 from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
-from tests.services import Installation, RedisProcess
+from tests.services import Installation, RedisProcess, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,12 +27,6 @@ SENTINELS = 3
 DOWN_MILLISECONDS = 3000
 WITHOUT = ("CONFIG", "ACL", "DEBUG", "SAVE", "BGSAVE", "REPLICAOF", "SHUTDOWN", "MONITOR")
 """Commands that managed ones refuse."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Replicated(RedisProcess):

@@ -18,12 +18,12 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents.connection import connect
 from fanout.workers.agent.remote.reply import reply_of
 from fanout.workers.agent.remote.watching import STATES, stopped_task
-from tests.a2a_servers import RemoteService, free_port, remote_service
+from tests.a2a_servers import RemoteService, remote_service
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation
 from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import children_of, delegates
-from tests.services import Installation, Installer
+from tests.services import Installation, Installer, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
 
