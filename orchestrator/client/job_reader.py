@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Self
 
 from redis.asyncio import Redis
@@ -26,7 +27,6 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import BEGINNING, Announcements, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.records import Ownership
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
@@ -174,15 +174,7 @@ class JobReader:
         if result is not None:
             return result
         async with asyncio.timeout(timeout_seconds):
-            while True:
-                # The journal's end is read before the result, so that a job which ends in between
-                # is followed to its end.
-                last = await through_outage(lambda: self._journal.last(job_id))
-                result = await through_outage(lambda: self.result(job_id))
-                if result is not None:
-                    return result
-                async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
-                    pass
+            return await self._journal.at_end(job_id, partial(self.result, job_id))
 
     async def complete_result(self, job_id: str) -> JobResult | None:
         """Return a job's result as `result` does, with its changes.

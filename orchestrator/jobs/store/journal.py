@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pydantic import Field, JsonValue
@@ -41,6 +41,8 @@ RECONNECT_SECONDS = 0.2
 """Between two tries to subscribe: Redis is back within seconds after a restart."""
 APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client repeats a lost call within seconds."""
+
+Answer = TypeVar("Answer")
 
 
 class EventType(StrEnum):
@@ -123,7 +125,7 @@ class Journal:
         self._redis = redis
         self._keys = keys
         self._run = Scripts(redis, keys, ["append"]).run
-        self._subscriptions = _Subscriptions(redis, keys)
+        self._subscriptions = _Subscriptions(redis)
 
     async def append(
         self,
@@ -240,7 +242,7 @@ class Journal:
             UnknownJob: The journal does not exist, or is lost after a restart of Redis.
             LedgerUnavailable: Redis was unavailable for longer than `OUTAGE_SECONDS`.
         """
-        with self._subscriptions.of(job_id) as changed:
+        with self._subscriptions.of(self._keys.journal_changed(job_id)) as changed:
             await self._subscriptions.subscribe()
             while True:
                 changed.clear()
@@ -251,16 +253,33 @@ class Journal:
                     if event.ends_job:
                         return
                 if len(page) < PAGE:
-                    # wait_for loses cancellations before Python 3.12
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(POLL_SECONDS):
-                            await changed.wait()
+                    await _announced(changed)
 
     async def _page(self, job_id: str, after: str) -> list[JournalEvent]:
         page = await self.read(job_id, after, PAGE)
         if not page and await self.last(job_id) is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return page
+
+    async def at_end(self, job_id: str, ask: Callable[[], Awaitable[Answer | None]]) -> Answer:
+        """Ask now, and again when the job has ended, until there is an answer; return it.
+
+        A job that works is asked for rarely, however many events it has.
+
+        Args:
+            job_id: The job.
+            ask: Returns None until the job has ended.
+
+        Raises:
+            LedgerUnavailable: Redis was unavailable for longer than `OUTAGE_SECONDS`.
+            Exception: What `ask` raises besides that.
+        """
+        with self._subscriptions.of(self._keys.job_ended(job_id)) as ended:
+            await self._subscriptions.subscribe()
+            while (answer := await through_outage(ask)) is None:
+                await _announced(ended)
+                ended.clear()
+            return answer
 
     async def close(self) -> None:
         """Close the subscriptions; nothing is followed any more."""
@@ -308,9 +327,8 @@ class _Subscriptions:
     nothing: the task that receives the announcements also unsubscribes, and `close` ends it.
     """
 
-    def __init__(self, redis: Redis, keys: Keys) -> None:
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._keys = keys
         self._followers: dict[str, list[asyncio.Event]] = {}
         self._subscribed: set[str] = set()
         self._pubsub: Any = None
@@ -318,9 +336,8 @@ class _Subscriptions:
         self._lock = asyncio.Lock()
 
     @contextlib.contextmanager
-    def of(self, job_id: str) -> Iterator[asyncio.Event]:
-        """Follow a job's journal while the context is open; the event is set when it changes."""
-        channel = self._keys.journal_changed(job_id)
+    def of(self, channel: str) -> Iterator[asyncio.Event]:
+        """Follow a channel while the context is open; its announcements set the event."""
         changed = asyncio.Event()
         self._followers.setdefault(channel, []).append(changed)
         try:
@@ -331,7 +348,7 @@ class _Subscriptions:
                 del self._followers[channel]
 
     async def subscribe(self) -> None:
-        """Subscribe to the journals that are followed: later changes are announced."""
+        """Subscribe to the channels that are followed: later changes are announced."""
         async with self._lock:
             if self._pubsub is None:
                 self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
@@ -343,7 +360,7 @@ class _Subscriptions:
             self._receiver = asyncio.create_task(self._receive())
 
     async def _unsubscribe(self) -> None:
-        """Unsubscribe from the journals that are not followed any more."""
+        """Unsubscribe from the channels that are not followed any more."""
         async with self._lock:
             if left := self._subscribed - self._followers.keys():
                 self._subscribed -= left
@@ -368,6 +385,14 @@ class _Subscriptions:
             await cancel_and_wait(self._receiver)
         if self._pubsub is not None:
             await self._pubsub.aclose()
+
+
+async def _announced(changed: asyncio.Event) -> None:
+    """Wait for an announcement, which may be lost, or `POLL_SECONDS`."""
+    # wait_for loses cancellations before Python 3.12
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(POLL_SECONDS):
+            await changed.wait()
 
 
 def _is_after(event_id: str, other: str) -> bool:

@@ -31,6 +31,10 @@ class Keys:
         """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"
 
+    def job_ended(self, job_id: str) -> str:
+        """Channel: published when a job has ended."""
+        return f"{self.prefix}:bell:{job_id}:ended"
+
     def approval(self, approval_id: str) -> str:
         """Hash: a call that waits for a person, or its outcome."""
         return f"{self.prefix}:approval:{approval_id}"

@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.result import JobError
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis
@@ -293,7 +294,7 @@ async def test_interrupting_a_wait_leaves_the_job_alone(fanout, ledger_url: str,
     job_id = submitted(fanout, "long")
     child = fanout.start("wait", job_id, forked=forked)
     async with connect(ledger_url) as redis, asyncio.timeout(30):
-        while not await redis.pubsub_channels(f"fanout:bell:{job_id}"):  # noqa: ASYNC110 - Redis has none
+        while not await redis.pubsub_channels(Keys().job_ended(job_id)):  # noqa: ASYNC110 - Redis has none
             await asyncio.sleep(0.05)
 
     child.send_signal(signal.SIGINT)

@@ -17,6 +17,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 from tests.services import RedisProcess
@@ -62,28 +63,22 @@ async def until_heard(hand: Hand) -> None:
 
 @pytest.mark.slow
 async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
-    client: JobClient, hand: Hand, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    client: JobClient, hand: Hand, server: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())
     claim = await hand.claim(job_id)
     await hand.say(job_id, "before")
     seen: list[object] = []
-    waits, last = 0, client._journal.last
-
-    async def counted(job_id: str) -> object:
-        nonlocal waits
-        waits += 1
-        return await last(job_id)
 
     async def read() -> None:
         async for event in client.events(job_id):
             seen.append(event.data.get("text"))  # noqa: PERF401 - it is looked at meanwhile
 
-    monkeypatch.setattr(client._journal, "last", counted)
     reading = asyncio.create_task(read())
     waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
     async with asyncio.timeout(10):
-        while waits < 5 or len(seen) < 3:  # noqa: ASYNC110 - each has asked Redis once
+        ended = Keys().job_ended(job_id)
+        while len(seen) < 3 or not await hand.redis.pubsub_channels(ended):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.02)
     await asyncio.to_thread(server.kill)
     await asyncio.sleep(AWAY_SECONDS)  # an outage, longer than several attempts to connect
@@ -96,6 +91,27 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
         await reading
     assert seen == [None, None, "before", "after", None]
     assert {result.summary for result in results} == {"done"}
+
+
+async def test_a_wait_does_not_read_what_its_job_does(
+    client: JobClient, hand: Hand, server: RedisProcess
+) -> None:
+    job_id = await client.submit(make_spec())
+    claim = await hand.claim(job_id)
+    waiting = asyncio.create_task(client.wait(job_id))
+    await until_heard(hand)
+    await hand.redis.config_resetstat()
+
+    for number in range(20):
+        await hand.say(job_id, str(number))
+    await hand.finish(claim, summary="done")
+
+    async with asyncio.timeout(1):  # a poll would come after two seconds
+        assert (await waiting).summary == "done"
+    statistics = await hand.redis.info("commandstats")
+    assert statistics["cmdstat_xadd"]["calls"] > 20
+    assert "cmdstat_xrange" not in statistics
+    assert "cmdstat_xrevrange" not in statistics
 
 
 async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(

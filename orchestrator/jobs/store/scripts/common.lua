@@ -461,6 +461,7 @@ local function finish(id, root, host, attempt, state, result, data)
   journal(id, attempt, data)
   shrink_record(id)
   shrink_journal(id)
+  redis.call('PUBLISH', key('bell', id, 'ended'), id)
   notify_parent(id, state)
 end
 
