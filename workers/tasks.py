@@ -34,7 +34,17 @@ class JobNotSucceeded(Exception):
     """Makes Celery and Flower show a job as failed; its text is one line."""
 
 
-@app.task(name=RUN_JOB, bind=True, throws=(JobNotSucceeded,))  # type: ignore[untyped-decorator] # Celery ships no types
+def _forget_frames(_task: Any, error: Exception, *_: Any) -> None:
+    """Take the traceback from an error, whose text is all that is shown of it.
+
+    The frames in it refer to the error, and so would keep each other and what a job has left.
+    """
+    error.__traceback__ = None
+
+
+@app.task(  # type: ignore[untyped-decorator] # Celery ships no types
+    name=RUN_JOB, bind=True, throws=(JobNotSucceeded,), on_failure=_forget_frames
+)
 def run_job(self: Any, job_id: str) -> str:
     """Run the next attempt of a job and return one line about its end, for dashboards.
 

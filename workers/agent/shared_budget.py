@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fanout.orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
+from fanout.orchestrator.deep_agent import Account, Budget, BudgetLimits, ModelUsage
 from fanout.orchestrator.delegation.agents import budget_limits, model_usage, tree_account
 from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.result import Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.workers.agent.services import JobServices
@@ -30,12 +31,15 @@ class SharedBudget:
         self._spec = spec
         self._shared: list[tuple[str, Account]] | None = None
         """The jobs whose descendants share an account, by id, with the account's limits."""
-        self.used = ModelUsage()
-        """What the job and its descendants had used when it was last read; zero if no budget was
-        set for the job."""
+        self.used_by_others = ModelUsage()
+        """What the job's descendants had used when it was last read; zero if no budget was set for
+        the job."""
 
-    async def read(self) -> list[Account]:
+    async def read(self, own: ModelUsage) -> list[Account]:
         """Return the accounts as they are now.
+
+        Args:
+            own: What the job itself has used.
 
         Raises:
             LedgerUnavailable: Redis does not answer for a long time.
@@ -45,7 +49,8 @@ class SharedBudget:
         ids = [job_id for job_id, _ in self._shared]
         found = await through_outage(partial(self._services.ledger.usage, ids)) if ids else []
         used = [model_usage(usage) for usage in found]
-        self.used = dict(zip(ids, used, strict=True)).get(self._spec.id, self.used)
+        if (all_used := dict(zip(ids, used, strict=True)).get(self._spec.id)) is not None:
+            self.used_by_others = _difference(all_used, own)
         accounts = [account for _, account in self._shared]
         return [replace(account, used=now) for account, now in zip(accounts, used, strict=True)]
 
@@ -73,7 +78,28 @@ class SharedBudget:
         return JobSpec.model_validate(record.model_dump(include=set(JobSpec.model_fields)))
 
 
-def subtract_usage(total: ModelUsage, own: ModelUsage) -> ModelUsage:
+class JobUsage:
+    """What a job has used; it may be read at any time.
+
+    Args:
+        shared: The accounts that the job shares.
+    """
+
+    def __init__(self, shared: SharedBudget) -> None:
+        self._shared = shared
+        self.budget = Budget()
+        """The budget of the job's agent."""
+
+    def own(self) -> Usage:
+        """Return what the agent has used so far, earlier attempts included."""
+        return Usage.model_validate(vars(self.budget.usage))
+
+    def charged(self) -> ModelUsage:
+        """Return what counts against the job's budgets: its own and its children's usage."""
+        return self.budget.usage.plus(self._shared.used_by_others)
+
+
+def _difference(total: ModelUsage, own: ModelUsage) -> ModelUsage:
     """Return what of a total was not used by the job itself; never less than zero.
 
     Args:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import IO, Any
@@ -21,11 +22,9 @@ from fanout.orchestrator.deep_agent import (
     CONTINUED,
     REPEATED_CALL,
     WORKSPACE_RESTORED,
-    Account,
     Budget,
     McpServerFailed,
     ModelFailed,
-    ModelUsage,
     OutputMismatch,
     OutputSchema,
     agent_identifier,
@@ -67,7 +66,7 @@ from fanout.workers.agent.session_journal import (
     JournaledSessions,
     JournalPlugin,
 )
-from fanout.workers.agent.shared_budget import SharedBudget, subtract_usage
+from fanout.workers.agent.shared_budget import JobUsage, SharedBudget
 from fanout.workers.agent.verification import (
     Verifier,
     max_reworks,
@@ -177,9 +176,8 @@ class Subagent:
         )
         self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal, on_request)
         self._streaming = text_mode(streamed=factory.stream_text)
-        self._budget = Budget()
         self._shared = SharedBudget(services, spec)
-        self._children_used = ModelUsage()
+        self._used = JobUsage(self._shared)
         self.children = Children(
             *(services, spec, definition),
             sandbox=sandbox,
@@ -187,21 +185,21 @@ class Subagent:
             lease=lease,
             max_reworks=reworks,
             ends_at=ends_at,
-            used=self._charged,
+            used=self._used.charged,
         )
         self.checkpoints = Checkpoints(
             sandbox,
             services.blobs,
             services.ledger,
             lease,
-            used=lambda: self.usage,
+            used=self._used.own,
             interval_seconds=factory.checkpoint_seconds,
         )
 
     @property
     def usage(self) -> Usage:
         """What the agent has used so far, earlier attempts included."""
-        return Usage.model_validate(vars(self._budget.usage))
+        return self._used.own()
 
     async def run(self) -> AgentAnswer:
         """Run the agent until it answers or waits, and return which of them.
@@ -233,7 +231,7 @@ class Subagent:
 
     async def _answer_after(self, history: History) -> AgentAnswer:
         """Run the agent from there until it answers or waits; see `run`."""
-        self._budget = self._budget_after(history, history.events)
+        self._used.budget = self._budget_after(history, history.events)
         has_answered = history.final_answer_index is not None
         if has_answered and not self._verifier.wants_rework(history):
             return await self._earlier_answer(history)
@@ -248,15 +246,13 @@ class Subagent:
     def _budget_after(self, history: History, events: list[Event]) -> Budget:
         """Return the budget after these events; the usage of lost work counts as well."""
         used = usage_of(history.lost, price).plus(usage_of(events, price))
-        return Budget(
-            budget_limits(self._limits), used=used, price=price, shared=self._read_accounts
-        )
+        return Budget(budget_limits(self._limits), used=used, price=price, shared=self._shared.read)
 
     async def _earlier_answer(self, history: History) -> AgentAnswer:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
         before = self._budget_after(history, history.events[: history.final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
-        self._budget.reached = before.reached
+        self._used.budget.reached = before.reached
         return await self._answer(history.events)
 
     async def _run(self, app: App, history: History) -> list[Event]:
@@ -294,6 +290,11 @@ class Subagent:
             async with contextlib.aclosing(run) as stream:
                 async for event in stream:
                     await live_log.add(event)
+        except BaseException as error:
+            # Frames of ADK refer to the error, whose traceback refers to them: all that the agent
+            # had would be left to a collection of all garbage.
+            traceback.clear_frames(error.__traceback__)
+            raise
         finally:
             await runner.close()
         ended = await sessions.get_session(
@@ -339,17 +340,8 @@ class Subagent:
                 OpeningPlugin(self._sandbox, unguarded_tools(self._spec, self._definition)),
                 JournalPlugin(self._journal),
             ],
-            budget=self._budget,
+            budget=self._used.budget,
         )
-
-    async def _read_accounts(self) -> Sequence[Account]:
-        accounts = await self._shared.read()
-        self._children_used = subtract_usage(self._shared.used, self._budget.usage)
-        return accounts
-
-    def _charged(self) -> ModelUsage:
-        """Return what counts against the job's budgets: its own and its children's usage."""
-        return self._budget.usage.plus(self._children_used)
 
     def _task(self) -> types.Content:
         """Return the job's first message: the description and the context that the parent gave."""
@@ -366,8 +358,8 @@ class Subagent:
         last = last_reply(events)
         text = text_of(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
-        if self._budget.reached:
-            return AgentAnswer(summary=summary, limit=self._budget.reached)
+        if reached := self._used.budget.reached:
+            return AgentAnswer(summary=summary, limit=reached)
         if last is None or last.error_code or not text.strip():
             raise AgentFailed(_why_no_answer(last))
         if self._schema is None:

@@ -78,6 +78,7 @@ class Attempt:
         finally:
             if self._stopping is not None:
                 self._stopping.cancel()
+            self._work = self._stopping = None  # their errors refer to this attempt
 
     def stop(self, reason: JobFailure) -> None:
         """Stop the attempt, unless it is being stopped already.

@@ -61,11 +61,8 @@ class LazySandbox(Sandbox):
         self._entered = AsyncExitStack()
         self._opening: asyncio.Task[Sandbox] | None = None
         self._is_closed = False
-
-    @property
-    def is_wanted(self) -> bool:
+        self.is_wanted = False
         """Whether something has needed it: it is open, it is being opened, or that has failed."""
-        return self._opening is not None
 
     @property
     def is_open(self) -> bool:
@@ -81,6 +78,7 @@ class LazySandbox(Sandbox):
         if self._is_closed:
             raise SandboxDied("the sandbox is closed")
         if self._opening is None:
+            self.is_wanted = True
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(_retrieve)
 
@@ -103,6 +101,7 @@ class LazySandbox(Sandbox):
     async def _close(self) -> None:
         if self._opening is not None:
             await cancel_and_wait(self._opening)
+            self._opening = None  # it refers to the step of the agent that began it
         await self._entered.aclose()
 
     async def _open(self) -> Sandbox:

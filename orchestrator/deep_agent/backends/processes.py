@@ -132,7 +132,7 @@ class RunningCommand:
 
     async def recorded(self) -> OutputFile | None:
         """Return the file with the whole output, closed; None if there is none."""
-        recorder = self.pipes[0].recorder
+        recorder, self.pipes[0].recorder = self.pipes[0].recorder, None  # it refers to this command
         return None if recorder is None else await recorder.finish()
 
     def _listen_to(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:

@@ -45,8 +45,9 @@ class Account:
     """Whose limits they are: text that follows their value in messages."""
 
 
-Accounts = Callable[[], Awaitable[Sequence[Account]]]
-"""Reads the current accounts that a run shares with others."""
+Accounts = Callable[[ModelUsage], Awaitable[Sequence[Account]]]
+"""Reads the current accounts that a run shares with others; it is given what the run itself has
+used."""
 
 Price = Callable[[str, ModelUsage], float | None]
 """Returns what a model call cost in US dollars; None if its price is unknown."""
@@ -119,7 +120,7 @@ class Budget:
     async def refresh_shared_accounts(self) -> None:
         """Read the shared accounts; to be called before each model call."""
         if self._shared is not None:
-            self._accounts = await self._shared()
+            self._accounts = await self._shared(self.usage)
 
     def start_model_call(self) -> str:
         """Count a model call if the limits allow it.

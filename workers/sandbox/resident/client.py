@@ -129,6 +129,7 @@ class ResidentClient:
         """Close the stream, which ends the resident and all processes of its sandbox."""
         self.mark_dead("the sandbox is closed")
         await cancel_and_wait(*self._tasks)
+        self._tasks.clear()  # their errors refer to this client
         with contextlib.suppress(OSError):
             await self._stream.close()
 
@@ -246,9 +247,11 @@ class ResidentClient:
         finally:
             if number in self._exchanges and not self.is_dead:
                 await self._abandon(number, exchange, stop_seconds)
+        return unwrap(self._result(header)), data
+
+    def _result(self, header: bytes) -> dict[str, Any] | Exception:
         with self.parsing():
-            result = parse_reply(header)
-        return unwrap(result), data
+            return parse_reply(header)
 
     @contextlib.contextmanager
     def parsing(self) -> Iterator[None]:

@@ -53,9 +53,12 @@ def parse_reply(header: bytes) -> dict[str, Any] | Exception:
 
 def unwrap(result: dict[str, Any] | Exception) -> dict[str, Any]:
     """Return a result; raise an error."""
-    if isinstance(result, Exception):
+    if not isinstance(result, Exception):
+        return result
+    try:
         raise result
-    return result
+    finally:
+        del result  # this frame is in the error's traceback
 
 
 def integer(result: dict[str, Any], name: str, least: int, most: int) -> int:
