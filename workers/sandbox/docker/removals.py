@@ -32,10 +32,13 @@ AT_ONCE = 2
 """Removals at once: each takes the engine a tenth of a second of a processor, and starts and
 commands need it, too."""
 YIELD_SECONDS = 2.0
-"""The longest that a removal lets starts for which jobs wait go first: as many containers are left
-then as end in that time."""
+"""The longest that a removal lets what jobs wait for go first: as many containers are left then as
+end in that time."""
+QUIET_SECONDS = 0.25
+"""Without a closed sandbox for so long, no more jobs end together: the end of each, whose changes
+are collected, takes less."""
 _LOOK_SECONDS = 0.05
-"""Between two looks whether starts still wait; one takes a tenth of a second."""
+"""Between two looks whether jobs still wait; a start takes a tenth of a second."""
 FINISH_SECONDS = 5.0
 """How long a worker that stops goes on removing: half of the time that it has for its end."""
 
@@ -76,6 +79,9 @@ class Removals:
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
+        self._closed_at = 0.0
+        """When the last sandbox was closed."""
+        self._finishing = False
 
     @property
     def names(self) -> set[str]:
@@ -98,6 +104,7 @@ class Removals:
         removal = _Removal(container, volumes, client)
         self._known.add(removal)
         if client is not None and await client.end(END_SECONDS):
+            self._closed_at = time.monotonic()
             self._waiting.append(removal)
             self._work()
             return
@@ -131,6 +138,7 @@ class Removals:
 
     async def finish(self) -> None:
         """End the removals: what is left then is removed by the next reaper."""
+        self._finishing = True
         if not await self.wait():
             self._waiting.clear()
             await asyncio.gather(*(removal.end() for removal in self._known))
@@ -147,10 +155,17 @@ class Removals:
 
     async def _remove_waiting(self) -> None:
         while self._waiting:
-            if self._starts_wait() and time.monotonic() < self._waiting[0].asked_at + YIELD_SECONDS:
+            if self._yields(self._waiting[0]):
                 await asyncio.sleep(_LOOK_SECONDS)
             else:
                 await self._begin(self._waiting.popleft())
+
+    def _yields(self, removal: _Removal) -> bool:
+        """Return whether a removal lets starts and ends of jobs go first."""
+        now = time.monotonic()
+        if self._finishing or now >= removal.asked_at + YIELD_SECONDS:
+            return False
+        return self._starts_wait() or now < self._closed_at + QUIET_SECONDS
 
     def _begin(self, removal: _Removal) -> asyncio.Task[None]:
         if removal.running is None:
