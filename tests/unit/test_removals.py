@@ -1,4 +1,4 @@
-"""Removals of closed sandboxes let starts go first for which jobs wait, for a while."""
+"""Removals of closed sandboxes let starts and ends of jobs go first, for a while."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Ended:
         """Nothing is left to close."""
 
 
-class Starts:
-    """Says whether starts wait; sets an event when it was asked."""
+class Jobs:
+    """Says whether jobs wait, or are at work; sets an event when it was asked."""
 
     def __init__(self, *, wait: bool) -> None:
         self.wait = wait
@@ -46,9 +46,15 @@ class Starts:
         return self.wait
 
 
-def removing(starts: Starts) -> tuple[Removals, RecordingEngine]:
+def removing(
+    *, starts: Jobs | None = None, others: Jobs | None = None
+) -> tuple[Removals, RecordingEngine]:
     engine = RecordingEngine()
-    return Removals(cast("Engine", engine), starts), engine
+    none = Jobs(wait=False)
+    made = Removals(
+        cast("Engine", engine), starts_wait=starts or none, others_are_open=others or none
+    )
+    return made, engine
 
 
 async def close(under_test: Removals) -> None:
@@ -56,21 +62,54 @@ async def close(under_test: Removals) -> None:
 
 
 async def test_a_removal_waits_while_starts_wait() -> None:
-    starts = Starts(wait=True)
-    under_test, engine = removing(starts)
+    starts = Jobs(wait=True)
+    under_test, engine = removing(starts=starts)
 
     await close(under_test)
     await starts.asked.wait()
     assert engine.removed == []
 
     starts.wait = False
-    await under_test.finish()
+    await under_test.wait()
+    assert engine.removed == ["closed"]
+
+
+async def test_a_removal_waits_while_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "QUIET_SECONDS", 60.0)
+    others = Jobs(wait=True)
+    under_test, engine = removing(others=others)
+
+    await close(under_test)
+    await others.asked.wait()
+    assert engine.removed == []
+
+    monkeypatch.setattr(removals, "QUIET_SECONDS", 0.0)
+    await under_test.wait()
+    assert engine.removed == ["closed"]
+
+
+async def test_the_last_of_them_is_removed_at_once() -> None:
+    under_test, engine = removing(others=Jobs(wait=False))
+
+    await close(under_test)
+    async with asyncio.timeout(removals.QUIET_SECONDS / 2):
+        await under_test.wait()
+
     assert engine.removed == ["closed"]
 
 
 async def test_a_removal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removals, "YIELD_SECONDS", 0.1)
-    under_test, engine = removing(Starts(wait=True))
+    under_test, engine = removing(starts=Jobs(wait=True))
+
+    await close(under_test)
+    await under_test.wait()
+
+    assert engine.removed == ["closed"]
+
+
+async def test_a_worker_that_stops_removes_at_once() -> None:
+    under_test, engine = removing(starts=Jobs(wait=True))
 
     await close(under_test)
     await under_test.finish()
@@ -79,7 +118,7 @@ async def test_a_removal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_the_next_attempt_of_a_job_has_its_removal_at_once() -> None:
-    under_test, engine = removing(Starts(wait=True))
+    under_test, engine = removing(starts=Jobs(wait=True))
 
     await close(under_test)
     await under_test.settle(["closed"])

@@ -244,7 +244,9 @@ class DockerProvider:
         self._uplink = Uplink(ca_file=ca_file)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._removals = Removals(
-            self._engine, lambda: self._gate is not None and self._gate.is_awaited
+            self._engine,
+            starts_wait=lambda: self._gate is not None and self._gate.is_awaited,
+            others_are_open=lambda: bool(self._open),
         )
         self._leftovers = Leftovers(
             self._engine, self._names, living_workers, lambda: self._removals.names

@@ -67,15 +67,19 @@ class _Removal:
 class Removals:
     """The removals of one worker: those that run, and those that wait for their turn."""
 
-    def __init__(self, engine: Engine, starts_wait: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, starts_wait: Callable[[], bool], others_are_open: Callable[[], bool]
+    ) -> None:
         """Make it.
 
         Args:
             engine: where it removes.
             starts_wait: returns whether a job waits for a start that waits for others.
+            others_are_open: returns whether other jobs may end soon.
         """
         self._engine = engine
         self._starts_wait = starts_wait
+        self._others_are_open = others_are_open
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
@@ -165,7 +169,8 @@ class Removals:
         now = time.monotonic()
         if self._finishing or now >= removal.asked_at + YIELD_SECONDS:
             return False
-        return self._starts_wait() or now < self._closed_at + QUIET_SECONDS
+        jobs_end = self._others_are_open() and now < self._closed_at + QUIET_SECONDS
+        return jobs_end or self._starts_wait()
 
     def _begin(self, removal: _Removal) -> asyncio.Task[None]:
         if removal.running is None:
