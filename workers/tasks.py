@@ -35,11 +35,12 @@ class JobNotSucceeded(Exception):
 
 
 def _forget_frames(_task: Any, error: Exception, *_: Any) -> None:
-    """Take the traceback from an error, whose text is all that is shown of it.
+    """Take the traceback from the error of a job that failed; its text is all that is shown.
 
-    The frames in it refer to the error, and so would keep each other and what a job has left.
+    The frames in it refer to the error, and so would keep each other and what the job has left.
     """
-    error.__traceback__ = None
+    if isinstance(error, JobNotSucceeded):
+        error.__traceback__ = None
 
 
 @app.task(  # type: ignore[untyped-decorator] # Celery ships no types

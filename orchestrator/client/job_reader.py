@@ -14,6 +14,7 @@ from typing import IO, Self
 
 from redis.asyncio import Redis
 
+from fanout.orchestrator.client.announcements import Announcements
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.id_search import IdSearch
@@ -25,7 +26,7 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.journal import BEGINNING, Announcements, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.records import Ownership
 from fanout.orchestrator.jobs.store.records import Records as JobRecords

@@ -1,4 +1,4 @@
-"""The budgets that a job shares with its descendants, its ancestors and its whole tree.
+"""What a job has used, and the budgets that it shares with its descendants, ancestors and tree.
 
 The ledger holds what was used, charged with each entry of a journal. It is read before every model
 call, so concurrent jobs exceed a limit by no more than the calls that are in progress.
