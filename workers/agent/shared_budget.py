@@ -31,7 +31,7 @@ class SharedBudget:
         self._spec = spec
         self._shared: list[tuple[str, Account]] | None = None
         """The jobs whose descendants share an account, by id, with the account's limits."""
-        self.used_by_others = ModelUsage()
+        self.used_by_descendants = ModelUsage()
         """What the job's descendants had used when it was last read; zero if no budget was set for
         the job."""
 
@@ -50,7 +50,7 @@ class SharedBudget:
         found = await through_outage(partial(self._services.ledger.usage, ids)) if ids else []
         used = [model_usage(usage) for usage in found]
         if (all_used := dict(zip(ids, used, strict=True)).get(self._spec.id)) is not None:
-            self.used_by_others = _difference(all_used, own)
+            self.used_by_descendants = _difference(all_used, own)
         accounts = [account for _, account in self._shared]
         return [replace(account, used=now) for account, now in zip(accounts, used, strict=True)]
 
@@ -96,7 +96,7 @@ class JobUsage:
 
     def charged(self) -> ModelUsage:
         """Return what counts against the job's budgets: its own and its children's usage."""
-        return self.budget.usage.plus(self._shared.used_by_others)
+        return self.budget.usage.plus(self._shared.used_by_descendants)
 
 
 def _difference(total: ModelUsage, own: ModelUsage) -> ModelUsage:

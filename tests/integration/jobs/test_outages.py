@@ -16,8 +16,10 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 from tests.services import RedisProcess
@@ -61,6 +63,15 @@ async def until_heard(hand: Hand) -> None:
             await asyncio.sleep(0.02)
 
 
+async def waited_for(client: JobClient, hand: Hand) -> tuple[Claim, asyncio.Task[JobResult]]:
+    """A running job, and the wait for its end, which listens already."""
+    job_id = await client.submit(make_spec())
+    claim = await hand.claim(job_id)
+    waiting = asyncio.create_task(client.wait(job_id))
+    await until_heard(hand)
+    return claim, waiting
+
+
 @pytest.mark.slow
 async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     client: JobClient, hand: Hand, server: RedisProcess
@@ -93,17 +104,12 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     assert {result.summary for result in results} == {"done"}
 
 
-async def test_a_wait_does_not_read_what_its_job_does(
-    client: JobClient, hand: Hand, server: RedisProcess
-) -> None:
-    job_id = await client.submit(make_spec())
-    claim = await hand.claim(job_id)
-    waiting = asyncio.create_task(client.wait(job_id))
-    await until_heard(hand)
+async def test_a_wait_does_not_read_what_its_job_does(client: JobClient, hand: Hand) -> None:
+    claim, waiting = await waited_for(client, hand)
     await hand.redis.config_resetstat()
 
     for number in range(20):
-        await hand.say(job_id, str(number))
+        await hand.say(claim.spec.id, str(number))
     await hand.finish(claim, summary="done")
 
     async with asyncio.timeout(1):  # a poll would come after two seconds
@@ -117,10 +123,7 @@ async def test_a_wait_does_not_read_what_its_job_does(
 async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
     client: JobClient, hand: Hand, server: RedisProcess
 ) -> None:
-    job_id = await client.submit(make_spec())
-    claim = await hand.claim(job_id)
-    waiting = asyncio.create_task(client.wait(job_id))
-    await until_heard(hand)
+    claim, waiting = await waited_for(client, hand)
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
     await until_heard(hand)

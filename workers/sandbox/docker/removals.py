@@ -83,8 +83,6 @@ class Removals:
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
-        self._closed_at = 0.0
-        """When the last sandbox was closed."""
         self._finishing = False
 
     @property
@@ -108,7 +106,6 @@ class Removals:
         removal = _Removal(container, volumes, client)
         self._known.add(removal)
         if client is not None and await client.end(END_SECONDS):
-            self._closed_at = time.monotonic()
             self._waiting.append(removal)
             self._work()
             return
@@ -169,7 +166,7 @@ class Removals:
         now = time.monotonic()
         if self._finishing or now >= removal.asked_at + YIELD_SECONDS:
             return False
-        jobs_end = self._others_are_open() and now < self._closed_at + QUIET_SECONDS
+        jobs_end = self._others_are_open() and now < self._waiting[-1].asked_at + QUIET_SECONDS
         return jobs_end or self._starts_wait()
 
     def _begin(self, removal: _Removal) -> asyncio.Task[None]:
