@@ -275,11 +275,18 @@ def containers_of(installation: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-def labels_of_containers(installation: str, label: str) -> set[str]:
-    """The values of a label of the containers of an installation."""
-    command = ["docker", "ps", "-a", "--filter", f"label=fanout.installation={installation}"]
-    command += ["--format", f'{{{{.Label "{label}"}}}}']
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+def workers_of_sandboxes(installation: str) -> set[str]:
+    """The workers of which there are containers, or volumes that were made ahead.
+
+    Other volumes are a job's or the installation's, whoever made them.
+    """
+    found: set[str] = set()
+    for listing in (["ps", "-a"], ["volume", "ls", "--filter", "label=fanout.warm"]):
+        command = ["docker", *listing, "--filter", f"label=fanout.installation={installation}"]
+        command += ["--format", '{{.Label "fanout.worker"}}']
+        ended = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.update(ended.stdout.split())
+    return found
 
 
 def volumes_of(installation: str) -> list[str]:

@@ -10,9 +10,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Collection
 from concurrent.futures import Future, wait
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -26,17 +25,13 @@ from fanout.orchestrator.configuration.configuration_file import key_names, secr
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs import versions
-from fanout.orchestrator.jobs.failures import (
-    JobFailure,
-    LedgerForbidden,
-    LedgerReplaced,
-)
+from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerReplaced
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.connection import URGENT_CONNECTIONS, connect
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
@@ -61,6 +56,7 @@ from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
+from fanout.workers.upkeep.shutdown_requests import ShutdownRequests
 from fanout.workers.upkeep.watchdog import Watchdog, release_claims
 
 if TYPE_CHECKING:
@@ -105,6 +101,7 @@ class WorkerProcess:
         self._concurrency = settings.worker.concurrency
         self._draining = self._paused = False
         self._leaving: list[Future[None]] = []
+        self._shutdown = ShutdownRequests(self._release_jobs)
         self.exit_code = 0
         """Of the process, when it ends in order."""
         self._started_at: int | None = None
@@ -135,6 +132,7 @@ class WorkerProcess:
         Raises:
             SystemExit: The worker cannot start; the reason is printed to stderr.
         """
+        self._shutdown.start()
         try:
             self.agents.run(self._open())
         except (sandbox.EngineForbidden, LedgerForbidden) as error:
@@ -152,7 +150,11 @@ class WorkerProcess:
         """Release all jobs without using up an attempt; after the grace time the process exits.
 
         With the option `drain` it exits after its last job; on a second call it releases them.
+        Signal handlers may call it.
         """
+        self._shutdown.add()
+
+    def _release_jobs(self) -> None:
         asked_before, self._draining = self._draining, True
         self._leaving.append(asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop))
         if self._settings.worker.drain and not asked_before:
@@ -182,6 +184,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Stop the background loops and close all connections."""
         self._watchdog.stop()
+        self._shutdown.end()
         wait(self._leaving, LEAVING_SECONDS)  # or it registers after the end
         self.agents.run(self._close())
         self.agents.stop()
@@ -227,7 +230,7 @@ class WorkerProcess:
             self.agents.loop,
             self.agents.thread_id,
             claims=lambda: self._heartbeats.claims,
-            release_claims=self._release_claims,
+            release_claims=partial(release_claims, self._redis_url, keys),
             lease_seconds=settings.worker.lease_seconds,
         )
         self._garbage = Garbage(running=lambda: len(self._heartbeats))
@@ -389,11 +392,6 @@ class WorkerProcess:
         await self._journal.close()
         await self._queue.close()
         await asyncio.gather(self._redis.aclose(), self._urgent.aclose())
-
-    async def _release_claims(self, claims: Collection[Claim], blocker: str | None) -> None:
-        """Release claims from another thread's loop, with a connection of its own."""
-        async with connect(self._redis_url) as redis:
-            await release_claims(Ledger(redis, Keys(self._settings.redis_prefix)), claims, blocker)
 
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))

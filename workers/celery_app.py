@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -202,4 +203,7 @@ signals.setup_logging.connect(_log_as_configured, weak=False)
 signals.worker_init.connect(_open, weak=False)
 signals.worker_ready.connect(_accept_jobs, weak=False)
 signals.worker_shutting_down.connect(_release_jobs, weak=False)
+# It is sent by a signal handler, which a second signal interrupts: its plain lock would be waited
+# for by the thread that holds it.
+signals.worker_shutting_down.lock = threading.RLock()
 signals.worker_shutdown.connect(_close, weak=False)

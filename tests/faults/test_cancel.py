@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.state import LIVE_STATES, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
@@ -45,7 +45,9 @@ class Canceller:
         """Cancel it; it has ended in time with all below it. What it had changed."""
         asked_at = await stopping.now(self.redis)
         await self.client.cancel(job_id)
-        result = await self.client.wait(job_id, 20)
+        await self.client.wait(job_id, 20)
+        result = await self.client.complete_result(job_id)
+        assert result is not None
         assert result.state is JobState.CANCELLED, result
         for record in await self._below(job_id):
             await self.client.wait(record, 20)
@@ -64,7 +66,11 @@ class Canceller:
 async def opened(place: Installation) -> AsyncIterator[Canceller]:
     async with place.client() as client, connect(place.redis.url) as redis:
         await place.ready(client)
-        yield Canceller(client, redis, place)
+        try:
+            yield Canceller(client, redis, place)
+        finally:  # a test that failed leaves nothing to the next one
+            for record in await client.list(states=LIVE_STATES):
+                await client.cancel(record.id)
 
 
 async def test_whatever_a_command_does_it_is_gone_with_all_its_processes(

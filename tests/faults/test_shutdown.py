@@ -86,6 +86,25 @@ async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(
         assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
 
 
+@pytest.mark.slow
+async def test_a_worker_that_is_told_many_times_at_once_hands_its_jobs_over(
+    place: Installation,
+) -> None:
+    """A parent's kernel tells it once for each thread; handlers interrupt each other then."""
+    told = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("four seconds"))
+        await _until(client, job_id, EventType.TOOL_CALL)
+        assert told.process is not None
+        for _ in range(400):
+            if told.process.poll() is None:
+                _tell(told)
+            time.sleep(0.0002)  # noqa: ASYNC251 - other tasks would make pauses of it
+        assert await asyncio.to_thread(told.process.wait, 20) == 0
+        assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
+
+
 def _tell(worker: WorkerProcess) -> None:
     assert worker.process is not None
     worker.process.send_signal(signal.SIGTERM)

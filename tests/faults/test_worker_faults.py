@@ -19,8 +19,8 @@ from tests.services import (
     Installation,
     WorkerProcess,
     containers_of,
-    labels_of_containers,
     volumes_of,
+    workers_of_sandboxes,
 )
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
@@ -74,7 +74,7 @@ def holder(place: Installation, record: JobRecord) -> WorkerProcess:
 async def ends_with_nothing_left(place: Installation, provider: str) -> None:
     """Stop the place once its living workers have removed what killed ones left; nothing is left.
 
-    A killed worker's containers go 20 s after its death, if a worker lives that long.
+    What a killed worker had goes 20 s after its death, if a worker lives that long.
     """
     processes = [worker.process for worker in place.workers if worker.process]
     living = {str(process.pid) for process in processes if process.poll() is None}
@@ -86,9 +86,8 @@ async def ends_with_nothing_left(place: Installation, provider: str) -> None:
 
 
 def owners(place: Installation) -> set[str]:
-    """The process ids of the workers of which there is a container."""
-    names = labels_of_containers(place.identity, "fanout.worker")
-    return {name.rpartition("-")[2] for name in names}
+    """The process ids of the workers of which there is a sandbox, or what is left of one."""
+    return {name.rpartition("-")[2] for name in workers_of_sandboxes(place.identity)}
 
 
 async def nothing_left(place: Installation, provider: str, within: float = 30) -> None:

@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.heartbeat import elapsed_clock
 
@@ -147,23 +149,29 @@ class Watchdog:
             await self._release_claims(claims, blocker)
 
 
-async def release_claims(ledger: Ledger, claims: Collection[Claim], blocker: str | None) -> None:
+async def release_claims(
+    redis_url: str, keys: Keys, claims: Collection[Claim], blocker: str | None
+) -> None:
     """Release jobs without using up their attempts, except the job that blocked the loop.
 
     That job's attempt has failed; if it was the last one, its lease lapses. Failures are ignored.
 
     Args:
-        ledger: Where the claims are.
+        redis_url: The Redis of the ledger. The connection is a new one: those of the worker are its
+            loop's.
+        keys: The names of the ledger's keys.
         claims: The worker's claims.
         blocker: The job that blocked the loop; None if it is not known.
     """
     reason = "its worker was blocked"
-    await asyncio.gather(
-        *(
-            ledger.fail_attempt(claim.spec.id, claim.token, "it blocked its worker")
-            if claim.spec.id == blocker
-            else ledger.release(claim.spec.id, claim.token, reason)
-            for claim in claims
-        ),
-        return_exceptions=True,
-    )
+    async with connect(redis_url) as redis:
+        ledger = Ledger(redis, keys)
+        await asyncio.gather(
+            *(
+                ledger.fail_attempt(claim.spec.id, claim.token, "it blocked its worker")
+                if claim.spec.id == blocker
+                else ledger.release(claim.spec.id, claim.token, reason)
+                for claim in claims
+            ),
+            return_exceptions=True,
+        )

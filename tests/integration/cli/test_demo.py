@@ -110,7 +110,8 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
     finally:
         child.kill()
 
-    assert within(30, lambda: not started.items() & command_lines().items())
+    within(30, lambda: not started.items() & command_lines().items())
+    assert not started.items() & command_lines().items()
 
 
 def descendants(pid: int) -> dict[int, str]:

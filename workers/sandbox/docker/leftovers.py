@@ -117,6 +117,7 @@ class Leftovers:
         removed = await self._each(
             [(_name(each), partial(self._engine.remove_container, each["Id"])) for each in useless]
         )
+        containers = await self._containers(running)
         code = self._names.code(running.code_id)
         stale = [
             volume["Name"]
@@ -128,7 +129,7 @@ class Leftovers:
         removed += await self._each(
             [(name, partial(self._engine.remove_volume, name)) for name in stale]
         )
-        labels = [each["Labels"] for each in await self._containers(running)]
+        labels = [each["Labels"] for each in containers]
         used = {each.get(JOB) for each in labels}
         old = [
             job
