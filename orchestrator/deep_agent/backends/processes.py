@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -69,6 +70,9 @@ class Launch:
     """Takes the place of standard input and output, and is closed here once it has been passed on.
     When such a command ends, what it left running is killed."""
     marker: str = field(default_factory=lambda: uuid4().hex)
+    confine: Callable[[], None] | None = None
+    """Is called in a thread of this command's own, which then starts it: the command inherits what
+    it changes of that thread. It may raise OSError."""
 
 
 class Pipe:
@@ -205,15 +209,8 @@ def start(launch: Launch) -> RunningCommand:
     link = launch.link
     stdin = _stdin_descriptor(launch.stdin) if link is None else link.detach()
     try:
-        process = subprocess.Popen(  # noqa: S603 - running an agent's commands is the purpose
-            launch.argv,
-            stdin=stdin,
-            stdout=pipes[0].write_end if link is None else stdin,
-            stderr=pipes[-1].write_end,
-            cwd=launch.cwd,
-            env={**launch.env, COMMAND_MARKER: launch.marker},
-            start_new_session=True,
-        )
+        stdout = pipes[0].write_end if link is None else stdin
+        process = _opened(launch, stdin, stdout, pipes[-1].write_end)
     except BaseException:
         for pipe in pipes:
             pipe.close()
@@ -223,6 +220,26 @@ def start(launch: Launch) -> RunningCommand:
         for pipe in pipes:
             os.close(pipe.write_end)
     return RunningCommand(process, pipes, launch.marker)
+
+
+def _opened(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+    def popen() -> subprocess.Popen[bytes]:
+        if launch.confine is not None:
+            launch.confine()
+        return subprocess.Popen(  # noqa: S603 - running an agent's commands is the purpose
+            launch.argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=launch.cwd,
+            env={**launch.env, COMMAND_MARKER: launch.marker},
+            start_new_session=True,
+        )
+
+    if launch.confine is None:
+        return popen()
+    with ThreadPoolExecutor(1, "command") as thread:
+        return thread.submit(popen).result()
 
 
 async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:

@@ -26,6 +26,8 @@ from fanout.orchestrator.deep_agent.backends.proc.table import (
     variable_of,
 )
 from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
+from fanout.workers.sandbox.local.mounts import enter_own_mounts
+from fanout.workers.sandbox.local.privileges import take_privileges
 from fanout.workers.sandbox.protocol import WORKSPACE, Command
 
 _READ_BYTES = 32 << 10
@@ -41,9 +43,6 @@ cd "$4" && shift 4 && exec "$@" || exit 127
 """The number of file locks is `-w` in one shell and `-x` in another; Linux no longer enforces
 it."""
 _MARKED_LIMIT = b"Max file locks"
-_BOUND = (
-    f'mount --bind "$1" {WORKSPACE} && mount --bind "$2" /tmp && shift 2 && exec "$@" || exit 127'
-)
 
 
 def seen_tmp(tmp: Path, *, bound: bool) -> str:
@@ -68,8 +67,6 @@ class JobFolder:
     file_bytes: int
     bound: bool
     """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in their own mount namespace."""
-    confinement: tuple[str, ...] = ()
-    """The beginning of each command line, which takes privileges away; see `privileges`."""
 
     @property
     def home(self) -> str:
@@ -98,11 +95,17 @@ class JobFolder:
             str(self.file_bytes // 512),
             str(_mark(self.token)),
         ]
-        limited = [*self.confinement, "/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
-        if not self.bound:
-            return limited
-        bound = ["/bin/sh", "-c", _BOUND, "sh", str(self.tree), str(self.tmp)]
-        return ["unshare", "-m", "--", *bound, *limited]
+        return ["/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
+
+    def confine(self) -> None:
+        """Confine the calling thread, for its whole life, and the command that it starts.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        if self.bound:
+            enter_own_mounts({WORKSPACE: self.tree, self.seen_tmp: self.tmp})
+        take_privileges()
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a command; nothing of the worker's is in it."""
@@ -284,6 +287,7 @@ async def run(
         output_files=output_files if command.keep_output else None,
         link=link,
         marker=marker,
+        confine=folder.confine,
     )
     return await processes.run(launch, on_output)
 

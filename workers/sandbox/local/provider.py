@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -30,7 +31,8 @@ from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed
 from fanout.workers.sandbox.layers import chain_of, element_archive
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.files import copy_tree, unpack_element
-from fanout.workers.sandbox.local.privileges import confinement
+from fanout.workers.sandbox.local.mounts import enter_own_mounts
+from fanout.workers.sandbox.local.privileges import check_privileges
 from fanout.workers.sandbox.local.processes import JobFolder, home_below, seen_tmp
 from fanout.workers.sandbox.local.sandbox import LocalSandbox, bundle_of
 from fanout.workers.sandbox.protocol import (
@@ -103,7 +105,6 @@ class LocalProvider:
         self._snapshots, self._root = snapshots, root.resolve()
         self._installation = installation
         self._bound: bool | None = None
-        self._confinement: tuple[str, ...] = ()
         self._unpacking: dict[str, asyncio.Lock] = {}
         self._without_processes: set[str] = set()
         """The tokens of closed sandboxes whose folders are kept and of which no process is left."""
@@ -221,7 +222,7 @@ class LocalProvider:
                 await asyncio.to_thread(self._make_folders)
             except OSError as error:
                 raise _not_created(error) from error
-            self._confinement = await asyncio.to_thread(confinement)
+            await asyncio.to_thread(check_privileges)
             self._bound = await asyncio.to_thread(_mounts_work)
 
     def _make_folders(self) -> None:
@@ -289,8 +290,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        job_folder = JobFolder(token, tree, tmp, memory, disk, bool(self._bound), self._confinement)
-        return job_folder, files_id
+        return JobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
 
     def _changes_of(self, folder: Path) -> IO[bytes]:
         tree, before = folder / "tree", _content(folder / "snapshot")
@@ -350,8 +350,8 @@ def _mounts_work() -> bool:
         return False
     try:
         Path(WORKSPACE).mkdir(exist_ok=True)
-        probe = ["unshare", "-m", "--", "mount", "--bind", "/var", WORKSPACE]
-        done = subprocess.run(probe, capture_output=True, check=False)  # noqa: S603 - our own
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(enter_own_mounts, {WORKSPACE: Path("/var")}).result()
     except OSError:
         return False
-    return done.returncode == 0
+    return True
