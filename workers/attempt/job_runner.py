@@ -16,7 +16,6 @@ from typing import Any
 import structlog
 
 from fanout.orchestrator.jobs.failures import (
-    AgentFailed,
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
@@ -39,7 +38,7 @@ from fanout.workers.attempt.attempt import Attempt
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
-from fanout.workers.attempt.outcome import Outcome, commit, result_of
+from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_of
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.sandbox import Sandbox, SandboxProvider
 
@@ -59,6 +58,9 @@ SETTLE_SECONDS = 3.0
 CLAIMS_AT_ONCE = 16
 """Of the 64 connections to Redis: when a thousand jobs arrive at once, those that run go on, and a
 job that waits for its turn has neither a lease nor a time limit that runs."""
+COMMITS_AT_ONCE = 8
+"""When a thousand jobs are cancelled, all share one processor: with more at once none would end
+sooner, and one round of the loop would take longer."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
@@ -108,6 +110,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
         self._agent_gate = AgentGate()
         self._stop_turns = asyncio.Lock()
         self._discarding: set[asyncio.Task[None]] = set()
@@ -226,7 +229,7 @@ class JobRunner:
         except asyncio.CancelledError:
             return replace(outcome, failure=attempt.acknowledge())
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
-            return replace(outcome, failure=attempt.stopped_by or _as_failure(error))
+            return replace(outcome, failure=attempt.stopped_by or failure_in(error))
         return outcome
 
     async def _run_agent(
@@ -248,7 +251,7 @@ class JobRunner:
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
-            failure = attempt.stopped_by or _as_failure(error)
+            failure = attempt.stopped_by or failure_in(error)
         if failure is not None and not (
             _is_passed_on(failure) or attempt.is_repeated_after(failure)
         ):
@@ -274,7 +277,7 @@ class JobRunner:
             log.warning("changes not collected", error=type(error).__name__)
             if attempt.stopped_by is not None:
                 return replace(outcome, collection=CollectionState.PENDING)
-            return replace(outcome, failure=outcome.failure or _as_failure(error))
+            return replace(outcome, failure=outcome.failure or failure_in(error))
         return outcome.with_changes(collected)
 
     async def _conclude(
@@ -320,9 +323,14 @@ class JobRunner:
         result = result_of(claim, outcome, ran_seconds)
         data = {"error": result.error.model_dump()} if result.error else {}
         read = outcome.messages_read
-        if not await self._retry_in_outage(
-            lambda: commit(self._ledger, self._journal, claim, result, data, messages_read=read)
-        ):
+
+        async def record() -> bool:
+            async with self._commits:
+                return await commit(
+                    self._ledger, self._journal, claim, result, data, messages_read=read
+                )
+
+        if not await self._retry_in_outage(record):
             return None
         if result.collection is CollectionState.PENDING:
             self._collect_later()
@@ -383,18 +391,3 @@ def retry_pause_seconds(attempt: int) -> float:
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood))
-
-
-def _as_failure(error: BaseException) -> JobFailure:
-    """Return the failure inside an exception: ADK wraps what a plugin raises.
-
-    An unknown exception is reported by its type only, because its text may hold a prompt or a
-    file's content.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, JobFailure):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    log.error("attempt failed unexpectedly", error=type(error).__name__, exc_info=error)
-    return AgentFailed(f"The agent's run failed unexpectedly ({type(error).__name__}).")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import structlog
 from pydantic import JsonValue
 
 from fanout.orchestrator.jobs.approvals import Approval
@@ -30,6 +31,8 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.agent.delegation.children import AwaitedTasks
+
+log = structlog.get_logger(__name__)
 
 UNREAD_CHARACTERS = 200
 """The length of an unread message in a result: enough for its sender to recognize it."""
@@ -176,3 +179,18 @@ async def commit(
             )
         except MessagesUnread:  # seldom: then they are read
             unread = await journal.messages(job_id, messages_read)
+
+
+def failure_in(error: BaseException) -> JobFailure:
+    """Return the failure inside an exception: ADK wraps what a plugin raises.
+
+    An unknown exception is reported by its type only, because its text may hold a prompt or a
+    file's content.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, JobFailure):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    log.error("attempt failed unexpectedly", error=type(error).__name__, exc_info=error)
+    return AgentFailed(f"The agent's run failed unexpectedly ({type(error).__name__}).")

@@ -43,6 +43,7 @@ class Cancellations:
                     else:
                         self._heartbeats.stop(job_id, JobCancelled("The job was cancelled."))
                         self._on_cancelled(job_id)
+                    await asyncio.sleep(0)  # those that came together would be one long step
             except Exception as error:  # noqa: BLE001 - subscribe again after any failure
                 log.warning("subscription to cancellations lost", error=type(error).__name__)
                 await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
