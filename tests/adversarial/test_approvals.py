@@ -74,6 +74,7 @@ async def test_only_an_approver_can_answer_and_the_journal_names_them(
     assert [file.path for file in result.files_modified] == ["ran.txt"]
 
 
+@pytest.mark.slow
 async def test_an_answer_in_anothers_name_is_refused_by_redis(
     place: Installation,
     server: GuardedRedis,  # noqa: F811

@@ -115,6 +115,7 @@ async def test_jobs_run_behind_it(behind: DockerProvider, snapshots: SnapshotFol
     await behind.discard(spec.job_id)
 
 
+@pytest.mark.slow
 async def test_a_job_starts_from_layers_behind_it(
     behind: DockerProvider, snapshots: SnapshotFolder
 ) -> None:

@@ -97,6 +97,7 @@ async def make_docker(
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 async def test_a_reaper_that_knows_no_job_and_no_worker_spares_another_installation(
     make_docker: Callable[[str, str], DockerProvider],
 ) -> None:

@@ -201,6 +201,7 @@ def test_two_runs_in_two_folders_share_their_services(apart: Fanout) -> None:
     assert (files(apart), files(apart, "b")) == (WHOLE, WHOLE)
 
 
+@pytest.mark.slow
 def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fanout) -> None:
     options = ("--verify", "test -e yes.txt", "--max-reworks", "0", "--yes", "--workspace", "a")
     done = own("run", "fails", *options, timeout=60)
@@ -305,6 +306,7 @@ def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(apart: Fanout) 
     ended(child)
 
 
+@pytest.mark.slow
 def test_a_run_continues_another_in_its_folder(own: Fanout) -> None:
     first = own("run", "grow", "--workspace", "a", "--yes", timeout=60)
     assert (first.code, first.out) == (0, "Begun.\n"), first.err

@@ -75,6 +75,7 @@ async def waiting_for_a_job(
     return run, going
 
 
+@pytest.mark.slow
 async def test_a_task_waits_through_a_restart_of_redis(
     fragile: tuple[Coordination, Installation],
 ) -> None:

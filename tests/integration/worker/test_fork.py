@@ -53,6 +53,7 @@ async def client(place: Installation) -> AsyncIterator[JobClient]:
         yield client
 
 
+@pytest.mark.slow
 async def test_a_job_that_waits_is_forked_and_goes_on(client: JobClient) -> None:
     first = await client.submit(make_spec("split", agent="lead"))
     await until(client, first, JobState.WAITING)

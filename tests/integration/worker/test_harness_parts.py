@@ -95,6 +95,7 @@ async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:
     assert result.usage.tool_calls == 3
 
 
+@pytest.mark.slow
 async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
     place: Installation,
 ) -> None:
@@ -138,6 +139,7 @@ async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(
     assert "line 1\\nline 2" in answer.model_dump_json()
 
 
+@pytest.mark.slow
 async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
     place: Installation, tmp_path: Path
 ) -> None:

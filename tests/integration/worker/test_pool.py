@@ -103,6 +103,7 @@ async def test_a_second_worker_takes_what_the_first_has_no_room_for(place: Insta
             await client.cancel(job_id)
 
 
+@pytest.mark.slow
 async def test_messages_that_mean_nothing_change_nothing(place: Installation) -> None:
     worker = place.start_worker(concurrency=1)
     async with place.client() as client:

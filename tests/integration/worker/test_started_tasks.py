@@ -173,6 +173,7 @@ async def test_a_wait_ends_with_its_time_and_the_task_goes_on(place: Installatio
         assert [one["status"] for one in waited[1]["results"]] == ["error", "success"]
 
 
+@pytest.mark.slow
 async def test_a_task_is_told_something_while_it_works(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
