@@ -111,7 +111,7 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
         child.kill()
 
     within(30, lambda: not started.items() & command_lines().items())
-    assert not started.items() & command_lines().items()
+    assert not started.items() & command_lines().items()  # says which are left
 
 
 def descendants(pid: int) -> dict[int, str]:

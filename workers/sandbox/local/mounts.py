@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fanout.workers.sandbox.inside.disks import call
+
 _CLONE_NEWNS = 0x00020000
 _BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_own_mounts(binds: Mapping[str, Path]) -> None:
@@ -27,18 +27,11 @@ def enter_own_mounts(binds: Mapping[str, Path]) -> None:
     Raises:
         OSError: The kernel refuses, or a folder does not exist.
     """
-    _require(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _mount(None, "/", _REC | _PRIVATE)  # or other namespaces would see the mounts
+    call("unshare", _CLONE_NEWNS)
+    _mount("none", "/", _REC | _PRIVATE)  # or other namespaces would see the mounts
     for place, folder in binds.items():
         _mount(folder, place, _BIND)
 
 
-def _mount(source: Path | None, target: str, flags: int) -> None:
-    seen = None if source is None else os.fsencode(source)
-    _require(_libc.mount(seen, os.fsencode(target), None, flags, None), target)
-
-
-def _require(failed: int, what: str) -> None:
-    if failed:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+def _mount(source: Path | str, target: str, flags: int) -> None:
+    call("mount", os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)

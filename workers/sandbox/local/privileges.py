@@ -13,20 +13,14 @@ for each command.
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from pathlib import Path
 
 from fanout.workers.sandbox.errors import SandboxStartFailed
+from fanout.workers.sandbox.inside.disks import call
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
 _SETPCAP, _NET_BIND_SERVICE, _SYS_PTRACE = 8, 10, 19
-_KEPT = frozenset(
-    {
-        *(_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID),
-        _NET_BIND_SERVICE,
-    }
-)
+_KEPT = (_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID, _NET_BIND_SERVICE)
 """The capabilities of root's commands: on files and on processes of other users, to whom a command
 may switch."""
 _MOST_CAPABILITIES = 64
@@ -34,28 +28,10 @@ _MOST_CAPABILITIES = 64
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
-_WORDS = 2
-"""Of a mask."""
 
-_libc = ctypes.PyDLL(None, use_errno=True)
-"""Its calls take a microsecond each, less than to give the interpreter's lock away and get it
-back."""
-
-
-class _Header(ctypes.Structure):
-    """Whose capabilities; 0 is the calling thread."""
-
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _Words(ctypes.Structure):
-    """One word of each mask."""
-
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
+_HOLDING = ctypes.PyDLL(None)
+"""The C library, whose functions keep the interpreter's lock: dozens of calls of a microsecond each
+would wait for it after each one."""
 
 
 def check_privileges() -> None:
@@ -81,32 +57,25 @@ def take_privileges() -> None:
     Raises:
         OSError: The kernel refuses.
     """
-    _require(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _inherit_nothing()
     if _effective_capabilities() >> _SETPCAP & 1:
         for capability in range(_MOST_CAPABILITIES):
-            if capability not in _KEPT and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
+            if capability not in _KEPT and _HOLDING.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
                 break  # the kernel has no more
 
 
 def _inherit_nothing() -> None:
-    header, words = _Header(_CAPABILITY_VERSION_3, 0), (_Words * _WORDS)()
-    _require(_libc.capget(ctypes.byref(header), words))
-    for word in words:
-        word.inheritable = 0
-    _require(_libc.capset(ctypes.byref(header), words))
-
-
-def _require(failed: int) -> None:
-    if failed:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    thread = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)  # 0 is the calling one
+    masks = (ctypes.c_uint32 * 6)()  # twice a word of the effective, permitted and inheritable ones
+    call("capget", thread, masks)
+    masks[2] = masks[5] = 0
+    call("capset", thread, masks)
 
 
 def _effective_capabilities() -> int:
     """Return the mask of the calling thread's effective capabilities."""
-    status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
-    for line in status.read_text("utf-8").splitlines():
+    for line in Path("/proc/thread-self/status").read_text("utf-8").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
