@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from queue import Empty
@@ -11,6 +12,8 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
+from celery.app.events import Events
+from celery.events.dispatcher import EventDispatcher
 from celery.worker.consumer import Consumer
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, SentinelChannel, SentinelTransport, Transport
@@ -30,12 +33,37 @@ EVENTS_SECONDS = 0.1
 person does not see the difference."""
 
 
+class GatheringDispatcher(EventDispatcher):  # type: ignore[misc] # Celery ships no types
+    """Leaves it to the consumer when events of tasks are sent, however many they are.
+
+    Celery's own sends them in the thread that has noted the last of 24.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options | {"buffer_limit": sys.maxsize})
+
+
+class _Events(Events):  # type: ignore[misc] # Celery ships no types
+    dispatcher_cls = GatheringDispatcher
+
+
 class GatheringConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
     """Sends the events of tasks together; Celery's own class sends one by one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._is_sending_due = False
+        self.app.consumer = self
+
+    def show_progress(self, task_id: str, line: str) -> None:
+        """Send what a task does, with the next events; may be called in any thread.
+
+        Args:
+            task_id: The task.
+            line: What it does.
+        """
+        if (dispatcher := self.event_dispatcher) is not None:  # as without a connection
+            dispatcher.send("task-progress", uuid=task_id, result=line)
 
     def on_send_event_buffered(self) -> None:
         """Send the events soon; Celery calls this in any thread, when it has noted one."""
@@ -114,6 +142,10 @@ class TolerantSentinelTransport(SentinelTransport):
 
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     """Reads its options from the settings at first use."""
+
+    events_cls = f"{__name__}:_Events"
+    consumer: GatheringConsumer | None = None
+    """What receives this worker's tasks, once it has started."""
 
     def on_configure(self) -> None:
         """Configure the app; Celery calls this before it first reads its configuration."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,9 +24,6 @@ log = structlog.get_logger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """The time between two progress events of a job: dashboards keep all of them."""
-_dashboards = ThreadPoolExecutor(1, "dashboards")
-"""Sends progress events in its own thread, because Celery blocks, for long if Redis is not
-reachable."""
 
 
 class JobNotSucceeded(Exception):
@@ -74,18 +70,13 @@ def _reporter(task: Any) -> Progress:
 
     At the end of the job the column shows its outcome instead.
     """
-    task_id, hostname, sent_at = task.request.id, task.request.hostname, 0.0
-    sending: Future[None] | None = None
-
-    def send(line: str) -> None:
-        with app.events.default_dispatcher(hostname=hostname) as dispatcher:
-            dispatcher.send("task-progress", uuid=task_id, result=line)
+    task_id, consumer, sent_at = task.request.id, app.consumer, 0.0
 
     def report(line: str) -> None:
-        nonlocal sent_at, sending
-        if time.monotonic() - sent_at >= PROGRESS_SECONDS and (sending is None or sending.done()):
+        nonlocal sent_at
+        if consumer is not None and time.monotonic() - sent_at >= PROGRESS_SECONDS:
             sent_at = time.monotonic()
-            sending = _dashboards.submit(send, line)  # a failure is ignored
+            consumer.show_progress(task_id, line)
 
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -11,6 +12,14 @@ from redis.asyncio import Redis
 
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+
+_DEFINITION = re.compile(
+    r"^local (?:function )?(?P<name>\w+).*\n(?:(?!local |--|\n).*\n)*", re.MULTILINE
+)
+"""One at the beginning of a line: a function or a constant, up to the next comment or empty line at
+the beginning of one."""
+_COMMENT = re.compile(r"--.*")
+_WORD = re.compile(r"\w+")
 
 
 class Scripts:
@@ -43,10 +52,29 @@ class Scripts:
 
 @cache
 def script_source(name: str, shared: tuple[str, ...] = ()) -> str:
-    """Return a script with the common beginning of all scripts, and other shared parts."""
+    """Return a script, after what it uses of the common parts: all of it runs at each call.
+
+    Args:
+        name: The script.
+        shared: Parts that it may use, besides those that all scripts may use.
+    """
     folder = resources.files("fanout.orchestrator.jobs.store") / "scripts"
-    parts = ("common", "endings", *shared, name)
-    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    script = (folder / f"{name}.lua").read_text("utf-8")
+    definitions = [
+        definition
+        for part in ("common", "endings", *shared)
+        for definition in _DEFINITION.finditer((folder / f"{part}.lua").read_text("utf-8"))
+    ]
+    used, needed = _words(script), []
+    for definition in reversed(definitions):  # each uses only earlier ones
+        if definition["name"] in used:
+            used |= _words(definition[0])
+            needed.append(definition[0])
+    return "\n".join([*reversed(needed), script])
+
+
+def _words(code: str) -> set[str]:
+    return set(_WORD.findall(_COMMENT.sub("", code)))
 
 
 def milliseconds(seconds: float) -> int:
