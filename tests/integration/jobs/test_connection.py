@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.connection import MAX_BATCH, connect
 
 pytestmark = pytest.mark.redis
 
@@ -69,3 +70,50 @@ async def test_a_cancel_is_never_lost_whenever_it_comes(
             assert done, f"the cancel after {turns} turns of the loop was lost"
         value = int(await client.get("counter") or 0)
         assert await client.incr("counter") == value + 1, "answers went to other questions"
+
+
+async def test_commands_of_many_callers_at_once_share_a_connection(redis_url: str) -> None:
+    async with connect(redis_url) as client, connect(redis_url) as observer:
+        before = await _connections(observer)
+        names = [f"caller-{number}" for number in range(MAX_BATCH + 50)]
+        await asyncio.gather(*(client.set(name, name) for name in names))
+        assert await asyncio.gather(*(client.get(name) for name in names)) == names
+        assert await _connections(observer) - before == 2, "two batches were sent at once"
+
+
+async def test_an_error_reaches_only_the_caller_whose_command_failed(redis_url: str) -> None:
+    async with connect(redis_url) as client:
+        await client.set("text", "not a number")
+        failed, *others = await asyncio.gather(
+            client.incr("text"), client.incr("a"), client.incr("b"), return_exceptions=True
+        )
+        assert isinstance(failed, redis.ResponseError)
+        assert others == [1, 1]
+
+
+async def test_a_cancelled_caller_takes_nothing_from_the_others(redis_url: str) -> None:
+    async with connect(redis_url) as client:
+        callers = [asyncio.create_task(client.incr(f"counter-{number}")) for number in range(9)]
+        await asyncio.sleep(0)
+        callers[3].cancel()
+        answers = await asyncio.gather(*callers, return_exceptions=True)
+        assert isinstance(answers.pop(3), asyncio.CancelledError)
+        assert answers == [1] * 8
+        assert await client.incr("counter-0") == 2
+
+
+async def test_a_client_that_is_closed_leaves_nobody_waiting(redis_url: str) -> None:
+    client = connect(redis_url)
+    async with connect(redis_url) as other:
+        await client.ping()
+        await other.client_pause(5_000)
+        callers = [asyncio.create_task(client.get("anything")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        await client.aclose()
+        answers = await asyncio.gather(*callers, return_exceptions=True)
+        assert all(isinstance(answer, redis.ConnectionError) for answer in answers)
+        await other.client_unpause()
+
+
+async def _connections(client: Redis) -> int:
+    return len(await client.client_list(_type="normal"))
