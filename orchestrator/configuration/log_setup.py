@@ -15,6 +15,8 @@ _QUOTE_REQUESTS = (
 )  # fmt: skip
 """Loggers whose records below warning quote requests, and with them prompts; `client` is that of
 MCP's sessions."""
+_REPEATED = ("celery.worker.strategy",)
+"""Loggers whose records below warning say what ours say a moment later: that a task has arrived."""
 
 _traceback_with_texts = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
@@ -63,5 +65,5 @@ def set_up_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for name in _QUOTE_REQUESTS:
+    for name in (*_QUOTE_REQUESTS, *(_REPEATED if level != "debug" else ())):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -144,8 +144,11 @@ def containers_of_job(job_id: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-async def containers_left(job_id: str, within_seconds: float = 0.5) -> list[str]:
-    """Those that the engine still calls running so long after the death of their processes."""
+async def containers_left(job_id: str, within_seconds: float = 2.0) -> list[str]:
+    """Those that the engine still calls running so long after the death of their processes.
+
+    A busy engine takes more than half a second to notice it.
+    """
     look = partial(asyncio.to_thread, containers_of_job, job_id)
     return await _emptied(look, within_seconds)
 

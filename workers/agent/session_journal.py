@@ -220,6 +220,8 @@ class AttemptJournal:
 
     async def _entries_so_far(self) -> list[JournalEvent]:
         """Return all entries; they are read once until this attempt appends one."""
+        if self._lease.claim.is_first and not self._appended:
+            return []
         if self._appended or self._before is None:
             self._before = await self.entries()
         return self._before

@@ -107,6 +107,8 @@ class Claim:
     """The running time of earlier attempts."""
     submitted_at: float
     started_at: float
+    is_first: bool = False
+    """No attempt has begun before, so the journal has nothing that this one could read."""
 
 
 class Ledger(Records):
@@ -325,7 +327,7 @@ class Ledger(Records):
         )
         if answer[0] == "refused":
             return str(answer[1])
-        _, token, attempt, spec, ran, submitted, started = answer
+        _, token, attempt, spec, ran, submitted, started, is_first = answer
         try:
             validated = JobSpec.model_validate_json(spec)
         except ValidationError:  # its wire version is too low
@@ -339,6 +341,7 @@ class Ledger(Records):
             ran_seconds=float(ran) / 1000,
             submitted_at=float(submitted) / 1000,
             started_at=float(started) / 1000,
+            is_first=bool(is_first),
         )
 
     async def beat(self, held: Mapping[str, int], lease_seconds: float) -> dict[str, str]:

@@ -2,11 +2,12 @@
 -- ARGV: prefix, id, worker, host, maximum number of jobs on the host (0: no limit), lease in
 -- milliseconds, name of this request, milliseconds of head start for the host that has the files of
 -- a requeued job, oldest and newest wire version that the worker reads, names of the agents that it
--- has, number of the dispatch that the message is of ('': not checked). A request that is repeated under the same name, because its answer was lost, returns the
--- same claim.
+-- has, number of the dispatch that the message is of ('': not checked). A request that is repeated
+-- under the same name, because its answer was lost, returns the same claim.
 -- Returns {'claimed', token, attempt, specification, milliseconds of earlier attempts, time of
--- submission, time of first start} or {'refused', why}. A refusal uses up no attempt: the message
--- is a duplicate or late, the host is full, or the worker lacks the job's wire version or agent.
+-- submission, time of first start, 1 if this is it} or {'refused', why}. A refusal uses up no
+-- attempt: the message is a duplicate or late, the host is full, or the worker lacks the job's wire
+-- version or agent.
 local id, worker, host, host_limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
@@ -15,7 +16,7 @@ local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', '
   'waiting_for', 'dispatches')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
-  return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7]}
+  return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7], 0}
 end
 if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
 if ARGV[12] ~= '' and ARGV[12] ~= job[15] then return {'refused', 'a newer message'} end
@@ -62,4 +63,4 @@ redis.call('HDEL', key('job', id), 'waiting_for')
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)
 journal(id, attempt, {state = 'running', worker = worker, host = host})
-return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started}
+return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started, job[7] and 0 or 1}
