@@ -102,7 +102,7 @@ class _BatchingRedis(Redis):
             if caller.done():
                 continue
             if isinstance(answer, BaseException):
-                caller.set_exception(copy(answer))  # whoever raises one adds a traceback to it
+                caller.set_exception(_copied(answer))
             else:
                 caller.set_result(answer)
 
@@ -120,6 +120,14 @@ class _BatchingRedis(Redis):
         self._send_unsent(asyncio.get_running_loop())
         await cancel_and_wait(*self._batches)
         await super().aclose(close_connection_pool)
+
+
+def _copied(error: BaseException) -> BaseException:
+    """Return an error of its own for a caller: whoever raises one adds a traceback to it."""
+    copied = copy(error)
+    copied.__cause__, copied.__context__ = error.__cause__, error.__context__
+    copied.__suppress_context__ = error.__suppress_context__
+    return copied
 
 
 class _Retry(Retry):
