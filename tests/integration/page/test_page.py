@@ -366,3 +366,13 @@ def test_who_is_not_logged_in_sees_nothing_and_who_may_only_read_changes_nothing
 
 def reading_key(site: Site) -> str:
     return site.server.call(make_key(site.server.place, "reader", "read"))
+
+
+def test_a_session_that_ends_while_an_answer_is_awaited_is_no_fault_of_the_page(site):
+    watched = site.visit()
+    problem = {"status": 401, "detail": "Send a key."}
+    watched.page.route("**/v1/agents", lambda route: route.fulfill(status=401, json=problem))
+    page = watched.open("")
+    expect(page.locator("h1")).to_have_text("You are not logged in")
+    page.wait_for_timeout(200)  # rejections are reported after the answer
+    assert [fault for fault in watched.faults if "Failed to load resource" not in fault] == []

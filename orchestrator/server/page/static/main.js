@@ -123,7 +123,8 @@ document.addEventListener("keydown", (event) => {
 
 window.addEventListener("popstate", show);
 window.addEventListener("unhandledrejection", (event) => {
-  if (event.reason?.status !== 401) notice(event.reason?.message ?? "The page has a fault.", true);
+  if (event.reason?.status === 401) event.preventDefault(); // `loggedOut` has said so
+  else notice(event.reason?.message ?? "The page has a fault.", true);
 });
 
 async function start() {
