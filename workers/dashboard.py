@@ -6,14 +6,14 @@ folder in front of the path; so it is started here.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
 import re
 import signal
 import sys
-from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
@@ -60,7 +60,7 @@ def main() -> None:
     setup_logging()
     flower = Flower(capp=app, options=options, **flower_settings)
     atexit.register(flower.stop)
-    signal.signal(signal.SIGTERM, _end)
+    _end_on_signals(flower)
     try:
         port = flower.start_http_server()
     except OSError as error:
@@ -70,8 +70,7 @@ def main() -> None:
             EXIT_USAGE,
         ) from None
     print_banner(app, "ssl_options" in flower_settings, port)
-    with suppress(KeyboardInterrupt, SystemExit):
-        flower.start()
+    flower.start()
 
 
 def readable(task: Any) -> Any:
@@ -93,8 +92,16 @@ def readable(task: Any) -> Any:
     return task
 
 
-def _end(*_: Any) -> NoReturn:
-    sys.exit(0)
+def _end_on_signals(flower: Flower) -> None:
+    """End its loop on SIGTERM and Ctrl-C, also on one that comes before the loop runs.
+
+    An exception of a signal handler could hit the start of a thread, for which Python's end would
+    then wait for ever. In the background SIGINT stays ignored.
+    """
+    loop: asyncio.AbstractEventLoop = flower.io_loop.asyncio_loop
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, flower.io_loop.stop)
 
 
 if __name__ == "__main__":
