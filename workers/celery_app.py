@@ -62,7 +62,7 @@ class GatheringConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
             task_id: The task.
             line: What it does.
         """
-        if (dispatcher := self.event_dispatcher) is not None:  # as without a connection
+        if (dispatcher := self.event_dispatcher) is not None:  # None: no connection
             dispatcher.send("task-progress", uuid=task_id, result=line)
 
     def on_send_event_buffered(self) -> None:

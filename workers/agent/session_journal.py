@@ -80,8 +80,8 @@ class AttemptJournal:
         self._replies = 0
         self._appended = 0
         """The number of events that this attempt has appended."""
-        self._before: list[JournalEvent] | None = None
-        """The events of earlier attempts, once they were read."""
+        self._before: list[JournalEvent] | None = [] if lease.claim.is_first else None
+        """The events of earlier attempts, once they were read; a first attempt has none."""
         self.messages_read = 0
         """The number of messages to the job that its conversation contains."""
         self._summaries: dict[str, Event] = {}
@@ -219,9 +219,7 @@ class AttemptJournal:
         return await self._journal.read(self._lease.claim.spec.id)
 
     async def _entries_so_far(self) -> list[JournalEvent]:
-        """Return all entries; they are read once until this attempt appends one."""
-        if self._lease.claim.is_first and not self._appended:
-            return []
+        """Return the entries of all attempts; they are read once until this one appends one."""
         if self._appended or self._before is None:
             self._before = await self.entries()
         return self._before

@@ -108,7 +108,7 @@ class Claim:
     submitted_at: float
     started_at: float
     is_first: bool = False
-    """No attempt has begun before, so the journal has nothing that this one could read."""
+    """No attempt has begun before: the journal has nothing to resume from."""
 
 
 class Ledger(Records):
