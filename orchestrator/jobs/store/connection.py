@@ -93,7 +93,12 @@ class _BatchingRedis(Redis):
 
     async def _send(self, commands: Sequence[_Command]) -> None:
         try:
-            answers = await self._answers(commands)
+            async with self.pipeline(transaction=False) as pipeline:
+                pipeline.connection = await self.connection_pool.get_connection()
+                commands = [command for command in commands if not command[2].done()]
+                for args, options, _ in commands:
+                    pipeline.pipeline_execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py's types have gaps
+                answers = await pipeline.execute(raise_on_error=False)
         except asyncio.CancelledError:
             answers = [redis.ConnectionError("The connection to Redis was closed.")] * len(commands)
         except Exception as error:  # noqa: BLE001 - each caller handles it
@@ -105,15 +110,6 @@ class _BatchingRedis(Redis):
                 caller.set_exception(_copied(answer))
             else:
                 caller.set_result(answer)
-
-    async def _answers(self, commands: Sequence[_Command]) -> list[Any]:
-        if len(commands) == 1:
-            ((args, options, _),) = commands
-            return [await super().execute_command(*args, **options)]  # type: ignore[no-untyped-call] # redis-py's types have gaps
-        pipeline = self.pipeline(transaction=False)
-        for args, options, _ in commands:
-            pipeline.pipeline_execute_command(*args, **options)  # type: ignore[no-untyped-call] # as above
-        return await pipeline.execute(raise_on_error=False)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all connections; commands without an answer fail."""
