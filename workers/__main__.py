@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from functools import partial
-from itertools import zip_longest
 from typing import NoReturn
 
 if __name__ == "__main__" and not sys.flags.safe_path:
@@ -29,7 +28,7 @@ from celery.platforms import SecurityWarning
 
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
-from fanout.workers.processes import number_of_processes, run_processes, shares
+from fanout.workers.processes import number_of_processes, run_processes, share
 from fanout.workers.startup import load_worker_settings
 from fanout.workers.telemetry import export_telemetry
 
@@ -65,14 +64,21 @@ def main() -> None:
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
         load_agent_libraries()
-    bounds = zip(*(shares(bound, processes) for bound in options.autoscale or ()), strict=True)
-    jobs = shares(settings.worker.concurrency, processes)
-    run_processes(
-        [
-            partial(_work, options.queues, autoscale, concurrency)
-            for concurrency, autoscale in zip_longest(jobs, bounds)
-        ]
-    )
+    run_processes(partial(_work_as, options), processes)
+
+
+def be_one_of_several(number: int) -> NoReturn:
+    """Be one of a worker's processes, in the environment that `main` has prepared for them.
+
+    Args:
+        number: Which of them, from 0.
+
+    Raises:
+        SystemExit: The process has ended.
+    """
+    gc.freeze()
+    gc.enable()
+    _work_as(_options(), number)
 
 
 def _options() -> argparse.Namespace:
@@ -87,21 +93,25 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _work(
-    queues: str | None, autoscale: tuple[int, int] | None, concurrency: int | None = None
-) -> NoReturn:
+def _work_as(options: argparse.Namespace, number: int) -> NoReturn:
+    """Be one of several processes that share the jobs."""
+    worker = load_worker_settings()[0].worker
+    part = partial(share, processes=worker.processes, number=number)
+    os.environ["FANOUT_WORKER__CONCURRENCY"] = str(part(worker.concurrency))
+    bounds = options.autoscale
+    _work(options.queues, (part(bounds[0]), part(bounds[1])) if bounds else None)
+
+
+def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     """Be a worker until it is told to end.
 
     Args:
         queues: Those to serve; None: that of the settings.
         autoscale: The bounds of the concurrency, if it is to change with the number of jobs.
-        concurrency: This process's part of it; None: all of it.
 
     Raises:
         SystemExit: The worker has ended.
     """
-    if concurrency is not None:
-        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(concurrency)
     settings, _ = load_worker_settings()
     export_telemetry()
     worker = app.Worker(

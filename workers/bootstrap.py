@@ -41,15 +41,9 @@ from fanout.workers import sandbox
 from fanout.workers.agent.live_configuration import LiveConfiguration
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
-from fanout.workers.pool import AgentLoop
-from fanout.workers.startup import (
-    EXIT_NOT_ALLOWED,
-    EXIT_UNREACHABLE,
-    EXIT_USAGE,
-    admission_policy,
-    load_worker_settings,
-    startup_error,
-)
+from fanout.workers.pool import agent_loop
+from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
+from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
 from fanout.workers.upkeep.background import run_forever
 from fanout.workers.upkeep.garbage import Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
@@ -111,7 +105,7 @@ class WorkerProcess:
         """None until it is loaded."""
         self._is_warm = asyncio.Event()
         self.signer = MessageSigner(settings.queue.secrets)
-        self.agents = AgentLoop()
+        self.agents = agent_loop()
 
     @property
     def obeys_commands(self) -> bool:

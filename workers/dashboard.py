@@ -30,7 +30,8 @@ from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
 
 from fanout.workers.celery_app import app
-from fanout.workers.startup import EXIT_USAGE, load_worker_settings, startup_error
+from fanout.workers.startup import load_worker_settings, startup_error
+from fanout.workers.supervisor import EXIT_USAGE
 
 COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
 COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"

@@ -1,8 +1,10 @@
-"""The worker's pool: threads that wait, and one asyncio loop that runs all agents.
+"""The worker's pool: one asyncio loop that runs all agents, and a greenlet for each Celery task.
 
 A Celery task is a blocking call, an agent is a coroutine that waits for models most of the time. So
-each task occupies a thread that only waits, and all agents of the process share one loop: hundreds
-of them fit where prefork fits a handful, and clients that belong to a loop can be shared.
+all agents of a process share one loop: hundreds of them fit where prefork fits a handful, and
+clients that belong to a loop can be shared. What Celery does around a task runs in the loop's
+thread, too, in a greenlet that sleeps while the coroutine runs: a thread for each would take three
+times the memory, and the interpreter's lock from the loop.
 
 The pool also supports what Celery's thread pool does not: `revoke(terminate=True)`, which is
 Flower's Terminate button, cancels the coroutine of the task; and its size can be changed while it
@@ -14,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, TypeVar
 
-from celery.concurrency.base import apply_target
-from celery.concurrency.thread import ApplyResult
-from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import Ignore
+from greenlet import getcurrent, greenlet
 
 Result = TypeVar("Result")
 
@@ -60,112 +63,125 @@ class AgentLoop:
         self._thread.join(timeout=5)
 
 
+@cache
+def agent_loop() -> AgentLoop:
+    """Return this process's loop, which is started when it is first used."""
+    return AgentLoop()
+
+
 class PoolTask:
-    """One task in the pool; it can be terminated before and while its coroutine runs."""
+    """One task in the pool; it can be terminated before and while its coroutine runs.
 
-    def __init__(self) -> None:
+    Args:
+        loop: Runs its code and its coroutine.
+        code: What Celery runs: a function, which calls `run_coroutine`, and its arguments.
+        report: Is told of its outcome.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        code: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
+        report: Callable[..., Any] | None,
+    ) -> None:
         self.terminated = False
-        self._future: Future[Any] | None = None
-        self._lock = threading.Lock()
+        self._loop = loop
+        self._code = code
+        self._report = report
+        self._work: asyncio.Task[Any] | None = None
 
-    def terminate(self) -> None:
-        """Cancel the coroutine, or prevent that one is started."""
-        with self._lock:
-            self.terminated = True
-            if self._future is not None:
-                self._future.cancel()
+    def run(self) -> None:
+        """Run the code, in a greenlet of its own on the loop."""
+        target, args, kwargs = self._code
+        apply_target(target, args, kwargs, self._report_unless_terminated)
 
-    def run(self, loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop and return its result; blocks the calling thread.
+    def _report_unless_terminated(self, outcome: Any) -> None:
+        # Celery has reported a terminated task as revoked; a second outcome would contradict it.
+        if self._report is not None and not self.terminated:
+            self._report(outcome)
+
+    def wait_for(self, work: Coroutine[Any, Any, Result], code: greenlet) -> Result:
+        """Let the loop go on until a coroutine has ended, and return its result.
 
         Args:
-            loop: Runs the coroutine.
             work: The coroutine.
+            code: The greenlet that waits.
 
         Raises:
             Ignore: The task was terminated; Celery has reported that already.
             Exception: Whatever the coroutine raises.
         """
-        with self._lock:
-            if self.terminated:
-                work.close()
-                raise Ignore
-            future = asyncio.run_coroutine_threadsafe(work, loop.loop)
-            self._future = future
+        if self.terminated:
+            work.close()
+            raise Ignore
+        assert code.parent is not None  # noqa: S101 - it is that of the loop
+        running = self._loop.create_task(work)
+        self._work = running
+        running.add_done_callback(lambda _: code.switch())
+        code.parent.switch()
+        self._work = None
         try:
-            return future.result()
-        except (CancelledError, asyncio.CancelledError):
+            return running.result()
+        except asyncio.CancelledError:
             raise Ignore from None
+        finally:
+            del running  # an error's traceback has this frame
+
+    def terminate(self, signal: Any = None) -> None:  # noqa: ARG002 - Celery's signature
+        """Cancel the coroutine, or prevent that one is started; may be called in any thread."""
+        self.terminated = True
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
 
 
-_current = threading.local()
+class _TaskGreenlet(greenlet):
+    def __init__(self, task: PoolTask, run: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.task = task
 
 
-def run_on_loop(loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine for the Celery task of this thread, so that terminating the task cancels it.
+def run_coroutine(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine for the Celery task that calls this, and return its result.
+
+    Terminating the task cancels it.
 
     Args:
-        loop: Runs the coroutine.
         work: The coroutine.
 
     Raises:
         Ignore: The task was terminated; Celery has reported that already.
         Exception: Whatever the coroutine raises.
     """
-    task: PoolTask | None = getattr(_current, "task", None)
-    return loop.run(work) if task is None else task.run(loop, work)
+    current = getcurrent()
+    if not isinstance(current, _TaskGreenlet):
+        work.close()
+        raise TypeError("Only a task of this pool can wait for a coroutine.")
+    return current.task.wait_for(work, current)
 
 
-class _TerminableResult(ApplyResult):  # type: ignore[misc] # Celery ships no types
-    """Celery's handle of a task in the pool."""
+class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
+    """Celery's pool, on the agents' loop.
 
-    def __init__(self, future: Future[Any], task: PoolTask) -> None:
-        super().__init__(future)
-        self._task = task
+    Celery bounds the tasks that it sends here by the pool's size. One more arrives when a
+    terminated one has not ended yet, and waits for that.
+    """
 
-    def terminate(self, signal: Any = None) -> None:  # noqa: ARG002 - Celery's signature
-        self._task.terminate()
-
-
-class _Slots:
-    """A number of slots that can change while they are in use; those in use are not taken away."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._used = 0
-        self._changed = threading.Condition()
-
-    def __enter__(self) -> None:
-        """Wait for a slot and take it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._used < self._number)
-            self._used += 1
-
-    def __exit__(self, *_: object) -> None:
-        """Give the slot back."""
-        with self._changed:
-            self._used -= 1
-            self._changed.notify()
-
-    def resize(self, number: int) -> None:
-        """Change the number of slots."""
-        with self._changed:
-            self._number = number
-            self._changed.notify_all()
-
-
-class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
-    """Celery's thread pool, with tasks that can be terminated and a size that can be changed."""
-
-    task_join_will_block = True
+    body_can_be_buffer = True
+    signal_safe = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Its threads are made when they are needed: the slots bound the tasks at once, not it.
-        self.executor = ThreadPoolExecutor(MAX_CONCURRENCY)
-        self._slots = _Slots(self.limit)
+        self._agents = agent_loop()
         self._numbers = itertools.count(1)
         self._tasks: dict[int, PoolTask] = {}
+        # The rest is used on the loop only.
+        self._running = 0
+        self._waiting: deque[int] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def on_apply(
         self,
@@ -175,38 +191,21 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         callback: Callable[..., Any] | None = None,
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
-    ) -> ApplyResult:
-        """Run a task in one of the threads.
+    ) -> PoolTask:
+        """Run a task; the arguments are Celery's.
 
-        Its number is passed to Celery instead of a process id. The arguments are Celery's.
+        Its number is passed to Celery instead of a process id. It is accepted in this thread: that
+        is a call of Redis, which the loop must not wait for.
         """
         number = next(self._numbers)
-        task = self._tasks[number] = PoolTask()
+        code = target, args or (), kwargs or {}
+        task = self._tasks[number] = PoolTask(self._agents.loop, code, callback)
+        if accept_callback is not None:
+            accept_callback(number, time.monotonic())
+        self._agents.loop.call_soon_threadsafe(self._start_or_queue, number)
+        return task
 
-        def run() -> None:
-            _current.task = task
-            try:
-                with self._slots:
-                    traced()
-            finally:
-                _current.task = None
-                self._tasks.pop(number, None)
-
-        def traced() -> None:
-            # Also if it was terminated before it started: Celery frees its slot when it is
-            # accepted, and `run_on_loop` runs nothing of it.
-            apply_target(
-                target, args, kwargs, unless_terminated(callback), accept_callback, pid=number
-            )
-
-        def unless_terminated(report: Callable[..., Any] | None) -> Callable[..., Any]:
-            # Celery has reported a terminated task as revoked; a second outcome would contradict
-            # it.
-            return lambda result: None if task.terminated or report is None else report(result)
-
-        return _TerminableResult(self.executor.submit(run), task)
-
-    def terminate_job(self, pid: int, signal: Any = None) -> None:  # noqa: ARG002 - Celery's signature
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
         """Terminate a task.
 
         Args:
@@ -215,7 +214,11 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         """
         task = self._tasks.get(pid)
         if task is not None:
-            task.terminate()
+            task.terminate(signal)
+
+    def on_stop(self) -> None:
+        """Wait for the tasks that run; blocks. Those that wait are dropped."""
+        self._agents.run(self._end())
 
     def grow(self, n: int = 1) -> None:
         """Run more tasks at once.
@@ -243,4 +246,32 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         if not 1 <= limit <= MAX_CONCURRENCY:
             raise ValueError(f"A worker runs 1 to {MAX_CONCURRENCY} jobs at once, not {limit}.")
         self.limit = limit
-        self._slots.resize(limit)
+        self._agents.loop.call_soon_threadsafe(self._start_waiting)
+
+    def _start_or_queue(self, number: int) -> None:
+        self._waiting.append(number)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._running < self.limit:
+            number = self._waiting.popleft()
+            self._running += 1
+            self._idle.clear()
+            task = self._tasks[number]
+            _TaskGreenlet(task, partial(self._run, number, task)).switch()
+
+    def _run(self, number: int, task: PoolTask) -> None:
+        try:
+            task.run()
+        finally:
+            del self._tasks[number]
+            self._running -= 1
+            if self._waiting:
+                self._agents.loop.call_soon(self._start_waiting)
+            if not self._running:
+                self._idle.set()
+
+    async def _end(self) -> None:
+        while self._waiting:
+            del self._tasks[self._waiting.popleft()]
+        await self._idle.wait()

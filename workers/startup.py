@@ -7,10 +7,7 @@ import sys
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
-
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_NOT_ALLOWED = 4
+from fanout.workers.supervisor import EXIT_USAGE
 
 
 def load_worker_settings() -> tuple[Settings, str]:

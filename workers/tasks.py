@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.store.signatures import HEADER
 from fanout.workers import sandbox
 from fanout.workers.bootstrap import worker
 from fanout.workers.celery_app import app
-from fanout.workers.pool import run_on_loop
+from fanout.workers.pool import run_coroutine
 
 if TYPE_CHECKING:
     from fanout.workers.attempt.job_runner import Progress
@@ -56,8 +56,7 @@ def run_job(self: Any, job_id: str) -> str:
         return "message refused"
     number = message_id.rpartition(".")[2]
     report = _reporter(self)
-    attempt = current.run_job(job_id, report, number if number.isdecimal() else "")
-    result = run_on_loop(current.agents, attempt)
+    result = run_coroutine(current.run_job(job_id, report, number if number.isdecimal() else ""))
     if result is None:
         return "waits, or goes on elsewhere"
     if not result.success:

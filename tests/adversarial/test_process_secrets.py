@@ -81,6 +81,7 @@ class Machine:
             "FANOUT_SANDBOX__PROVIDER": "local",
             "FANOUT_EMBEDDED_IDLE_SECONDS": "2",
             "FANOUT_MODEL": f"scripted:{self.folder / 'script.yaml'}",
+            "FANOUT_WORKER__PROCESSES": "2",  # so that one looks after them
         }
 
     def keys(self) -> dict[str, str]:

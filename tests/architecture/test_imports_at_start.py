@@ -33,6 +33,10 @@ NOT_IMPORTED = {
     "fanout.workers.__main__": (
         MODEL_LIBRARIES | SERVER_LIBRARIES | {"docker", "fanout.workers.execution"}
     ),
+    # Beside a worker's processes, as long as they live.
+    "fanout.workers.supervisor": (
+        MODEL_LIBRARIES | SERVER_LIBRARIES | JOB_LIBRARIES | {"pydantic", "redis", "asyncio"}
+    ),
     "fanout.workers.tasks": (
         MODEL_LIBRARIES | SERVER_LIBRARIES | {"docker", "fanout.workers.execution"}
     ),

@@ -1,4 +1,4 @@
-"""The worker's pool: waiting threads, one loop, and tasks that can be terminated at any time."""
+"""The worker's pool: tasks that share one loop and can be terminated at any time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from fanout.workers.pool import AgentLoop, TaskPool, run_on_loop
-
-
-@pytest.fixture
-def loop() -> Iterator[AgentLoop]:
-    made = AgentLoop()
-    yield made
-    made.stop()
+from fanout.workers.pool import TaskPool, run_coroutine
 
 
 @pytest.fixture
@@ -59,28 +52,26 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_all_tasks_share_one_loop_and_its_results_come_back(
-    loop: AgentLoop, pool: TaskPool
-) -> None:
+def test_all_tasks_share_one_thread_and_their_results_come_back(pool: TaskPool) -> None:
     celery = Celery()
 
     async def work(number: int) -> tuple[int, int]:
         await asyncio.sleep(0.01)
         return number, threading.get_ident()
 
-    def run(number: int) -> tuple[int, int]:
-        return run_on_loop(loop, work(number))
+    def run(number: int) -> tuple[int, int, int]:
+        return *run_coroutine(work(number)), threading.get_ident()
 
     for number in range(8):
         celery.apply(pool, partial(run, number))
     until(lambda: len(celery.reported) == 8)
 
-    assert {number for number, _ in celery.reported} == set(range(8))
-    assert len({thread for _, thread in celery.reported}) == 1
+    assert {number for number, *_ in celery.reported} == set(range(8))
+    assert len({thread for _, *threads in celery.reported for thread in threads}) == 1
 
 
 def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
-    loop: AgentLoop, pool: TaskPool
+    pool: TaskPool,
 ) -> None:
     celery = Celery()
     cancelled = threading.Event()
@@ -92,7 +83,7 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
             cancelled.set()
             raise
 
-    celery.apply(pool, lambda: run_on_loop(loop, long()))
+    celery.apply(pool, lambda: run_coroutine(long()))
     until(lambda: celery.accepted)
     time.sleep(0.05)
     pool.terminate_job(celery.accepted[0])
@@ -102,9 +93,7 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
     assert celery.reported == []
 
 
-def test_a_task_terminated_while_it_waits_for_a_thread_is_accepted_and_runs_nothing(
-    loop: AgentLoop, pool: TaskPool
-) -> None:
+def test_a_task_terminated_while_it_waits_for_a_slot_runs_nothing(pool: TaskPool) -> None:
     celery = Celery()
     ran: list[str] = []
     release = threading.Event()
@@ -113,39 +102,106 @@ def test_a_task_terminated_while_it_waits_for_a_thread_is_accepted_and_runs_noth
         ran.append("work")
 
     for _ in range(4):
-        celery.apply(pool, release.wait)
+        celery.apply(pool, lambda: run_coroutine(_until(release)))
     until(lambda: len(celery.accepted) == 4)
-    queued = celery.apply(pool, lambda: run_on_loop(loop, work()))
+    queued = celery.apply(pool, lambda: run_coroutine(work()))
     queued.terminate()
     release.set()
 
-    until(lambda: len(celery.accepted) == 5)  # Celery frees the slot of what was accepted
     until(lambda: not pool._tasks)
+    assert len(celery.accepted) == 5  # Celery frees the slot of what was accepted
     assert ran == []
     assert len(celery.reported) == 4
 
 
-def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(loop: AgentLoop) -> None:
+def test_no_more_tasks_run_at_once_than_the_pool_has_slots(pool: TaskPool) -> None:
+    celery = Celery()
+    release = threading.Event()
+    running: list[int] = []
+
+    async def work(number: int) -> int:
+        running.append(number)
+        await _until(release)
+        return number
+
+    for number in range(6):
+        celery.apply(pool, partial(lambda number: run_coroutine(work(number)), number))
+    until(lambda: len(running) == 4)
+    time.sleep(0.1)
+    assert running == [0, 1, 2, 3]
+    pool.grow(1)
+    until(lambda: len(running) == 5)
+    release.set()
+    until(lambda: len(celery.reported) == 6)
+    assert sorted(celery.reported) == list(range(6))
+
+
+def test_a_pool_that_stops_waits_for_what_runs_and_drops_what_waits(pool: TaskPool) -> None:
+    celery = Celery()
+
+    async def work(number: int) -> int:
+        await asyncio.sleep(0.2)
+        return number
+
+    for number in range(6):
+        celery.apply(pool, partial(lambda number: run_coroutine(work(number)), number))
+    pool.on_stop()
+
+    assert sorted(celery.reported) == [0, 1, 2, 3]
+    assert not pool._tasks
+
+
+def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(pool: TaskPool) -> None:
+    celery = Celery()
+
     async def fail() -> None:
         raise ValueError("it failed")
 
-    with pytest.raises(ValueError, match="it failed"):
-        run_on_loop(loop, fail())
+    def run() -> str:
+        with pytest.raises(ValueError, match="it failed"):
+            run_coroutine(fail())
+        return "failed"
+
+    celery.apply(pool, run)
+    until(lambda: celery.reported)
+    assert celery.reported == ["failed"]
 
 
-def test_terminating_an_unknown_number_ends_no_other_task(loop: AgentLoop, pool: TaskPool) -> None:
+def test_an_error_of_celery_around_a_task_frees_its_slot(pool: TaskPool) -> None:
+    celery = Celery()
+
+    def broken() -> None:
+        raise RuntimeError("an error of Celery's own")
+
+    for _ in range(5):
+        celery.apply(pool, broken)
+    celery.apply(pool, lambda: "done")
+    until(lambda: celery.reported)
+    assert celery.reported == ["done"]
+
+
+def test_a_coroutine_is_run_for_a_task_only() -> None:
+    async def work() -> None:
+        raise AssertionError("it ran")
+
+    with pytest.raises(TypeError, match="Only a task"):
+        run_coroutine(work())
+
+
+def test_terminating_an_unknown_number_ends_no_other_task(pool: TaskPool) -> None:
     celery = Celery()
     ended = threading.Event()
 
-    async def until_ended() -> str:
-        while not ended.is_set():  # noqa: ASYNC110 - an event of threads
-            await asyncio.sleep(0.01)
-        return "done"
-
-    celery.apply(pool, lambda: run_on_loop(loop, until_ended()))
+    celery.apply(pool, lambda: run_coroutine(_until(ended)))
     until(lambda: celery.accepted)
     pool.terminate_job(celery.accepted[0] + 1)
     ended.set()
 
     until(lambda: celery.reported)
     assert celery.reported == ["done"]
+
+
+async def _until(happened: threading.Event) -> str:
+    while not happened.is_set():  # noqa: ASYNC110 - an event of threads
+        await asyncio.sleep(0.01)
+    return "done"

@@ -94,10 +94,10 @@ class _BatchingRedis(Redis):
     async def _send(self, commands: Sequence[_Command]) -> None:
         try:
             async with self.pipeline(transaction=False) as pipeline:
-                pipeline.connection = await self.connection_pool.get_connection()
+                pipeline.connection = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call] # redis-py's types have gaps
                 commands = [command for command in commands if not command[2].done()]
                 for args, options, _ in commands:
-                    pipeline.pipeline_execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py's types have gaps
+                    pipeline.pipeline_execute_command(*args, **options)  # type: ignore[no-untyped-call] # as above
                 answers = await pipeline.execute(raise_on_error=False)
         except asyncio.CancelledError:
             answers = [redis.ConnectionError("The connection to Redis was closed.")] * len(commands)

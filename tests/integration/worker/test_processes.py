@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +31,11 @@ def lives(pid: int) -> bool:
         os.kill(pid, 0)
         return True
     return False
+
+
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 async def until(client: JobClient, condition: Callable[[set[int]], bool]) -> set[int]:
@@ -77,7 +85,22 @@ async def test_a_killed_process_is_started_again_and_its_job_goes_on(place: Inst
 
         after = await until(client, lambda found: len(found - {killed}) == 2)
         assert before - {killed} <= after
+        living = [one for one in await client.workers() if pid_of(one) != killed]
+        assert sorted(one.concurrency for one in living) == [2, 3]
         assert (await client.wait(job_id, 60)).success
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+async def test_what_looks_after_the_processes_takes_no_more_memory_than_a_small_program(
+    place: Installation,
+) -> None:
+    worker = started(place)
+    async with place.client() as client:
+        pids = await until(client, lambda found: len(found) == 2)
+
+        assert worker.process is not None
+        assert resident_mib(worker.process.pid) < 20
+        assert all(resident_mib(pid) > 60 for pid in pids)
 
 
 async def test_when_the_first_process_is_killed_the_others_hand_their_jobs_over(

@@ -1,0 +1,200 @@
+"""`python -P -m fanout.workers.supervisor PID,… [OPTION…]`: look after worker processes.
+
+The process that has started them becomes this program, so that they stay its children and what it
+had imported takes no memory any more. It does nothing but look after them:
+
+- It passes on the signals that end a worker, and ends when all have ended.
+- It starts one again that was killed or that gave up, after a pause that grows.
+- If it is killed itself, the kernel ends the others, which hand their jobs over.
+
+Each is in a process group of its own: a signal to the group of this one, as a terminal sends it,
+would otherwise reach them twice, and the second one has another meaning.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import NoReturn
+
+from fanout.orchestrator.process_secrets import seal_process
+
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_NOT_ALLOWED = 4
+
+FIRST_PAUSE_SECONDS = 0.5
+"""Before a process is started again; the pause doubles with each further end."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""Then the reason is probably one that only a person can remove."""
+STEADY_SECONDS = 60.0
+"""A process that has lived this long had no trouble starting: the pauses begin anew."""
+
+_PR_SET_PDEATHSIG = 1
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD, signal.SIGALRM}
+_FINAL = (0, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED)
+"""Exit codes of a process that was told to end, or that would end again in the same way."""
+
+
+def main() -> NoReturn:
+    """Look after the processes that the first argument names; the others are a worker's options.
+
+    Raises:
+        SystemExit: All have ended; with the code of the first that failed for good, if one did.
+    """
+    pids = [int(pid) for pid in sys.argv.pop(1).split(",")]
+    hold_signals()
+    processes = [_Process(partial(_work, number), pid) for number, pid in enumerate(pids)]
+    sys.exit(_Supervisor(processes).run())
+
+
+def _work(number: int) -> None:
+    """Be one of the processes; this imports what a worker needs, and this program does not."""
+    gc.disable()  # until all is imported, as where a worker starts
+    import_module("fanout.workers.__main__").be_one_of_several(number)
+
+
+def hold_signals() -> None:
+    """Let the signals that matter here wait until they are asked for, also across `exec`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+
+
+def fork(run: Callable[[], None]) -> int:
+    """Run a function in a process of its own, which ends with this one, and return its id.
+
+    Args:
+        run: It ends by SystemExit, as a program does.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        _end_with(parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+        _run_and_exit(run)
+    return pid
+
+
+class _Supervisor:
+    """Waits for the processes, and starts them again.
+
+    Args:
+        processes: They have been started.
+    """
+
+    def __init__(self, processes: Sequence[_Process]) -> None:
+        self._processes = processes
+        self._ending = False
+        self._failure = 0
+        """The exit code of the process that made the others end; 0: none did."""
+
+    def run(self) -> int:
+        """Return the exit code when all processes have ended."""
+        while any(one.wanted or one.pid for one in self._processes):
+            pauses = [pause for one in self._processes if (pause := one.start_if_due()) > 0]
+            signal.setitimer(signal.ITIMER_REAL, min(pauses, default=0))
+            number = signal.sigwait(_WAITED_FOR)
+            if number in _PASSED_ON:
+                self._end(number)
+            self._reap()
+        return self._failure or max(one.exit_code for one in self._processes)
+
+    def _end(self, number: int) -> None:
+        self._ending = True
+        for one in self._processes:
+            one.wanted = False
+            one.send(number)
+
+    def _reap(self) -> None:
+        for one in self._processes:
+            if one.pid and one.has_ended() and one.wanted and one.exit_code in _FINAL:
+                one.wanted = False
+                if one.exit_code and not self._ending:
+                    self._failure = one.exit_code
+                    self._end(signal.SIGTERM)
+
+
+class _Process:
+    """One of the processes, and when it is started again.
+
+    Args:
+        run: What it runs if it is started again.
+        pid: Its id.
+    """
+
+    def __init__(self, run: Callable[[], None], pid: int) -> None:
+        self._run = run
+        self._pause = 0.0
+        self._starts_at = 0.0
+        self._started_at = time.monotonic()
+        self.pid = pid
+        """0 while it does not run."""
+        self.wanted = True
+        """Whether it is to be started again."""
+        self.exit_code = 0
+
+    def start_if_due(self) -> float:
+        """Start it if it is wanted and its pause is over; return what is left of the pause."""
+        if self.pid or not self.wanted:
+            return 0
+        if (left := self._starts_at - time.monotonic()) > 0:
+            return left
+        self._started_at = time.monotonic()
+        self.pid = fork(self._run)
+        return 0
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it runs; until it is reaped, its id is its own."""
+        if self.pid:
+            os.kill(self.pid, number)
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended, and note how, and when it may start again."""
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        if not ended:
+            return False
+        self.pid = 0
+        code = os.waitstatus_to_exitcode(status)
+        self.exit_code = code if code >= 0 else 128 - code
+        steady = time.monotonic() - self._started_at >= STEADY_SECONDS
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if not steady else 0
+        self._pause = self._pause or FIRST_PAUSE_SECONDS
+        self._starts_at = time.monotonic() + self._pause
+        return True
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel send this process SIGTERM when its parent ends; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before the request
+            os._exit(1)
+
+
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    """Run a function as a program; nothing of the caller's is run in this process."""
+    code = 1
+    try:
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python reports it at a program's end
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    seal_process()  # what it was started with has the keys
+    main()
