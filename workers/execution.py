@@ -83,6 +83,7 @@ class Execution:
             ),
             collections=collections,
             collect_later=collector.look,
+            on_claim=forecast.look_soon,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=me,

@@ -18,14 +18,14 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.processes import number_of_processes
-from tests.benchmarks.measure import Benchmark, Samples, Section
+from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import installation
 
 JOBS = 50
 TURNS, TURN_SECONDS = 5, 0.5
-ALONE = 3
-"""Jobs that run alone, before the many."""
+ROUNDS = 5
+"""Many at once and one alone, in turn."""
 COMMITS = 15
 WAIT_SECONDS = 80.0
 PLAN = calls(call("write_todos", todos=[{"content": "look", "status": "in_progress"}]))
@@ -106,8 +106,8 @@ async def _worker(provider: str) -> AsyncIterator[JobClient]:
 
 
 async def _at_once(client: JobClient, description: str) -> Samples:
-    alone = [await _ended(client, [description]) for _ in range(ALONE)]
-    return Samples([await _ended(client, [description] * JOBS)], alone)
+    alone, many = [description], [description] * JOBS
+    return await interleaved(ROUNDS, lambda: _ended(client, many), lambda: _ended(client, alone))
 
 
 async def _ended(client: JobClient, descriptions: list[str]) -> float:

@@ -29,6 +29,8 @@ from tests.services import Installation, installation
 
 OPENINGS = 10
 JOBS = 16
+MANY_ROUNDS = 3
+"""Each makes a worker and fifty sandboxes."""
 ONE_COMMAND = (shell("true"), DONE)
 COMMANDS = jobs.turns_of(shell("echo x >> x.txt"))
 WAIT_SECONDS = 60.0
@@ -66,9 +68,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         if benchmark.name in wanted:
             yield benchmark, Samples([JOBS / await _seconds(JOBS, warm, ONE_COMMAND)])
     if MANY_WARM.name in wanted:
-        alone = [await _seconds(1, 1, COMMANDS) for _ in range(jobs.ALONE)]
-        at_once = await _seconds(jobs.JOBS, jobs.JOBS, COMMANDS, processes=0)
-        yield MANY_WARM, Samples([at_once * 1000], [seconds * 1000 for seconds in alone])
+        yield MANY_WARM, await interleaved(MANY_ROUNDS, _many_at_once, _one_alone)
 
 
 async def _warm(place: Bench) -> float:
@@ -93,6 +93,14 @@ async def _opened(place: Bench, spec: SandboxSpec) -> float:
 
 def _spec() -> SandboxSpec:
     return SandboxSpec(job_id=new_job_id(), attempt=1, image=DEFAULT_IMAGE, limits=LIMITS)
+
+
+async def _many_at_once() -> float:
+    return 1000 * await _seconds(jobs.JOBS, jobs.JOBS, COMMANDS, processes=0)
+
+
+async def _one_alone() -> float:
+    return 1000 * await _seconds(1, 1, COMMANDS)
 
 
 async def _seconds(

@@ -212,6 +212,21 @@ async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None
     provider.expect_next([])
 
 
+async def test_a_job_that_runs_and_those_queued_before_it_are_not_waited_for_any_more(
+    provider: DockerProvider, engine: Engine
+) -> None:
+    spec = make_sandbox_spec()
+    await warm_up(provider, spec, 2)
+    before = await names(engine, provider)
+
+    provider.expect_next([replace(spec, job_id="of-another-worker"), spec])
+    with provider.expect(spec):
+        async with provider.open(spec):
+            await asyncio.sleep(1)  # a start would have begun
+            assert provider.warm_sandboxes == 1
+            assert await names(engine, provider) == before
+
+
 @pytest.mark.parametrize("limit", [{"warm": 1}, {"warm": 2, "processes": 2}])
 async def test_no_more_are_started_than_a_process_may(
     make_provider: Callable[..., DockerProvider], limit: dict[str, int]

@@ -77,6 +77,7 @@ class JobRunner:
         subagents: Makes the agents.
         collections: Collects the changes.
         collect_later: Has the changes of a job collected that has ended without them.
+        on_claim: Is called when the head of the queue has changed.
         default_image: The image of an agent whose definition names none.
         lease_seconds: The length of a lease.
         me: Returns this worker's current registration.
@@ -92,6 +93,7 @@ class JobRunner:
         subagents: SubagentFactory,
         collections: ChangeCollections,
         collect_later: Callable[[], None],
+        on_claim: Callable[[], None],
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
@@ -101,6 +103,7 @@ class JobRunner:
         self._blobs = services.blobs
         self._collections = collections
         self._collect_later = collect_later
+        self._on_claim = on_claim
         self._journal = services.journal
         self._admission = admission
         self._provider = provider
@@ -152,6 +155,7 @@ class JobRunner:
             log.warning("claim failed", job=job_id, error=str(failure))
             return None
         if isinstance(claim, Claim):
+            self._on_claim()
             return claim, asked_at
         log.info("claim refused", job=job_id, reason=claim)
         if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):

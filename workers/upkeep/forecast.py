@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 import structlog
 
@@ -18,6 +19,9 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS = 1.0
 """Between two looks at the queue: a job of one second is followed by one that was expected, and a
 look takes Redis less than a millisecond."""
+SOON_SECONDS = 0.2
+"""From a claim to the next look: of jobs that start together most are claimed by then, and a job
+adopts its sandbox when its model has replied."""
 NEXT_JOBS = 16
 """Looked at, unless a setting allows more warm sandboxes: more than start in a second."""
 
@@ -43,15 +47,24 @@ class Forecast:
         self._provider = provider
         self._default_image = default_image
         self._next_jobs = max(NEXT_JOBS, warm or 0)
+        self._is_outdated = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """Look before the next interval ends: a job has been taken from the queue."""
+        self._is_outdated.set()
 
     async def run(self) -> None:
-        """Look at intervals until cancelled; failures are logged."""
+        """Look at intervals, and after claims, until cancelled; failures are logged."""
         while True:
             try:
                 await self.look()
             except JobFailure as error:
                 log.warning("queue not looked at", error=str(error))
-            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._is_outdated.wait()
+                    await asyncio.sleep(SOON_SECONDS)
+            self._is_outdated.clear()
 
     async def look(self) -> None:
         """Tell the provider what comes next.

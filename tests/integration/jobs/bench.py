@@ -177,6 +177,7 @@ class Bench:
             ),
             collections=ChangeCollections(self.blobs),
             collect_later=self.uncollected.set,
+            on_claim=lambda: None,
             default_image="none",
             lease_seconds=self._lease_seconds,
             me=lambda: self.worker,

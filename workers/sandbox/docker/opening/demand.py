@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from asyncio import get_running_loop
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fanout.workers.sandbox.docker.opening.habits import Habits
@@ -47,13 +47,15 @@ class Demand:
         self._on_more = on_more
         self._habits = Habits()
         self._expected: dict[str, _Expectation] = {}
-        self._next: Mapping[str, _Wish] = {}
+        self._next: dict[str, _Wish] = {}
+        """In the order in which they will probably be dispatched."""
         self._wanted: Counter[_Wish] = Counter()
 
     @contextlib.contextmanager
     def expect(self, spec: SandboxSpec) -> Iterator[None]:
         """Expect that a job wants a sandbox, as long as the context is open."""
         job_id = spec.job_id
+        self._note_dispatch(job_id)
         expectation = self._expected[job_id] = _Expectation(_Wish.of(spec))
         self._wanted[expectation.wish] += 1
         lapse = get_running_loop().call_later(EXPECTED_SECONDS, self._discount, expectation)
@@ -75,18 +77,28 @@ class Demand:
 
     def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
         """Expect that the jobs that are queued want sandboxes, in place of those before."""
-        self._next = {spec.job_id: _Wish.of(spec) for spec in specs}
+        self._next = {
+            spec.job_id: _Wish.of(spec) for spec in specs if spec.job_id not in self._expected
+        }
         self._on_more()
 
     def wanted(self) -> Counter[Shape]:
         """Return how many of each shape are wanted; agents that seldom use theirs want none."""
         wishes = Counter(self._wanted)
-        wishes.update(wish for job, wish in self._next.items() if job not in self._expected)
+        wishes.update(self._next.values())
         shapes: Counter[Shape] = Counter()
         for wish, number in wishes.items():
             if self._habits.is_likely(wish.agent):
                 shapes[wish.shape] += number
         return shapes
+
+    def _note_dispatch(self, job_id: str) -> None:
+        """Take a job from the next ones, with those before it: other workers have them by now."""
+        if job_id in self._next:
+            for next_id in list(self._next):
+                del self._next[next_id]
+                if next_id == job_id:
+                    break
 
     def _discount(self, expectation: _Expectation) -> None:
         if expectation.counts:

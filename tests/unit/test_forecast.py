@@ -1,0 +1,45 @@
+"""The forecast looks at the queue at intervals, and again when jobs have been taken from it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fanout.workers.upkeep import forecast
+from fanout.workers.upkeep.forecast import Forecast
+
+
+class Queue:
+    """A ledger whose queue is empty, and that counts the looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def upcoming(self, _most: int) -> list[Any]:
+        self.looks += 1
+        return []
+
+
+async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(forecast, "SOON_SECONDS", 0.01)
+    queue = Queue()
+    services: Any = SimpleNamespace(ledger=queue)
+    provider: Any = SimpleNamespace(expect_next=lambda specs: None)
+    looking = Forecast(services, provider, "image", None)
+    running = asyncio.create_task(looking.run())
+    await asyncio.sleep(0.05)
+    assert queue.looks == 1
+
+    for _ in range(20):
+        looking.look_soon()
+    async with asyncio.timeout(5):
+        while queue.looks < 2:  # noqa: ASYNC110 - the queue tells nobody
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert queue.looks == 2
+
+    running.cancel()
