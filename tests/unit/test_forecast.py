@@ -28,7 +28,7 @@ async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(forecast, "SOON_SECONDS", 0.01)
     queue = Queue()
     services: Any = SimpleNamespace(ledger=queue)
-    provider: Any = SimpleNamespace(expect_next=lambda specs: None)
+    provider: Any = SimpleNamespace(expect_next=lambda _specs: None)
     looking = Forecast(services, provider, "image", None)
     running = asyncio.create_task(looking.run())
     await asyncio.sleep(0.05)
