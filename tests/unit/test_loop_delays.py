@@ -66,21 +66,26 @@ def test_a_worker_of_a_release_that_measured_no_delays_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "additions", "is_due"),
+    ("before", "running", "additions", "is_due"),
     [
-        (QUIET_JOBS, 0, False),
-        (QUIET_JOBS, 1, True),
-        (QUIET_JOBS + 1, MAX_COLLECTIONS - 1, False),
-        (QUIET_JOBS + 1, MAX_COLLECTIONS, True),
+        (QUIET_JOBS, QUIET_JOBS, 0, False),
+        (QUIET_JOBS, QUIET_JOBS, 1, True),
+        (QUIET_JOBS + 1, QUIET_JOBS, 1, False),
+        (QUIET_JOBS, QUIET_JOBS + 1, MAX_COLLECTIONS - 1, False),
+        (QUIET_JOBS, QUIET_JOBS + 1, MAX_COLLECTIONS, True),
     ],
 )
-def test_the_oldest_garbage_is_collected_when_few_jobs_run_or_much_was_added(
-    monkeypatch: pytest.MonkeyPatch, running: int, additions: int, is_due: bool
+def test_the_oldest_garbage_is_collected_when_few_jobs_run_for_a_while_or_much_was_added(
+    monkeypatch: pytest.MonkeyPatch, before: int, running: int, additions: int, is_due: bool
 ) -> None:
     collected: list[None] = []
-    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, additions))
     monkeypatch.setattr(gc, "collect", lambda: collected.append(None))
-    Garbage(running=lambda: running).collect_if_due()
+    jobs = iter([before, running])
+    garbage = Garbage(running=lambda: next(jobs))
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 0))
+    garbage.collect_if_due()
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, additions))
+    garbage.collect_if_due()
     assert bool(collected) == is_due
 
 

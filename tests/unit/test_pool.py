@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from fanout.workers.pool import TaskPool, run_coroutine
+from fanout.workers.pool import TaskPool, agent_loop, run_coroutine
 
 
 @pytest.fixture
@@ -149,6 +149,37 @@ def test_a_pool_that_stops_waits_for_what_runs_and_drops_what_waits(pool: TaskPo
 
     assert sorted(celery.reported) == [0, 1, 2, 3]
     assert not pool._tasks
+
+
+def test_other_work_of_the_loop_goes_on_between_the_ends_of_tasks_that_end_together(
+    pool: TaskPool,
+) -> None:
+    celery = Celery()
+    together, rounds = asyncio.Event(), 0
+    ended: list[int] = []
+
+    async def work() -> None:
+        await together.wait()
+
+    async def other_work() -> None:
+        nonlocal rounds
+        while len(ended) < 4:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    def run() -> None:
+        run_coroutine(work())
+        ended.append(rounds)
+
+    for _ in range(4):
+        celery.apply(pool, run)
+    loop = agent_loop().loop
+    done = asyncio.run_coroutine_threadsafe(other_work(), loop)
+    until(lambda: rounds > 100)
+    loop.call_soon_threadsafe(together.set)
+    done.result(5)
+
+    assert len(set(ended)) == 4
 
 
 def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(pool: TaskPool) -> None:

@@ -41,6 +41,7 @@ class Garbage:
 
     def __init__(self, running: Callable[[], int]) -> None:
         self._running = running
+        self._was_quiet = False
 
     @contextlib.contextmanager
     def exempt_import(self) -> Iterator[None]:
@@ -69,7 +70,12 @@ class Garbage:
             self.collect_if_due()
 
     def collect_if_due(self) -> None:
-        """Collect the oldest generation if something was added to it and few jobs run."""
-        collections = gc.get_count()[2]
-        if collections >= (1 if self._running() <= QUIET_JOBS else MAX_COLLECTIONS):
+        """Collect the oldest generation if something was added to it and few jobs run.
+
+        Few at two checks in a row: what a thousand agents leave takes half a second, which those
+        that have just been stopped need for their ends.
+        """
+        is_quiet = self._running() <= QUIET_JOBS
+        stays_quiet, self._was_quiet = is_quiet and self._was_quiet, is_quiet
+        if gc.get_count()[2] >= (1 if stays_quiet else MAX_COLLECTIONS):
             gc.collect()
