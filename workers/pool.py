@@ -22,9 +22,12 @@ from collections.abc import Callable, Coroutine
 from functools import cache, partial
 from typing import Any, TypeVar
 
+import structlog
 from celery.concurrency.base import BasePool, apply_target
 from celery.exceptions import Ignore
 from greenlet import getcurrent, greenlet
+
+log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
@@ -231,7 +234,11 @@ class TaskPool(BasePool):  # type: ignore[misc] # Celery ships no types
         code = target, args or (), kwargs or {}
         task = self._tasks[number] = PoolTask(self._agents.loop, self._steps, code, callback)
         if accept_callback is not None:
-            accept_callback(number, time.monotonic())
+            try:
+                accept_callback(number, time.monotonic())
+            except Exception as error:  # noqa: BLE001 - Celery would end the worker
+                # Redis will deliver the message again; the ledger refuses a job that runs.
+                log.warning("message not acknowledged", error=type(error).__name__)
         self._agents.loop.call_soon_threadsafe(self._start_or_queue, number)
         return task
 

@@ -211,6 +211,17 @@ def test_an_error_of_celery_around_a_task_frees_its_slot(pool: TaskPool) -> None
     assert celery.reported == ["done"]
 
 
+def test_a_task_runs_also_if_its_message_cannot_be_acknowledged(pool: TaskPool) -> None:
+    reported: list[Any] = []
+
+    def refuse(_number: int, _time: float) -> None:
+        raise RuntimeError("MISCONF Redis cannot write to its disk")
+
+    pool.apply_async(lambda: "done", (), {}, callback=reported.append, accept_callback=refuse)
+    until(lambda: reported)
+    assert reported == ["done"]
+
+
 def test_a_coroutine_is_run_for_a_task_only() -> None:
     async def work() -> None:
         raise AssertionError("it ran")
