@@ -132,12 +132,12 @@ class PoolTask:
         if self._report is not None and not self.terminated:
             self._report(outcome)
 
-    def wait_for(self, work: Coroutine[Any, Any, Result], code: greenlet) -> Result:
+    def wait_for(self, work: Coroutine[Any, Any, Result], waiting: greenlet) -> Result:
         """Let the loop go on until a coroutine has ended, and return its result.
 
         Args:
             work: The coroutine.
-            code: The greenlet that waits.
+            waiting: The greenlet that runs the code.
 
         Raises:
             Ignore: The task was terminated; Celery has reported that already.
@@ -146,11 +146,11 @@ class PoolTask:
         if self.terminated:
             work.close()
             raise Ignore
-        assert code.parent is not None  # noqa: S101 - it is that of the loop
+        assert waiting.parent is not None  # noqa: S101 - it is that of the loop
         running = self._loop.create_task(work)
         self._work = running
-        running.add_done_callback(lambda _: self._steps.add(code.switch))
-        code.parent.switch()
+        running.add_done_callback(lambda _: self._steps.add(waiting.switch))
+        waiting.parent.switch()
         self._work = None
         try:
             return running.result()

@@ -61,5 +61,4 @@ def run_processes(run: Callable[[int], None], processes: int) -> NoReturn:
     hold_signals()
     pids = [str(fork(partial(run, number))) for number in range(processes)]
     program = (sys.executable, "-P", "-m", "fanout.workers.supervisor")
-    sys.stderr.flush()
     os.execve(sys.executable, [*program, ",".join(pids), *sys.argv[1:]], os.environ)  # noqa: S606 - our own program

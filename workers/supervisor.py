@@ -29,6 +29,7 @@ from fanout.orchestrator.process_secrets import seal_process
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_NOT_ALLOWED = 4
+"""Of a worker that cannot start: its settings or options, Redis or the engine, or its rights."""
 
 FIRST_PAUSE_SECONDS = 0.5
 """Before a process is started again; the pause doubles with each further end."""

@@ -84,8 +84,7 @@ class _BatchingRedis(Redis):
         return await answer
 
     def _send_unsent(self, loop: asyncio.AbstractEventLoop) -> None:
-        commands = [command for command in self._unsent if not command[2].done()]
-        self._unsent = []
+        commands, self._unsent = self._unsent, []
         for first in range(0, len(commands), MAX_BATCH):
             batch = loop.create_task(self._send(commands[first : first + MAX_BATCH]))
             self._batches.add(batch)
