@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from tests.builders import make_spec, make_worker
 
 pytestmark = pytest.mark.redis
@@ -47,6 +48,13 @@ class Place:
         stats = await self._redis.info("commandstats")
         calls = sum(kind["calls"] for name, kind in stats.items() if "config" not in name)
         return taken, calls
+
+    async def reads(self) -> int:
+        """How often the server has read something from a client."""
+        return int((await self._redis.info("stats"))["total_reads_processed"])
+
+    async def length(self, key: str) -> int:
+        return int(await self._redis.llen(key))
 
 
 @pytest.fixture
@@ -91,3 +99,20 @@ async def test_what_is_full_costs_nothing(place: Place, full: dict[str, Any]) ->
     assert (idle, taken) == (0, 1)
     assert commands_idle <= OF_A_CALL
     assert commands <= OF_A_JOB + OF_A_CALL
+
+
+async def test_jobs_that_are_dispatched_together_are_sent_together(
+    place: Place, redis_url: str
+) -> None:
+    await policy(place)
+    await place.submit(1, agent="a")
+    jobs = await place.ledger.dispatch(50)
+    queue = CeleryQueue(redis_url, "fanout", "jobs")
+    try:
+        await queue.send(jobs[:1])  # connects
+        before = await place.reads()
+        await queue.send(jobs[1:])
+        assert await place.reads() - before < 10, "of 49 messages and 49 events"
+        assert await place.length("fanout:queue:jobs") == len(jobs)
+    finally:
+        await queue.close()
