@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, TypeVar, get_type_hints
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -39,6 +41,22 @@ class CheckedTool(BaseTool):
         function = getattr(method, "__func__", method)
         super().__init__(name=function.__name__, description=_description(function))
         self._arguments = _arguments_model(function)
+
+    def is_shown(self, context: ReadonlyContext) -> bool:
+        """Return whether the model is shown the tool in its next request.
+
+        Args:
+            context: ADK's context of the request.
+        """
+        del context
+        return True
+
+    async def process_llm_request(
+        self, *, tool_context: ToolContext, llm_request: LlmRequest
+    ) -> None:
+        """Declare the tool to the model if it is shown."""
+        if self.is_shown(tool_context):
+            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
         # A copy, because ADK renames the declarations of some toolsets in place.

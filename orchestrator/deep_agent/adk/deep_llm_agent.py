@@ -13,6 +13,7 @@ from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
 from google.adk.models.llm_request import LlmRequest
@@ -20,6 +21,7 @@ from google.adk.tools.base_tool import BaseTool
 from pydantic import Field
 
 from fanout.orchestrator.deep_agent.adk.private_names import BaseLlmRequestProcessor
+from fanout.orchestrator.deep_agent.tool import CheckedTool
 
 TOOLS = "agent_tools"
 """ADK's name of the processor that puts the tools into a request."""
@@ -76,7 +78,8 @@ class _DeclaredTools(BaseLlmRequestProcessor):
         """Declare the agent's tools; yields the events of ADK's processor."""
         tools = [*self._tools]
         if invocation_context.live_request_queue is None and all(map(_is_declared_only, tools)):
-            llm_request.append_tools(tools)
+            context = ReadonlyContext(invocation_context)
+            llm_request.append_tools([tool for tool in tools if _is_shown(tool, context)])
             invocation_context.canonical_tools_cache = tools
             return
         async for event in self._adks.run_async(invocation_context, llm_request):
@@ -85,4 +88,9 @@ class _DeclaredTools(BaseLlmRequestProcessor):
 
 def _is_declared_only(tool: Any) -> bool:
     """Return whether a tool leaves a request as it is, apart from its declaration."""
-    return getattr(type(tool), "process_llm_request", None) is BaseTool.process_llm_request
+    method = getattr(type(tool), "process_llm_request", None)
+    return method in (BaseTool.process_llm_request, CheckedTool.process_llm_request)
+
+
+def _is_shown(tool: BaseTool, context: ReadonlyContext) -> bool:
+    return not isinstance(tool, CheckedTool) or tool.is_shown(context)

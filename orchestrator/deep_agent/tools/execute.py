@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
@@ -92,12 +91,9 @@ class _Execute(MethodTool):
         super().__init__(method)
         self._backend_of = backend_of
 
-    async def process_llm_request(
-        self, *, tool_context: ToolContext, llm_request: LlmRequest
-    ) -> None:
-        """Declare the tool to the model, or not."""
-        if isinstance(self._backend_of(tool_context), Shell):
-            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
+    def is_shown(self, context: ReadonlyContext) -> bool:
+        """Return whether the files have a shell."""
+        return isinstance(files_to_read(self._backend_of, context), Shell)
 
 
 def check_command(command: str) -> None:

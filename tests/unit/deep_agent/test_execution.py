@@ -240,3 +240,28 @@ async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_p
 
     pid = (await asyncio.to_thread((tmp_path / "pid").read_text)).strip()
     assert await asyncio.to_thread(ended, int(pid))
+
+
+@pytest.mark.parametrize("has_shell", [True, False])
+async def test_a_step_makes_no_task_for_each_tool(has_shell: bool, tmp_path: Path) -> None:
+    backend = LocalShellBackend(tmp_path) if has_shell else DirectoryBackend(tmp_path)
+    few = await _tasks_of_a_run(backend=backend, built_in_tools=["ls", "execute"])
+    all_tools = await _tasks_of_a_run(backend=backend)
+    assert all_tools == few
+
+
+async def _tasks_of_a_run(**agent: Any) -> int:
+    """Return how many tasks a run of one step makes."""
+    made, loop = 0, asyncio.get_running_loop()
+
+    def counted(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
+        nonlocal made
+        made += 1
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop.set_task_factory(counted)
+    try:
+        await Run(scripted([says("done")]), **agent).to_end()
+    finally:
+        loop.set_task_factory(None)
+    return made
