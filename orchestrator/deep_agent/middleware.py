@@ -7,6 +7,7 @@ middleware that only observes returns None.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -127,6 +128,9 @@ class Middleware:
 
 Hook = Callable[..., Awaitable[Any]]
 
+_ANY_ARGUMENTS = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
+"""Of our callbacks: ADK asks for it at each call, and to find it out takes longer than the call."""
+
 _HOOKS = (
     *("before_agent", "before_model", "after_model", "on_model_error"),
     *("before_tool", "after_tool", "on_tool_error"),
@@ -153,4 +157,5 @@ def _joined(hooks: Sequence[Hook]) -> list[Hook]:
                 return result
         return None
 
+    run.__signature__ = _ANY_ARGUMENTS  # type: ignore[attr-defined] # what `inspect` looks for
     return [run] if hooks else []

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -72,8 +73,8 @@ class BudgetPlugin(BasePlugin):
         self._last_reply_of: set[str] = set()
         self._alarms: dict[str, tuple[Budget, asyncio.TimerHandle]] = {}
 
-    def budget(self, context: InvocationContext) -> Budget:
-        """Return the budget of a run."""
+    def budget(self, context: InvocationContext | ReadonlyContext) -> Budget:
+        """Return the budget of a run, by any context of it."""
         if isinstance(self._budget, Budget):
             return self._budget
         if context.session.id in self.parent_budgets:
@@ -118,7 +119,7 @@ class BudgetPlugin(BasePlugin):
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
         """Allow the call, make it the last one, or reply in its place."""
-        budget = self.budget(callback_context.get_invocation_context())
+        budget = self.budget(callback_context)
         await budget.refresh_shared_accounts()
         room = budget.start_model_call()
         if room == "stop":
@@ -134,7 +135,7 @@ class BudgetPlugin(BasePlugin):
         """Add what the reply used, and drop the tool calls of a last reply."""
         if llm_response.partial:
             return None
-        budget = self.budget(callback_context.get_invocation_context())
+        budget = self.budget(callback_context)
         budget.add_model_reply(llm_response.model_version or "", reply_usage(llm_response))
         if (
             callback_context.invocation_id in self._last_reply_of
@@ -148,7 +149,7 @@ class BudgetPlugin(BasePlugin):
     ) -> dict[str, Any] | None:
         """Reject a call if none is left."""
         del tool_args
-        budget = self.budget(tool_context.get_invocation_context())
+        budget = self.budget(tool_context)
         is_unknown = type(tool) is BaseTool  # ADK's placeholder for an unknown name: nothing runs
         is_counted = tool_context.tool_confirmation is not None  # when it asked for an approval
         if is_unknown or is_counted or budget.take_tool_call():

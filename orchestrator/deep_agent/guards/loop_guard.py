@@ -8,7 +8,7 @@ from the one before is progress: a call that looks at something that changes is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -113,29 +113,40 @@ class _Row:
 
 def _row(events: Sequence[Event], agent: str, call_id: str | None) -> _Row | None:
     """Return the row that ends with a call; None if the newest replies do not have it."""
-    results = _results(events)
+    row = _same_calls(events, agent, call_id)
+    if not row:
+        return None
+    results = _results(events, {str(call.id) for _, call in row}) if len(row) > 1 else {}
+    same, known, is_same = 0, None, True
+    for _, call in row:
+        result = results.get(str(call.id))
+        is_same = is_same and (known is None or result is None or result == known)
+        known = known or result
+        same += is_same
+    since, _ = row[-1]
+    return _Row(_signature(row[0][1]), len(row), same, since)
+
+
+def _same_calls(
+    events: Sequence[Event], agent: str, call_id: str | None
+) -> list[tuple[float, types.FunctionCall]]:
+    """Return the calls of a row and their times, newest first; none without the call itself."""
+    row: list[tuple[float, types.FunctionCall]] = []
     signature: Signature | None = None
     kinds: frozenset[Signature] = frozenset()
-    calls, same, since, is_same = 0, 0, 0.0, True
-    known: str | None = None
-    at = 0
     for event, made in _replies(events, agent):
-        signatures = [_signature(call) for call in made]
+        calls, signatures = made, [_signature(call) for call in made]
         if signature is None:
             ids = [call.id for call in made]
             if call_id not in ids:
                 continue  # made in an earlier reply, and approved since
-            at = ids.index(call_id)
-            signature, kinds = signatures[at], frozenset(signatures)
+            calls = made[: ids.index(call_id) + 1]
+            signature, kinds = _signature(calls[-1]), frozenset(signatures)
         elif frozenset(signatures) != kinds:
             break
-        upto = len(made) if calls else at + 1
-        for call in reversed([call for call in made[:upto] if _signature(call) == signature]):
-            result = results.get(str(call.id))
-            is_same = is_same and (known is None or result is None or result == known)
-            known = known or result
-            calls, same, since = calls + 1, same + is_same, event.timestamp
-    return None if signature is None else _Row(signature, calls, same, since)
+        same = [call for call in calls if _signature(call) == signature]
+        row += [(event.timestamp, call) for call in reversed(same)]
+    return row
 
 
 def _replies(
@@ -150,17 +161,17 @@ def _replies(
             yield event, calls
 
 
-def _results(events: Sequence[Event]) -> Mapping[str, str]:
-    """Return the results since the user's message, by their calls' ids, without refusals."""
+def _results(events: Sequence[Event], call_ids: Collection[str]) -> Mapping[str, str]:
+    """Return the results of some calls since the user's message, by id, without refusals."""
     found: dict[str, str] = {}
     for event in reversed(events):
         if is_request(event):
             break
         for response in event.get_function_responses():
-            call_id, result = str(response.id), dict(response.response or {})
-            if _REFUSED not in result:
+            call_id, result = str(response.id), response.response or {}
+            if call_id in call_ids and call_id not in found and _REFUSED not in result:
                 # An evicted result names a file of its call.
-                found.setdefault(call_id, _canonical(result).replace(call_id, ""))
+                found[call_id] = _canonical(result).replace(call_id, "")
     return found
 
 
