@@ -1,40 +1,122 @@
-"""The gate through which agents start: the loop has time for leases and for those that run."""
+"""The gate of a worker's agents: they take turns, so that those in front finish soon.
+
+All agents of a process share one processor. When many want it at once, because their models'
+replies arrived together, each would otherwise get a small part of it, and all would be done at the
+same late moment, turn after turn. First come, first served, the last one is done no later, the
+others are done before it, and their next replies arrive one after the other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Any
 
-STARTS_AT_ONCE = 8
-"""Agents on their way to their first request: more would not be sooner there, because all share one
-processor, and with a thousand no lease is renewed for twenty seconds."""
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+
+STARTS_AT_ONCE = 4
+"""Agents on their way to their first request: more would not be sooner there, and with a thousand
+no lease would be renewed for twenty seconds. Some of them wait for Redis while one works."""
 LONGEST_START_SECONDS = 2.0
 """After which an agent is not counted any more: it waits for something else, such as a command that
 verifies what it merges."""
+TURNS_AT_ONCE = 4
+"""Agents between their model's reply and their next request; as above."""
+LONGEST_TURN_SECONDS = 0.04
+"""As above: its tool takes longer than a turn that is worth waiting for. So a hundred turns with
+long tools can begin in a second, which is what one processor has time for."""
 
 
 class AgentGate:
-    """Lets a bounded number of a worker's agents start at once."""
+    """Lets a bounded number of a worker's agents start, and work on a reply, at once."""
 
     def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._turns = asyncio.Semaphore(TURNS_AT_ONCE)
 
     @contextlib.asynccontextmanager
-    async def starting(self) -> AsyncIterator[Callable[[], None]]:
-        """Wait for a slot. The function returns it, and so does the end of the context."""
-        await self._slots.acquire()
-        is_held = True
-
-        def started() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                self._slots.release()
-
-        late = asyncio.get_running_loop().call_later(LONGEST_START_SECONDS, started)
+    async def agent(self) -> AsyncIterator[Turns]:
+        """Wait until an agent may start; it is in the gate until the end of the context."""
+        start = _Slot(self._starts, LONGEST_START_SECONDS)
+        turns = Turns(start, _Slot(self._turns, LONGEST_TURN_SECONDS))
+        await start.take()
         try:
-            yield started
+            yield turns
         finally:
-            late.cancel()
-            started()
+            turns.end()
+
+
+class Turns:
+    """The turns of one agent, of which its start is the first.
+
+    Args:
+        start: The slot of its start.
+        turn: The slot of a later turn.
+    """
+
+    def __init__(self, start: _Slot, turn: _Slot) -> None:
+        self._start = start
+        self._turn = turn
+
+    async def begin(self) -> None:
+        """Wait for a turn, unless it is the agent's already."""
+        await self._turn.take()
+
+    def end(self) -> None:
+        """Leave the turn to others."""
+        self._start.give_back()
+        self._turn.give_back()
+
+
+class TurnsPlugin(BasePlugin):
+    """An ADK plugin: an agent waits for its turn when its model has replied or a tool has returned.
+
+    Args:
+        turns: The agent's turns; who sends its next request ends one.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(name="turns")
+        self._turns = turns
+
+    async def after_model_callback(
+        self,
+        *,
+        callback_context: Any,  # noqa: ARG002 - ADK's signature
+        llm_response: LlmResponse,
+    ) -> None:
+        """Wait when a reply is complete."""
+        if not llm_response.partial:
+            await self._turns.begin()
+
+    async def after_tool_callback(self, **_: Any) -> None:
+        """Wait if the tool took longer than a turn may last."""
+        await self._turns.begin()
+
+
+class _Slot:
+    """One of several slots that an agent takes for a bounded time."""
+
+    def __init__(self, slots: asyncio.Semaphore, longest_seconds: float) -> None:
+        self._slots = slots
+        self._longest_seconds = longest_seconds
+        self._late: asyncio.TimerHandle | None = None
+        """Gives it back; None: it is not taken."""
+
+    async def take(self) -> None:
+        if self._late is not None:
+            return
+        await self._slots.acquire()
+        if self._late is not None:  # taken meanwhile: an agent may call several tools at once
+            self._slots.release()
+            return
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(self._longest_seconds, self.give_back)
+
+    def give_back(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+            self._slots.release()

@@ -1,4 +1,4 @@
-"""A bounded number of agents start at once, and nothing that an agent does later holds a place."""
+"""Agents take turns: a bounded number is at work at once, and nobody holds a turn for long."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ import pytest
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.workers import agent_gate
-from fanout.workers.agent_gate import STARTS_AT_ONCE, AgentGate
+from fanout.workers.agent_gate import (
+    STARTS_AT_ONCE,
+    TURNS_AT_ONCE,
+    AgentGate,
+    Turns,
+    TurnsPlugin,
+)
+from tests.unit.deep_agent.running import Run, call, scripted
 
 
 async def test_one_more_agent_starts_when_one_asks_its_model_although_none_has_ended() -> None:
     gate, entered = AgentGate(), asyncio.Event()
 
     async def enter() -> None:
-        async with gate.starting():
+        async with gate.agent():
             entered.set()
 
     async with AsyncExitStack() as running:
-        started = [
-            await running.enter_async_context(gate.starting()) for _ in range(STARTS_AT_ONCE)
-        ]
+        started = [await running.enter_async_context(gate.agent()) for _ in range(STARTS_AT_ONCE)]
         waiting, cancelled = asyncio.create_task(enter()), asyncio.create_task(enter())
         await asyncio.sleep(0)
         assert not entered.is_set()
         await cancel_and_wait(cancelled)
 
-        started[0]()
-        started[0]()  # of its second request
+        started[0].end()
+        started[0].end()  # of its second request
         await entered.wait()
         await waiting
     async with AsyncExitStack() as again:
         for _ in range(STARTS_AT_ONCE):
-            await again.enter_async_context(gate.starting())
-        assert gate._slots.locked()
+            await again.enter_async_context(gate.agent())
+        one_more = asyncio.create_task(enter())
+        await asyncio.sleep(0)
+        assert not one_more.done()
+        await cancel_and_wait(one_more)
 
 
 async def test_an_agent_that_takes_long_to_start_holds_up_nobody(
@@ -45,4 +53,75 @@ async def test_an_agent_that_takes_long_to_start_holds_up_nobody(
     gate = AgentGate()
     async with AsyncExitStack() as running:
         for _ in range(2 * STARTS_AT_ONCE):
-            await running.enter_async_context(gate.starting())
+            await running.enter_async_context(gate.agent())
+
+
+async def test_agents_whose_replies_arrive_together_finish_one_after_the_other() -> None:
+    done: list[int] = []
+    async with AsyncExitStack() as running:
+        agents = await _at_work(running, 3 * TURNS_AT_ONCE)
+
+        async def take_turn(number: int) -> None:
+            await agents[number].begin()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not any(other > number + TURNS_AT_ONCE for other in done)
+            done.append(number)
+            agents[number].end()
+
+        await asyncio.gather(*map(take_turn, range(len(agents))))
+    assert sorted(done) == list(range(len(agents)))
+
+
+async def test_several_tools_of_an_agent_are_one_turn() -> None:
+    async with AsyncExitStack() as running:
+        agents = await _at_work(running, TURNS_AT_ONCE + 1)
+        for agent in agents[:-2]:
+            await agent.begin()
+        await asyncio.gather(*(agents[-2].begin() for _ in range(3)))
+        last = asyncio.create_task(agents[-1].begin())
+        await asyncio.sleep(0)
+        assert not last.done(), "there is no turn for it yet"
+        agents[-2].end()
+        await last
+
+
+async def test_a_tool_that_takes_long_holds_up_nobody() -> None:
+    async with AsyncExitStack() as running:
+        agents = await _at_work(running, 3 * TURNS_AT_ONCE)
+        for agent in agents:
+            await agent.begin()  # and none of them ends
+
+
+async def test_an_agent_that_ends_in_its_turn_leaves_it_to_others() -> None:
+    gate = AgentGate()
+    for _ in range(2 * TURNS_AT_ONCE):
+        async with gate.agent() as ended:
+            await ended.begin()
+    async with AsyncExitStack() as running:
+        for _ in range(TURNS_AT_ONCE):
+            await (await running.enter_async_context(gate.agent())).begin()
+
+
+async def test_an_agent_takes_its_turn_after_a_reply_and_after_a_tool() -> None:
+    async with AgentGate().agent() as turns:
+        begun = 0
+
+        async def begin() -> None:
+            nonlocal begun
+            begun += 1
+
+        turns.begin = begin  # type: ignore[method-assign] # counts
+        run = Run(scripted([{"calls": [call("ls", path="/")]}, {"text": "done"}]))
+        run.app.plugins.append(TurnsPlugin(turns))
+        await run.to_end()
+        assert begun == 3, "two replies and a tool"
+
+
+async def _at_work(running: AsyncExitStack, number: int) -> list[Turns]:
+    """Return the turns of agents of one gate that wait for their models."""
+    gate, agents = AgentGate(), list[Turns]()
+    for _ in range(number):
+        agents.append(await running.enter_async_context(gate.agent()))
+        agents[-1].end()
+    return agents

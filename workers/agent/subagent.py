@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import IO, Any
@@ -72,6 +71,7 @@ from fanout.workers.agent.verification import (
     max_reworks,
     rejection,
 )
+from fanout.workers.agent_gate import Turns, TurnsPlugin
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import LazySandbox
 from fanout.workers.telemetry import run_telemetry
@@ -115,7 +115,7 @@ class SubagentFactory:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
-        on_request: Callable[[], None],
+        turns: Turns,
     ) -> JobWorker:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
         shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
@@ -124,9 +124,9 @@ class SubagentFactory:
                 RemoteAgent,
             )
 
-            on_request()  # it works elsewhere
+            turns.end()  # it works elsewhere
             return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
-        return Subagent(self, spec, definition, limits, on_request=on_request, **shared)
+        return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 
 class Subagent:
@@ -143,7 +143,7 @@ class Subagent:
         sandbox: The sandbox in which the agent works.
         journal: The attempt's journal.
         lease: The attempt's lease.
-        on_request: Is called before each request to a model.
+        turns: Those of the agent; each request to a model ends one.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Subagent:
         sandbox: LazySandbox,
         journal: AttemptJournal,
         lease: HeldLease,
-        on_request: Callable[[], None],
+        turns: Turns,
     ) -> None:
         services = factory.services
         self._spec = spec
@@ -174,7 +174,8 @@ class Subagent:
             journal=journal,
             ends_at=ends_at,
         )
-        self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal, on_request)
+        self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal, turns.end)
+        self._turns = turns
         self._streaming = text_mode(streamed=factory.stream_text)
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
@@ -336,6 +337,7 @@ class Subagent:
             agent,
             name=APP_NAME,
             plugins=[
+                TurnsPlugin(self._turns),
                 CheckpointPlugin(self.checkpoints),
                 OpeningPlugin(self._sandbox, unguarded_tools(self._spec, self._definition)),
                 JournalPlugin(self._journal),

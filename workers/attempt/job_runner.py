@@ -203,7 +203,7 @@ class JobRunner:
         outcome = Outcome()
         try:
             async with (
-                self._agent_gate.starting() as started,
+                self._agent_gate.agent() as turns,
                 lazy_sandbox(
                     self._provider,
                     attempt,
@@ -222,7 +222,7 @@ class JobRunner:
                     sandbox=sandbox,
                     journal=journal,
                     lease=lease,
-                    on_request=started,
+                    turns=turns,
                 )
                 outcome = Outcome(has_run=True)
                 outcome = await self._run_agent(agent, attempt, sandbox, outcome)
