@@ -19,14 +19,14 @@ from google.adk.plugins.base_plugin import BasePlugin
 STARTS_AT_ONCE = 4
 """Agents on their way to their first request: more would not be sooner there, and with a thousand
 no lease would be renewed for twenty seconds. Some of them wait for Redis while one works."""
-LONGEST_START_SECONDS = 2.0
+LONGEST_START_SECONDS = 0.5
 """After which an agent is not counted any more: it waits for something else, such as a command that
-verifies what it merges."""
+verifies what it merges, or a server of its tools."""
 TURNS_AT_ONCE = 4
 """Agents between their model's reply and their next request; as above."""
 LONGEST_TURN_SECONDS = 0.04
-"""As above: its tool takes longer than a turn that is worth waiting for. So a hundred turns with
-long tools can begin in a second, which is what one processor has time for."""
+"""As above: its tool takes longer. So a hundred turns with long tools can begin in a second, which
+is what one processor has time for."""
 
 
 class AgentGate:
