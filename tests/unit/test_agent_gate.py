@@ -111,7 +111,7 @@ async def test_an_agent_takes_its_turn_after_a_reply_and_after_a_tool() -> None:
             nonlocal begun
             begun += 1
 
-        turns.begin = begin  # type: ignore[method-assign] # counts
+        turns.begin = begin
         run = Run(scripted([{"calls": [call("ls", path="/")]}, {"text": "done"}]))
         run.app.plugins.append(TurnsPlugin(turns))
         await run.to_end()
