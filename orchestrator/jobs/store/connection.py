@@ -182,7 +182,8 @@ class _SendsDirectly(AbstractConnection):
                 await self._send_packed_command(command)
         except OSError as error:  # a TimeoutError is one
             await self.disconnect(nowait=True)
-            raise redis.ConnectionError(f"Nothing can be sent to Redis: {error}") from error
+            why = type(error).__name__
+            raise redis.ConnectionError(f"Nothing can be sent to Redis ({why}).") from error
         except BaseException:
             await self.disconnect(nowait=True)  # what was sent may be incomplete
             raise
