@@ -37,8 +37,8 @@ class AgentGate:
         self._turns = asyncio.Semaphore(TURNS_AT_ONCE)
 
     @contextlib.asynccontextmanager
-    async def agent(self) -> AsyncIterator[Turns]:
-        """Wait until an agent may start; it is in the gate until the end of the context."""
+    async def turns(self) -> AsyncIterator[Turns]:
+        """Wait until an agent may start, and yield its turns; the context is its whole run."""
         start = _Slot(self._starts, LONGEST_START_SECONDS)
         turns = Turns(start, _Slot(self._turns, LONGEST_TURN_SECONDS))
         await start.take()

@@ -35,8 +35,6 @@ MAX_KEY_CHARACTERS = 1_000
 
 MAX_NAME_CHARACTERS = 200
 """Of the name of a field that is shown: longer than any that a person gave."""
-MAX_ESCAPED_BYTES = 12
-"""Of one character of JSON in ASCII: two escapes stand for one beyond the first 65,536."""
 _STEPS = ((8_000, 400), (2_000, 100), (500, 30), (100, 10), (20, 4))
 """Characters of a text and items of a list, tried one after the other."""
 _MAX_DEPTH = 12
@@ -46,13 +44,6 @@ _MAX_DEPTH = 12
 def json_bytes(value: Any) -> int:
     """Return the size of a value as the journal stores it: JSON in ASCII."""
     return len(json.dumps(value, default=str))
-
-
-def json_fits(text: str, max_bytes: int) -> bool:
-    """Return whether a text of JSON, in any alphabet, fits as the journal stores it."""
-    if len(text) * MAX_ESCAPED_BYTES <= max_bytes:
-        return True
-    return len(text) <= max_bytes and json_bytes(json.loads(text)) <= max_bytes
 
 
 def fit(value: JsonValue, max_bytes: int) -> JsonValue:

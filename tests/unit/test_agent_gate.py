@@ -23,11 +23,11 @@ async def test_one_more_agent_starts_when_one_asks_its_model_although_none_has_e
     gate, entered = AgentGate(), asyncio.Event()
 
     async def enter() -> None:
-        async with gate.agent():
+        async with gate.turns():
             entered.set()
 
     async with AsyncExitStack() as running:
-        started = [await running.enter_async_context(gate.agent()) for _ in range(STARTS_AT_ONCE)]
+        started = [await running.enter_async_context(gate.turns()) for _ in range(STARTS_AT_ONCE)]
         waiting, cancelled = asyncio.create_task(enter()), asyncio.create_task(enter())
         await asyncio.sleep(0)
         assert not entered.is_set()
@@ -39,7 +39,7 @@ async def test_one_more_agent_starts_when_one_asks_its_model_although_none_has_e
         await waiting
     async with AsyncExitStack() as again:
         for _ in range(STARTS_AT_ONCE):
-            await again.enter_async_context(gate.agent())
+            await again.enter_async_context(gate.turns())
         one_more = asyncio.create_task(enter())
         await asyncio.sleep(0)
         assert not one_more.done()
@@ -53,7 +53,7 @@ async def test_an_agent_that_takes_long_to_start_holds_up_nobody(
     gate = AgentGate()
     async with AsyncExitStack() as running:
         for _ in range(2 * STARTS_AT_ONCE):
-            await running.enter_async_context(gate.agent())
+            await running.enter_async_context(gate.turns())
 
 
 async def test_agents_whose_replies_arrive_together_finish_one_after_the_other() -> None:
@@ -96,15 +96,15 @@ async def test_a_tool_that_takes_long_holds_up_nobody() -> None:
 async def test_an_agent_that_ends_in_its_turn_leaves_it_to_others() -> None:
     gate = AgentGate()
     for _ in range(2 * TURNS_AT_ONCE):
-        async with gate.agent() as ended:
+        async with gate.turns() as ended:
             await ended.begin()
     async with AsyncExitStack() as running:
         for _ in range(TURNS_AT_ONCE):
-            await (await running.enter_async_context(gate.agent())).begin()
+            await (await running.enter_async_context(gate.turns())).begin()
 
 
 async def test_an_agent_takes_its_turn_after_a_reply_and_after_a_tool() -> None:
-    async with AgentGate().agent() as turns:
+    async with AgentGate().turns() as turns:
         begun = 0
 
         async def begin() -> None:
@@ -122,6 +122,6 @@ async def _at_work(running: AsyncExitStack, number: int) -> list[Turns]:
     """Return the turns of agents of one gate that wait for their models."""
     gate, agents = AgentGate(), list[Turns]()
     for _ in range(number):
-        agents.append(await running.enter_async_context(gate.agent()))
+        agents.append(await running.enter_async_context(gate.turns()))
         agents[-1].end()
     return agents

@@ -23,7 +23,7 @@ class JournaledRateLimiter:
     Args:
         limiter: The rate limiter of the installation.
         journal: The attempt's journal.
-        on_request: Is called when a request is about to wait for its turn.
+        on_request: Is called when a request is about to wait for its rate limit.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ from fanout.orchestrator.deep_agent import (
     usage_of,
 )
 from fanout.orchestrator.jobs.accounting.accounts import charged
-from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_fits
+from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
 from fanout.orchestrator.jobs.conversation import event_json, split_lost
 from fanout.orchestrator.jobs.failures import NotUnderstood
 from fanout.orchestrator.jobs.result import ContextStats
@@ -156,10 +156,10 @@ class AttemptJournal:
         raw = event.model_dump_json(exclude_none=True)
         readable = fit(_readable(event), MAX_NOTE_BYTES)
         data = readable if isinstance(readable, dict) else {}
-        if json_fits(raw, MAX_EVENT_BYTES):
-            data["event"] = json.loads(raw)
-        else:
+        if len(raw) > MAX_EVENT_BYTES or json_bytes(complete := json.loads(raw)) > MAX_EVENT_BYTES:
             data["event_blob"] = await self._blobs.put(raw.encode())
+        else:
+            data["event"] = complete
         await self._append(_kind(event), data, _line(event), _used(event))
         self._count(event)
 

@@ -203,7 +203,7 @@ class JobRunner:
         outcome = Outcome()
         try:
             async with (
-                self._agent_gate.agent() as turns,
+                self._agent_gate.turns() as turns,
                 lazy_sandbox(
                     self._provider,
                     attempt,

@@ -141,10 +141,11 @@ def _same_calls(
             if call_id not in ids:
                 continue  # made in an earlier reply, and approved since
             calls = made[: ids.index(call_id) + 1]
-            signature, kinds = _signature(calls[-1]), frozenset(signatures)
+            signature, kinds = signatures[len(calls) - 1], frozenset(signatures)
         elif frozenset(signatures) != kinds:
             break
-        same = [call for call in calls if _signature(call) == signature]
+        pairs = zip(calls, signatures, strict=False)  # of the newest reply, up to the call
+        same = [call for call, its_own in pairs if its_own == signature]
         row += [(event.timestamp, call) for call in reversed(same)]
     return row
 
