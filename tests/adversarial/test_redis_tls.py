@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ import trustme
 from kombu import Connection
 
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
-from fanout.orchestrator.jobs.failures import LedgerMisconfigured
+from fanout.orchestrator.jobs.failures import LedgerMisconfigured, LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
@@ -33,14 +34,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(120)]
 PASSWORD = "hunter2-4711"  # noqa: S105 - a canary
 PATIENCE_SECONDS = 60
 """For a process of ours to start and to try, on a busy machine."""
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: on, no seconds."""
 PAST = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
 
 
 @dataclass
 class Impostor:
-    """Ends TLS with a certificate of its own, and records what it is told then."""
+    """Ends TLS with a certificate of its own, and records what it is told then, or hangs up."""
 
     port: int
+    hangs_up: bool = False
     connections: int = 0
     heard: bytes = b""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -59,18 +63,21 @@ class Impostor:
         with contextlib.suppress(OSError), connection:
             connection.settimeout(5)
             with context.wrap_socket(connection, server_side=True) as secured:
+                if self.hangs_up:
+                    secured.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+                    return
                 while heard := secured.recv(4096):
                     self.heard += heard
                     secured.sendall(b"+OK\r\n")
 
 
 @contextlib.contextmanager
-def impostor(certificate: trustme.LeafCert) -> Iterator[Impostor]:
+def impostor(certificate: trustme.LeafCert, hangs_up: bool = False) -> Iterator[Impostor]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.2)
-        made = Impostor(listening.getsockname()[1])
+        made = Impostor(listening.getsockname()[1], hangs_up)
         thread = threading.Thread(target=made.serve, args=(listening, context), daemon=True)
         thread.start()
         try:
@@ -232,8 +239,19 @@ async def test_a_server_that_wants_a_certificate_of_the_client_says_so(
 ) -> None:
     without = server.url.partition("&ssl_certfile")[0]
     async with connect(without) as client:
-        with pytest.raises(LedgerMisconfigured, match="ssl_certfile"):
+        with pytest.raises(LedgerUnavailable, match="ssl_certfile"):
             await Ledger(client, Keys()).now_ms()
+
+
+async def test_a_server_that_hangs_up_after_the_handshake_may_want_a_certificate(
+    authority: trustme.CA, trusted: Path
+) -> None:
+    with impostor(authority.issue_cert("localhost"), hangs_up=True) as listener:
+        async with connect(listener.url(trusted)) as client:
+            with pytest.raises(LedgerUnavailable, match="ssl_certfile"):
+                await Ledger(client, Keys()).now_ms()
+
+    assert listener.connections > 1, "another try might have worked"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ from fanout.orchestrator.jobs.redis_url import (
     sentinel_address,
     tls_options,
 )
-from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failure
+from fanout.orchestrator.jobs.store.redis_errors import (
+    EndedAfterHandshake,
+    is_worth_repeating,
+    redis_failure,
+)
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
@@ -194,7 +198,17 @@ class _Tcp(_SendsDirectly, Connection):
 
 
 class _Tls(_SendsDirectly, SSLConnection):
-    pass
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Log in.
+
+        Raises:
+            EndedAfterHandshake: The server hung up. TLS 1.3 checks a client's certificate after the
+                client's own handshake, and the alert that says so may be lost with the connection.
+        """
+        try:
+            await super().on_connect_check_health(check_health)
+        except redis.ConnectionError as error:
+            raise EndedAfterHandshake("The server ended the connection.") from error
 
 
 class _UnixSocket(_SendsDirectly, UnixDomainSocketConnection):
@@ -205,7 +219,7 @@ class _Primary(_SendsDirectly, SentinelManagedConnection):
     """To the server that Sentinels name when it connects."""
 
 
-class _TlsPrimary(_SendsDirectly, SentinelManagedSSLConnection):
+class _TlsPrimary(_Tls, SentinelManagedSSLConnection):
     pass
 
 

@@ -78,10 +78,18 @@ TLS_FAILED = (
     "whether it wants a certificate of the client (ssl_certfile, ssl_keyfile)."
 )
 NO_ANSWER = "Redis does not answer ({why}): check that it runs, and FANOUT_REDIS_URL."
+ENDED_AFTER_HANDSHAKE = (
+    "Redis ends each TLS connection before it answers: check that it runs, and whether it wants a "
+    "certificate of the client (ssl_certfile, ssl_keyfile in FANOUT_REDIS_URL)."
+)
 REJECTED = (
     "Redis has rejected a command ({why}): it has to be a single Redis of version 6.2 or newer "
     "(ACL users need 7)."
 )
+
+
+class EndedAfterHandshake(exceptions.ConnectionError):
+    """The server agreed on TLS and ended the connection; its cause may say why."""
 
 
 @contextmanager
@@ -109,6 +117,8 @@ def redis_failure(error: BaseException) -> LedgerUnavailable:
         if failure is not None:
             return failure
         cause = cause.__cause__ or cause.__context__
+    if isinstance(error, EndedAfterHandshake):
+        return LedgerUnavailable(ENDED_AFTER_HANDSHAKE)
     return LedgerUnavailable(NO_ANSWER.format(why=type(error).__name__))
 
 
