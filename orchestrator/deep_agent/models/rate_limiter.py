@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
@@ -58,7 +59,9 @@ class LimitedRequest:
         self._model = model
         self._id = uuid4().hex
         self._tokens = _estimate(request) if rate_limiter is not None else 0
+        """As which it counts: first the estimate, then what was used."""
         self._used = 0
+        self._settling: asyncio.Task[None] | None = None
 
     async def wait(self) -> None:
         """Wait until the request may be sent.
@@ -70,15 +73,21 @@ class LimitedRequest:
             await self._rate_limiter.enter(self._id, self._model, self._tokens)
 
     def note(self, response: LlmResponse) -> None:
-        """Record the tokens that a response reports; the last report counts."""
+        """Record the tokens that a response reports; the last report counts.
+
+        A complete response is reported at once: ADK takes what follows it after the agent's tools,
+        and others would wait for what the request does not use.
+        """
         self._used = reply_usage(response).tokens or self._used
+        if self._rate_limiter is not None and not response.partial and self._settling is None:
+            self._settling = asyncio.create_task(self._settle(self._rate_limiter))
 
     async def answered(self) -> None:
         """Report that the reply is complete."""
-        if self._rate_limiter is not None:
-            await self._rate_limiter.settle(
-                self._id, self._model, self._tokens, self._used or self._tokens
-            )
+        if self._settling is not None:
+            await self._settling
+        if self._rate_limiter is not None and self._used not in (0, self._tokens):
+            await self._settle(self._rate_limiter)
 
     async def failed(self, error: Exception) -> None:
         """Report that there was no complete reply; only a rate-limit error is passed on."""
@@ -86,6 +95,10 @@ class LimitedRequest:
             await self._rate_limiter.cut(
                 self._id, self._model, self._tokens, asked_for_seconds(error)
             )
+
+    async def _settle(self, rate_limiter: RateLimiter) -> None:
+        before, self._tokens = self._tokens, self._used or self._tokens
+        await rate_limiter.settle(self._id, self._model, before, self._tokens)
 
 
 def _estimate(request: LlmRequest) -> int:

@@ -98,6 +98,17 @@ async def test_a_request_asks_for_what_it_holds_and_what_its_answer_may_take() -
     assert [tokens for _, _, tokens in gate.entered] == [3_000 + 500, 2_000 + ANSWER_TOKENS]
 
 
+async def test_an_answered_request_counts_what_it_used_before_the_agents_tools_have_run() -> None:
+    gate = Gate()
+    reply = {"calls": [call("read_todos")], "usage": {"input_tokens": 7}}
+    request = LlmRequest(contents=[types.UserContent("go")])
+    async for _ in model(gate, [reply]).generate_content_async(request):
+        await asyncio.sleep(0)  # a tool runs
+        assert [used for _, used in gate.settled] == [7]
+
+    assert len(gate.settled) == 1
+
+
 async def test_another_model_is_asked_when_the_first_ones_turn_does_not_come() -> None:
     gate = Gate(closed_for={"a"})
     run = await Run(model(gate, [{"text": "never"}], [{"text": "from b"}])).to_end()
