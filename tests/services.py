@@ -58,9 +58,12 @@ class RedisProcess:
             "",
         ]
         durable = ["--appendonly", "yes", "--appendfsync", "always"]
-        self._process = subprocess.Popen([binary, *options, *durable], stdout=subprocess.DEVNULL)
+        command = [binary, *options, *durable]
         deadline = time.monotonic() + START_SECONDS
         while True:
+            if self._process is None or self._process.poll() is not None:
+                # Again, if another test's connection has had its port meanwhile.
+                self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                     connection.sendall(b"PING\r\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from tests.services import RedisProcess
+from tests.services import RedisProcess, free_port
 
 
 class GuardedRedis(RedisProcess):
@@ -29,7 +29,8 @@ class GuardedRedis(RedisProcess):
         self, folder: Path, *options: str, url: str = "redis://127.0.0.1:{port}/0", **admin: Any
     ) -> None:
         super().__init__(folder)
-        self._options = [option.format(port=self.port, bus=self.port ^ 1) for option in options]
+        bus = free_port()
+        self._options = [option.format(port=self.port, bus=bus) for option in options]
         self.url = url.format(port=self.port)
         self._admin = admin
 
@@ -39,9 +40,11 @@ class GuardedRedis(RedisProcess):
         plain = [] if "--port" in self._options else ["--port", str(self.port)]
         command = [binary, *plain, "--bind", "127.0.0.1", "--dir", str(self._folder)]
         command += ["--save", "", *self._options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
         while True:
+            if self._process is None or self._process.poll() is not None:
+                # Again, if another test's connection has had one of its ports meanwhile.
+                self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             try:
                 with self.admin() as client:
                     client.ping()
