@@ -159,7 +159,7 @@ async def test_nobody_can_be_asked_by_a_command(shell: Tools) -> None:
 
 
 async def test_a_cancelled_call_leaves_no_process(shell: Tools) -> None:
-    running = asyncio.create_task(shell.execute(command="echo $$ > pid; sleep 30"))
+    running = asyncio.create_task(shell.execute(command="echo $$ > new; mv new pid; sleep 30"))
     while not await shell.found("pid"):  # noqa: ASYNC110 - a file has no event
         await asyncio.sleep(0.02)
     running.cancel()

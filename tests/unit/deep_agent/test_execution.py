@@ -214,7 +214,7 @@ async def test_an_agent_with_nothing_to_close_has_no_cleanup() -> None:
 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     program = tmp_path / "slow"
-    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    program.write_text(f"#!/bin/sh\ncd {tmp_path}\necho $$ > new\nmv new pid\nexec sleep 60\n")
     program.chmod(0o755)
     starting = asyncio.create_task(
         create_deep_agent_async(scripted([says("x")]), execution={"command": str(program)})
@@ -229,7 +229,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 
 
 async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_path: Path) -> None:
-    stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    stubborn = "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.05; done"
     running = asyncio.create_task(LocalShellBackend(tmp_path).execute(stubborn, 60, 1000))
     while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
         await asyncio.sleep(0.02)
