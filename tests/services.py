@@ -47,31 +47,31 @@ class RedisProcess:
     def start(self) -> None:
         binary = shutil.which("redis-server")
         assert binary, "redis-server is not installed"
-        options = [
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(self._folder),
-            "--save",
-            "",
-        ]
-        durable = ["--appendonly", "yes", "--appendfsync", "always"]
-        command = [binary, *options, *durable]
+        place = ["--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         deadline = time.monotonic() + START_SECONDS
         while True:
             if self._process is None or self._process.poll() is not None:
                 # Again, if another test's connection has had its port meanwhile.
-                self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                    connection.sendall(b"PING\r\n")
-                    if connection.recv(5) == b"+PONG":
-                        return
-            except OSError:
-                assert time.monotonic() < deadline, "redis-server did not start"
+                self._process = subprocess.Popen(
+                    [binary, *place, *self.options()], stdout=subprocess.DEVNULL
+                )
+            if self.answers():
+                return
+            assert time.monotonic() < deadline, "redis-server did not start"
             time.sleep(0.05)
+
+    def options(self) -> list[str]:
+        """Its own options of redis-server's command line."""
+        return ["--port", str(self.port), "--appendonly", "yes", "--appendfsync", "always"]
+
+    def answers(self) -> bool:
+        """Whether it answers PING."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(5) == b"+PONG"
+        except OSError:
+            return False
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None

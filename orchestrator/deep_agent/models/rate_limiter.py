@@ -59,7 +59,7 @@ class LimitedRequest:
         self._model = model
         self._id = uuid4().hex
         self._tokens = _estimate(request) if rate_limiter is not None else 0
-        """As which it counts: first the estimate, then what was used."""
+        """What the request counts as: first the estimate, then what it used."""
         self._used = 0
         self._settling: asyncio.Task[None] | None = None
 
