@@ -3,13 +3,16 @@
 All agents of a process share one processor. When many want it at once, because their models'
 replies arrived together, each would otherwise get a small part of it, and all would be done at the
 same late moment, turn after turn. First come, first served, the last one is done no later, the
-others are done before it, and their next replies arrive one after the other.
+others are done before it, and their next replies arrive one after the other. That holds for a turn
+as a whole: whose tool has returned goes before those whose replies have arrived since.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -33,15 +36,15 @@ class AgentGate:
     """Lets a bounded number of a worker's agents start, and work on a reply, at once."""
 
     def __init__(self) -> None:
-        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._turns = asyncio.Semaphore(TURNS_AT_ONCE)
+        self._starts = _Slots(STARTS_AT_ONCE)
+        self._turns = _Slots(TURNS_AT_ONCE)
 
     @contextlib.asynccontextmanager
     async def turns(self) -> AsyncIterator[Turns]:
         """Wait until an agent may start, and yield its turns; the context is its whole run."""
         start = _Slot(self._starts, LONGEST_START_SECONDS)
         turns = Turns(start, _Slot(self._turns, LONGEST_TURN_SECONDS))
-        await start.take()
+        await start.take(asyncio.get_running_loop().time())
         try:
             yield turns
         finally:
@@ -59,10 +62,16 @@ class Turns:
     def __init__(self, start: _Slot, turn: _Slot) -> None:
         self._start = start
         self._turn = turn
+        self._begun_at = 0.0
 
     async def begin(self) -> None:
         """Wait for a turn, unless it is the agent's already."""
-        await self._turn.take()
+        self._begun_at = asyncio.get_running_loop().time()
+        await self._turn.take(self._begun_at)
+
+    async def go_on(self) -> None:
+        """Wait to go on with a turn that lasts so long that others have taken theirs."""
+        await self._turn.take(self._begun_at)
 
     def end(self) -> None:
         """Leave the turn to others."""
@@ -93,22 +102,59 @@ class TurnsPlugin(BasePlugin):
 
     async def after_tool_callback(self, **_: Any) -> None:
         """Wait if the tool took longer than a turn may last."""
-        await self._turns.begin()
+        await self._turns.go_on()
+
+
+class _Slots:
+    """A number of slots; a free one goes to whoever has been in its turn for longest."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        """A heap, by the time of each and then in the order in which they came."""
+        self._came = itertools.count()
+
+    async def acquire(self, since: float) -> None:
+        """Wait for a slot.
+
+        Args:
+            since: The time of the loop that decides who is first.
+        """
+        if self._free:
+            self._free -= 1
+            return
+        given = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (since, next(self._came), given))
+        try:
+            await given
+        except asyncio.CancelledError:
+            if not given.cancelled():  # it was given in the same moment
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a slot to the first who waits, or keep it free."""
+        while self._waiting:
+            _, _, given = heapq.heappop(self._waiting)
+            if not given.done():
+                given.set_result(None)
+                return
+        self._free += 1
 
 
 class _Slot:
     """One of several slots that an agent takes for a bounded time."""
 
-    def __init__(self, slots: asyncio.Semaphore, longest_seconds: float) -> None:
+    def __init__(self, slots: _Slots, longest_seconds: float) -> None:
         self._slots = slots
         self._longest_seconds = longest_seconds
         self._late: asyncio.TimerHandle | None = None
         """Gives it back; None: it is not taken."""
 
-    async def take(self) -> None:
+    async def take(self, since: float) -> None:
         if self._late is not None:
             return
-        await self._slots.acquire()
+        await self._slots.acquire(since)
         if self._late is not None:  # taken meanwhile: an agent may call several tools at once
             self._slots.release()
             return

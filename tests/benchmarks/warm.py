@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import docker
+from celery import Celery
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.queue import broker_settings
 from fanout.workers.processes import number_of_processes
 from fanout.workers.sandbox.docker.naming import INSTALLATION, WARM
 from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE
@@ -156,15 +156,16 @@ async def _states(client: JobClient, job: str) -> list[float]:
 
 
 async def _control(place: Installation, command: str) -> None:
-    """Have all processes of the worker take jobs, or none."""
-    celery = [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "control"]
-    await asyncio.to_thread(
-        subprocess.run,
-        [*celery, command, place.settings.worker.queue],
-        env=place.environment,
-        check=True,
-        capture_output=True,
-    )
+    """Have all processes of the worker take jobs, or none.
+
+    Sent from here: `celery control` is a process that takes a quarter of a second of a processor
+    beside the jobs that it lets begin.
+    """
+    settings = place.settings
+    with Celery("benchmark", set_as_current=False) as app:
+        app.conf.update(**broker_settings(settings.redis_url or "", settings.redis_prefix))
+        arguments = {"queue": settings.worker.queue}
+        await asyncio.to_thread(app.control.broadcast, command, arguments=arguments)
 
 
 async def _until_warm(place: Installation, number: int) -> None:

@@ -73,6 +73,43 @@ async def test_agents_whose_replies_arrive_together_finish_one_after_the_other()
     assert sorted(done) == list(range(len(agents)))
 
 
+async def test_an_agent_whose_tool_returns_goes_before_those_whose_replies_came_later() -> None:
+    went_on: list[str] = []
+    async with AsyncExitStack() as running:
+        first, *others = await _at_work(running, 2 * TURNS_AT_ONCE + 1)
+        at_work, later = others[:TURNS_AT_ONCE], others[TURNS_AT_ONCE:]
+        await first.begin()
+        first.end()  # as after `LONGEST_TURN_SECONDS`
+        for agent in at_work:
+            await agent.begin()
+
+        async def go(turns: Turns, name: str, *, begins: bool) -> None:
+            await (turns.begin() if begins else turns.go_on())
+            went_on.append(name)
+            turns.end()
+
+        tasks = [asyncio.create_task(go(agent, "later", begins=True)) for agent in later]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(go(first, "first", begins=False)))
+        await asyncio.sleep(0)
+        for agent in at_work:
+            agent.end()
+        await asyncio.gather(*tasks)
+    assert went_on == ["first", *["later"] * len(later)]
+
+
+async def test_an_agent_that_is_cancelled_while_its_turn_is_given_to_it_passes_it_on() -> None:
+    async with AsyncExitStack() as running:
+        *at_work, cancelled, last = await _at_work(running, TURNS_AT_ONCE + 2)
+        for agent in at_work:
+            await agent.begin()
+        waiting = [asyncio.create_task(agent.begin()) for agent in (cancelled, last)]
+        await asyncio.sleep(0)
+        at_work[0].end()
+        await cancel_and_wait(waiting[0])
+        await waiting[1]
+
+
 async def test_several_tools_of_an_agent_are_one_turn() -> None:
     async with AsyncExitStack() as running:
         agents = await _at_work(running, TURNS_AT_ONCE + 1)
@@ -105,17 +142,19 @@ async def test_an_agent_that_ends_in_its_turn_leaves_it_to_others() -> None:
 
 async def test_an_agent_takes_its_turn_after_a_reply_and_after_a_tool() -> None:
     async with AgentGate().turns() as turns:
-        begun = 0
+        taken: list[str] = []
 
         async def begin() -> None:
-            nonlocal begun
-            begun += 1
+            taken.append("reply")
 
-        turns.begin = begin
+        async def go_on() -> None:
+            taken.append("tool")
+
+        turns.begin, turns.go_on = begin, go_on
         run = Run(scripted([{"calls": [call("ls", path="/")]}, {"text": "done"}]))
         run.app.plugins.append(TurnsPlugin(turns))
         await run.to_end()
-        assert begun == 3, "two replies and a tool"
+        assert taken == ["reply", "tool", "reply"]
 
 
 async def _at_work(running: AsyncExitStack, number: int) -> list[Turns]:

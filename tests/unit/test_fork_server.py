@@ -11,8 +11,8 @@ PREPARE = """
 import os, resource, signal, threading, time
 from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
 
-def work(receive):
-    (text,) = receive()
+def work(requester):
+    (text,) = requester.receive()
     os.write(1, text.encode())
     return 3
 
@@ -91,9 +91,22 @@ print(run(server))
     assert run(killed) == "(b'written', 3)"
 
 
+def test_a_process_that_has_died_is_not_killed_by_an_id_that_may_be_anothers() -> None:
+    dying = """
+def die(requester):
+    requester.receive()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with ForkServer(die).start(["text"], 5) as process:
+    print(process.wait())
+    os.kill = print
+"""
+    assert run(dying) == "-9"
+
+
 def test_a_process_that_fails_before_it_has_its_arguments_reports_that() -> None:
     failing = """
-server = ForkServer(lambda receive: 5)
+server = ForkServer(lambda requester: 5)
 print(run(server))
 time.sleep(0.3)
 print(run(server))

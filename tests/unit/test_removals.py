@@ -35,7 +35,7 @@ class Ended:
 
 
 class Jobs:
-    """Says whether jobs wait, or are at work; sets an event when it was asked."""
+    """Says whether jobs wait; sets an event when it was asked."""
 
     def __init__(self, *, wait: bool) -> None:
         self.wait = wait
@@ -46,15 +46,9 @@ class Jobs:
         return self.wait
 
 
-def removing(
-    *, starts: Jobs | None = None, others: Jobs | None = None
-) -> tuple[Removals, RecordingEngine]:
+def removing(starts: Jobs) -> tuple[Removals, RecordingEngine]:
     engine = RecordingEngine()
-    none = Jobs(wait=False)
-    made = Removals(
-        cast("Engine", engine), starts_wait=starts or none, others_are_open=others or none
-    )
-    return made, engine
+    return Removals(cast("Engine", engine), starts_wait=starts), engine
 
 
 async def close(under_test: Removals) -> None:
@@ -63,7 +57,7 @@ async def close(under_test: Removals) -> None:
 
 async def test_a_removal_waits_while_starts_wait() -> None:
     starts = Jobs(wait=True)
-    under_test, engine = removing(starts=starts)
+    under_test, engine = removing(starts)
 
     await close(under_test)
     await starts.asked.wait()
@@ -76,11 +70,10 @@ async def test_a_removal_waits_while_starts_wait() -> None:
 
 async def test_a_removal_waits_while_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removals, "QUIET_SECONDS", 60.0)
-    others = Jobs(wait=True)
-    under_test, engine = removing(others=others)
+    under_test, engine = removing(Jobs(wait=False))
 
     await close(under_test)
-    await others.asked.wait()
+    await asyncio.sleep(2 * removals._LOOK_SECONDS)
     assert engine.removed == []
 
     monkeypatch.setattr(removals, "QUIET_SECONDS", 0.0)
@@ -88,19 +81,9 @@ async def test_a_removal_waits_while_jobs_end_together(monkeypatch: pytest.Monke
     assert engine.removed == ["closed"]
 
 
-async def test_the_last_of_them_is_removed_at_once() -> None:
-    under_test, engine = removing(others=Jobs(wait=False))
-
-    await close(under_test)
-    async with asyncio.timeout(removals.QUIET_SECONDS / 2):
-        await under_test.wait()
-
-    assert engine.removed == ["closed"]
-
-
 async def test_a_removal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removals, "YIELD_SECONDS", 0.1)
-    under_test, engine = removing(starts=Jobs(wait=True))
+    under_test, engine = removing(Jobs(wait=True))
 
     await close(under_test)
     await under_test.wait()
@@ -109,7 +92,7 @@ async def test_a_removal_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_worker_that_stops_removes_at_once() -> None:
-    under_test, engine = removing(starts=Jobs(wait=True))
+    under_test, engine = removing(Jobs(wait=True))
 
     await close(under_test)
     await under_test.finish()
@@ -118,7 +101,7 @@ async def test_a_worker_that_stops_removes_at_once() -> None:
 
 
 async def test_the_next_attempt_of_a_job_has_its_removal_at_once() -> None:
-    under_test, engine = removing(starts=Jobs(wait=True))
+    under_test, engine = removing(Jobs(wait=True))
 
     await close(under_test)
     await under_test.settle(["closed"])

@@ -71,7 +71,7 @@ _CA_ENVIRONMENT = dict.fromkeys(
 
 _MOUNTING = (
     "chroot", "fsconfig", "fsmount", "fsopen", "mount", "mount_setattr", "move_mount", "open_tree",
-    "pivot_root", "umount2", "unshare",
+    "pivot_root", "setns", "umount2", "unshare",
 )  # fmt: skip
 """The system calls with which disks are mounted and a jail is built."""
 
@@ -168,7 +168,7 @@ def steward_config(
             devices then; what a job wrote is looked at in a jail without either (`inside/jail`).
     """
     hardening = _hardening("none")
-    # KILL: else the signal by which a collection ends with its parent is not sent to its user.
+    # KILL: else a collection, which is another user's, could not be ended.
     capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETUID", "SETGID"]
     if may_mount:
         capabilities += ["SYS_ADMIN", "MKNOD", "DAC_READ_SEARCH", "SETFCAP"]

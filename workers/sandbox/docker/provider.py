@@ -246,7 +246,6 @@ class DockerProvider:
         self._removals = Removals(
             self._engine,
             starts_wait=lambda: self._gate is not None and self._gate.is_awaited,
-            others_are_open=lambda: bool(self._open),
         )
         self._leftovers = Leftovers(
             self._engine, self._names, living_workers, lambda: self._removals.names

@@ -35,8 +35,8 @@ YIELD_SECONDS = 2.0
 """The longest that a removal lets what jobs wait for go first: as many containers are left then as
 end in that time."""
 QUIET_SECONDS = 0.25
-"""Without a closed sandbox for so long, no more jobs end together: the end of each, whose changes
-are collected, takes less."""
+"""Without a closed sandbox for so long, no more jobs end together, also of the worker's other
+processes, which share the engine: the end of each, whose changes are collected, takes less."""
 _LOOK_SECONDS = 0.05
 """Between two looks whether jobs still wait; a start takes a tenth of a second."""
 FINISH_SECONDS = 5.0
@@ -67,19 +67,15 @@ class _Removal:
 class Removals:
     """The removals of one worker: those that run, and those that wait for their turn."""
 
-    def __init__(
-        self, engine: Engine, starts_wait: Callable[[], bool], others_are_open: Callable[[], bool]
-    ) -> None:
+    def __init__(self, engine: Engine, starts_wait: Callable[[], bool]) -> None:
         """Make it.
 
         Args:
             engine: where it removes.
             starts_wait: returns whether a job waits for a start that waits for others.
-            others_are_open: returns whether other jobs may end soon.
         """
         self._engine = engine
         self._starts_wait = starts_wait
-        self._others_are_open = others_are_open
         self._known: set[_Removal] = set()
         self._waiting: deque[_Removal] = deque()
         self._workers: set[asyncio.Task[None]] = set()
@@ -166,7 +162,7 @@ class Removals:
         now = time.monotonic()
         if self._finishing or now >= removal.asked_at + YIELD_SECONDS:
             return False
-        jobs_end = self._others_are_open() and now < self._waiting[-1].asked_at + QUIET_SECONDS
+        jobs_end = now < self._waiting[-1].asked_at + QUIET_SECONDS
         return jobs_end or self._starts_wait()
 
     def _begin(self, removal: _Removal) -> asyncio.Task[None]:

@@ -266,25 +266,31 @@ def check(folder: Path) -> str | None:
 
 def _is_shared(folder: Path) -> bool:
     """Return whether mounts below a folder propagate, by the mount that has the folder."""
-    best, is_shared = Path("/"), False
-    for point, options in _mounts():
-        if point in (folder, *folder.parents) and best in (point, *point.parents):
-            best = point
-            is_shared = any(option.startswith("shared:") for option in options)
-    return is_shared
+    mount = str(_mount_of(folder))
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        if fields[0] == mount:
+            return any(option.startswith("shared:") for option in fields[6 : fields.index("-")])
+    return False
 
 
 def _is_mounted(target: Path) -> bool:
     """Return whether something is mounted on a folder, also another folder of its file system."""
-    return any(point == target for point, _ in _mounts())
+    mount = _mount_of(target)  # the list of all mounts would grow with the jobs of the engine
+    return mount is not None and mount != _mount_of(target.parent)
 
 
-def _mounts() -> Iterator[tuple[Path, list[str]]]:
-    """Yield the place of each mount and how it propagates, in the order in which they were made."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split(" ")
-        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        yield Path(place), fields[6 : fields.index("-")]
+def _mount_of(folder: Path) -> int | None:
+    """Return the number of the mount that a folder is seen on; None when there is no folder."""
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        status = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    finally:
+        os.close(descriptor)
+    return int(re.findall(r"^mnt_id:\s*(\d+)", status, re.MULTILINE)[0])
 
 
 def _make_nodes() -> None:

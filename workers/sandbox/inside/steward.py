@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fanout.workers.sandbox.inside import archives, disks, resident
 from fanout.workers.sandbox.inside.collection import jail
-from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
 from fanout.workers.sandbox.inside.files import begun_upload, drop_upload
 from fanout.workers.sandbox.inside.loop import Refused
 from fanout.workers.sandbox.inside.snapshots import AGENT_ID
@@ -25,6 +23,7 @@ from fanout.workers.sandbox.inside.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
     from fanout.workers.sandbox.inside.loop import Context, Reply, SlowOperation
 
 
@@ -89,7 +88,7 @@ def main() -> NoReturn:
     The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
     resident's code and its id.
     """
-    collectors = ForkServer(partial(jail.work, isolated=disks.may_mount()))
+    collectors = jail.collectors()
     root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)

@@ -100,6 +100,8 @@ class WarmPool:
         self._idle: defaultdict[Shape, list[Warm]] = defaultdict(list)
         self._starting: list[_Start] = []
         self._background: set[asyncio.Task[None]] = set()
+        self._renaming = asyncio.Lock()
+        """One at a time: nobody waits for a name, and others for the engine."""
         self._paused_until = 0.0
 
     @property
@@ -139,7 +141,12 @@ class WarmPool:
 
     def _rename(self, container: Container, job_id: str) -> None:
         if not container.is_closed:
-            self._in_background(self._starts.rename(container, job_id))
+            self._in_background(self._renamed(container, job_id))
+
+    async def _renamed(self, container: Container, job_id: str) -> None:
+        async with self._renaming:
+            if not container.is_closed:
+                await self._starts.rename(container, job_id)
 
     async def _adopted(self, steward: Steward, warm: Warm, job_id: str) -> Started | None:
         """Adopt one if the job has no files yet.

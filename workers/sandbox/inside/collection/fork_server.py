@@ -2,8 +2,7 @@
 
 A new interpreter takes three times as long, most of it for imports, and a process with threads, as
 the steward is, must not fork itself. One process is kept ready, forked and prepared for its work
-before anybody asks for it. A process that goes on in a child of its own stays and reports how that
-one has ended.
+before anybody asks for it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
-    Receive = Callable[[], list[str]]
-    """Waits for the arguments of a process. From then on it writes to its requester."""
-    Work = Callable[[Receive], int]
+    Work = Callable[["Requester"], int]
     """What a process does: it prepares itself, receives its arguments and does its work; returns
-    its exit code. It may receive and return in a child of the process, which ends with that code
-    then."""
+    its exit code."""
 
 _MAX_REQUEST_BYTES = 1 << 16
 """Of a process's arguments: a few paths of at most 4 KiB each."""
@@ -63,7 +59,8 @@ class ForkedProcess:
         self._pid = pid
         self._process = process
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._has_ended = False
+        """Its id may be another's."""
         output, written = os.pipe()
         self.output = os.fdopen(output, "rb")
         try:
@@ -81,19 +78,23 @@ class ForkedProcess:
             data = self._process.recv(_NUMBER_BYTES)
         except ConnectionResetError:  # it was killed
             data = b""
-        return _number(data) if data else -signal.SIGKILL
+        if data:
+            return _number(data)
+        with self._lock:
+            self._has_ended = True
+        return -signal.SIGKILL
 
     def kill(self) -> None:
         """Kill it, unless it has ended or was closed."""
         with self._lock, suppress(OSError):
-            if not self._is_closed:  # else its id may be another's
+            if not self._has_ended:
                 os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it and forget it."""
         self.kill()
         with self._lock:
-            self._is_closed = True
+            self._has_ended = True
             self.output.close()
             self._process.close()
 
@@ -101,19 +102,20 @@ class ForkedProcess:
 class ForkServer:
     """The process that forks. Make it before the first thread."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, fork: Callable[[], int] = os.fork) -> None:
         """Fork the server.
 
         Args:
             work: what every process does. Its standard output is read here; the other descriptors
                 that it has are this process's, and the server's own.
+            fork: makes a process as `os.fork` does.
         """
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         if os.fork() == 0:
             try:
                 self._link.close()
-                _Server(theirs, work).serve()
+                _Server(theirs, work, fork).serve()
             finally:
                 os._exit(1)
         theirs.close()
@@ -173,11 +175,13 @@ class _Server:
     Args:
         link: the connection to the process that requests.
         work: what every process does.
+        fork: makes a process.
     """
 
-    def __init__(self, link: socket.socket, work: Work) -> None:
+    def __init__(self, link: socket.socket, work: Work, fork: Callable[[], int]) -> None:
         self._link = link
         self._work = work
+        self._fork_process = fork
         self._spare: tuple[int, socket.socket] | None = None
         """A process that waits for its arguments, and the connection to it."""
 
@@ -222,7 +226,7 @@ class _Server:
         process, requester = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with requester:
             try:
-                pid = os.fork()
+                pid = self._fork_process()
             except OSError:
                 process.close()
                 raise
@@ -233,32 +237,48 @@ class _Server:
         return pid, process
 
 
-def _run(requester: socket.socket, work: Work) -> NoReturn:
-    """Do the work, and report its exit code.
+class Requester:
+    """What a process has of the one that requests it.
 
-    Stays until its requester has read that, so that its id means nothing else until then.
+    Args:
+        link: the connection to it.
     """
-    process = os.getpid()
 
-    def receive() -> list[str]:
-        message, descriptors, _, _ = socket.recv_fds(requester, _MAX_REQUEST_BYTES, 1)
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor, which the process must keep."""
+        return self._link.fileno()
+
+    def receive(self) -> list[str]:
+        """Wait for the arguments. From then on the requester reads the standard output."""
+        message, descriptors, _, _ = socket.recv_fds(self._link, _MAX_REQUEST_BYTES, 1)
         if not message:
             os._exit(0)  # nobody is going to ask
-        if os.getpid() != process:
-            requester.close()
         os.dup2(descriptors[0], 1)
         os.close(descriptors[0])
         return message.decode("utf-8", "surrogateescape").split("\0")
 
+    def report(self, code: int) -> None:
+        """Report the exit code, and wait until the requester has read it.
+
+        Until then the id of the process means nothing else.
+        """
+        os.dup2(0, 1)  # closes the output
+        with suppress(OSError):  # nobody waits for it any more
+            self._link.send(_packed(code))
+            while self._link.recv(_MAX_REQUEST_BYTES):
+                pass  # what it did not receive; it was killed before
+
+
+def _run(link: socket.socket, work: Work) -> NoReturn:
+    """Do the work, and report its exit code."""
+    requester = Requester(link)
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        code = work(receive)
-        if os.getpid() == process:
-            os.dup2(0, 1)  # closes the output
-            with suppress(OSError):  # nobody waits for it any more
-                requester.send(_packed(code))
-                while requester.recv(_MAX_REQUEST_BYTES):
-                    pass  # what it did not receive; it was killed before
+        code = work(requester)
+        requester.report(code)
     finally:
         os._exit(code)

@@ -13,23 +13,23 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import select
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanout.workers.sandbox.inside import disks, frames
 from fanout.workers.sandbox.inside.collection import change_bundle, change_git, change_scan
-from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed
+from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
     from fanout.workers.sandbox.inside.collection.change_sides import Root
-    from fanout.workers.sandbox.inside.collection.fork_server import ForkServer, Receive
+    from fanout.workers.sandbox.inside.collection.fork_server import Requester
     from fanout.workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
@@ -46,18 +46,18 @@ MAX_BUNDLE_BYTES = 3 << 29
 _MAX_OPEN_FILES = 2048
 """A scan of two trees holds two folders of each level, and a level has 256 at most."""
 _MAX_PROCESSES = 256
-"""Of all jails of an engine's host, whose users are one: each has three at most."""
+"""Of all jails of an engine's host, whose users are one: each has two at most."""
 
-_NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000
-"""Mounts, IPC and processes: CLONE_NEWNS, _NEWIPC, _NEWPID. The network is the steward's, which has
-none: a new one would make collections wait for the kernel's lock on networks."""
+_NEW_PROCESSES = 0x20000000
+_NEW_NAMESPACES = 0x00020000 | 0x08000000
+"""Mounts and IPC: CLONE_NEWNS, _NEWIPC. The network is the steward's, which has none: a new one
+would make collections wait for the kernel's lock on networks."""
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _REMOUNT, _BIND, _REC, _PRIVATE, _SLAVE = 32, 4096, 16384, 1 << 18, 1 << 19
 _DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "s390x": 217, "ppc64le": 203}
-_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 8, 38
+_PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 8, 38
 _CAPABILITY_VERSION_3, _DAC_READ_SEARCH = 0x20080522, 2
-_SIGKILL = 9
 
 _ROOT = Path("/mnt")
 """Where the root of a jail is made, in namespaces of its own: every image has this folder."""
@@ -66,8 +66,8 @@ GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
 """The exit codes of `work`."""
 _ERRNO = 10
 """A code from here on is an errno above it: the kernel refused something."""
-_KILLED = 128
-"""Codes above are signals."""
+_MOST_CODE = 127
+"""Codes above are signals in the field's use."""
 
 
 class View(NamedTuple):
@@ -81,12 +81,11 @@ class Jail:
     """A process that is locked up, in two steps: most of it is done before it is known for whom.
 
     Args:
-        isolated: whether this process has the right to mount.
+        isolated: whether this process has the right to mount. It is the first one of a namespace
+            of processes then: what it starts ends with it.
 
     Raises:
         OSError: the kernel refused; nothing may be looked at then.
-        SystemExit: in this process, when the child in which it goes on has ended; with its exit
-            code.
     """
 
     def __init__(self, *, isolated: bool) -> None:
@@ -97,9 +96,10 @@ class Jail:
         if isolated:
             disks.call("unshare", _NEW_NAMESPACES)
             _make_root()
-        self._parent = _continue_in_child()
 
-    def enter(self, before: Sequence[Path], after: Path, scratch: Path, agent_id: int) -> View:
+    def enter(
+        self, before: Sequence[Path], after: Path, scratch: Path, agent_id: int, kept: int
+    ) -> View:
         """Lock this process up, for good.
 
         Args:
@@ -109,23 +109,22 @@ class Jail:
             scratch: an empty folder, in which the process may write; becomes the one for temporary
                 files.
             agent_id: the job's user.
+            kept: a descriptor that the process keeps, besides the first three.
 
         Raises:
             OSError: the kernel refused; nothing may be looked at then.
         """
-        _close_all_but(self._parent)
+        _close_all_but(kept)
         if not self._isolated:
             (tree,) = before
             os.chown(scratch, agent_id, agent_id)
             view = View(_descriptor(tree), _descriptor(after))
             _become(agent_id, ())
-            _end_with(self._parent)
             os.environ["TMPDIR"] = str(scratch)
             return view
         os.chown(scratch, JAIL_ID, JAIL_ID)
         _change_root(before, after, scratch)
         _become(JAIL_ID, (_DAC_READ_SEARCH,))
-        _end_with(self._parent)
         os.environ["TMPDIR"] = "/mnt/scratch"
         return View(Path("/mnt/before"), Path("/mnt/after"))
 
@@ -184,40 +183,10 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
     disks.call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
 
 
-def _continue_in_child() -> int:
-    """Go on in a child of this process.
-
-    In a new process namespace it is the first process: what it starts ends with it.
-
-    Returns:
-        A pipe that is at its end once the parent is gone.
-
-    Raises:
-        SystemExit: in the parent, when the child has ended; with its exit code.
-    """
-    parent, held = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(parent)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(held)
-        raise SystemExit(code if code >= 0 else _KILLED - code)
-    os.close(held)
-    return parent
-
-
 def _close_all_but(kept: int) -> None:
     """Close all files of this process but the first three and one more."""
     os.closerange(3, kept)
     os.closerange(kept + 1, _MAX_OPEN_FILES)
-
-
-def _end_with(parent: int) -> None:
-    """Be killed when the parent ends. After `_become`: a change of user forgets the signal."""
-    disks.call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    if select.select([parent], (), (), 0)[0]:  # it had ended before the signal was asked for
-        os._exit(_KILLED + _SIGKILL)
-    os.close(parent)
 
 
 def _become(user: int, capabilities: tuple[int, ...]) -> None:
@@ -316,7 +285,7 @@ def _check(code: int) -> None:
         raise CollectionFailed("git failed on them")
     if code == NO_MEMORY:
         raise CollectionFailed(f"it takes more than {MAX_MEMORY_BYTES} bytes of memory")
-    if code < 0 or code > _KILLED:
+    if code < 0:
         raise CollectionFailed(f"it was killed: it may take {MAX_SECONDS} s and limited memory")
     if code:
         reason = os.strerror(code - _ERRNO) if code > _ERRNO else f"code {code}"
@@ -331,31 +300,63 @@ class Unreadable(CollectionFailed):
     """The jail could not be made, or something in it not be read; another try may succeed."""
 
 
-def work(receive: Receive, *, isolated: bool) -> int:
+def collectors() -> ForkServer:
+    """Return the server whose processes do `work`. Make it before the first thread.
+
+    Raises:
+        OSError: the kernel has no namespaces of processes.
+    """
+    if not disks.may_mount():
+        return ForkServer(partial(work, isolated=False))
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    return ForkServer(partial(work, isolated=True), partial(_fork_apart, own))
+
+
+def _fork_apart(own: int) -> int:
+    """Fork as `os.fork` does; the child is the first process of a new namespace of processes.
+
+    Args:
+        own: a descriptor of the namespace of this process. It returns there: its next child would
+            be in the same new one otherwise.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    disks.call("unshare", _NEW_PROCESSES)
+    child = None
+    try:
+        child = os.fork()
+    finally:
+        if child != 0:
+            disks.call("setns", own, _NEW_PROCESSES)
+    return child
+
+
+def work(requester: Requester, *, isolated: bool) -> int:
     """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
-        receive: returns `overlay` or `trees`, the result, a scratch folder, the id of the job's
+        requester: gives `overlay` or `trees`, the result, a scratch folder, the id of the job's
             user, and what the job started from.
         isolated: whether this process has the right to mount.
     """
     try:
         jail = Jail(isolated=isolated)
-        kind, after, scratch, agent_id, *before = receive()
-        trees = [Path(tree) for tree in before]
-        view = jail.enter(trees, Path(after), Path(scratch), int(agent_id))
+        kind, after, scratch, agent_id, *before = requester.receive()
+        view = jail.enter(
+            [Path(tree) for tree in before], Path(after), Path(scratch), int(agent_id),
+            kept=requester.fileno(),
+        )  # fmt: skip
         scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
         with os.fdopen(1, "wb") as out:
             change_bundle.write_bundle(out, view.before, view.after, scan(view.before, view.after))
-    except SystemExit as ended:  # its child has
-        return int(ended.code or 0)
     except change_git.GitFailed:
         return GIT_FAILED
     except MemoryError:
         return NO_MEMORY
     except OSError as error:  # its text may quote what the job wrote, its number does not
         number = error.errno or 0
-        return _ERRNO + number if 0 < number <= _KILLED - _ERRNO else FAILED
+        return _ERRNO + number if 0 < number <= _MOST_CODE - _ERRNO else FAILED
     except BaseException:  # noqa: BLE001 - as above
         return FAILED
     return 0
