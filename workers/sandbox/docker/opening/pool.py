@@ -140,8 +140,7 @@ class WarmPool:
         return None
 
     def _rename(self, container: Container, job_id: str) -> None:
-        if not container.is_closed:
-            self._in_background(self._renamed(container, job_id))
+        self._in_background(self._renamed(container, job_id))
 
     async def _renamed(self, container: Container, job_id: str) -> None:
         async with self._renaming:

@@ -49,6 +49,7 @@ _MAX_PROCESSES = 256
 """Of all jails of an engine's host, whose users are one: each has two at most."""
 
 _NEW_PROCESSES = 0x20000000
+"""CLONE_NEWPID."""
 _NEW_NAMESPACES = 0x00020000 | 0x08000000
 """Mounts and IPC: CLONE_NEWNS, _NEWIPC. The network is the steward's, which has none: a new one
 would make collections wait for the kernel's lock on networks."""
@@ -66,8 +67,6 @@ GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
 """The exit codes of `work`."""
 _ERRNO = 10
 """A code from here on is an errno above it: the kernel refused something."""
-_MOST_CODE = 127
-"""Codes above are signals in the field's use."""
 
 
 class View(NamedTuple):
@@ -355,8 +354,7 @@ def work(requester: Requester, *, isolated: bool) -> int:
     except MemoryError:
         return NO_MEMORY
     except OSError as error:  # its text may quote what the job wrote, its number does not
-        number = error.errno or 0
-        return _ERRNO + number if 0 < number <= _MOST_CODE - _ERRNO else FAILED
+        return _ERRNO + error.errno if error.errno else FAILED
     except BaseException:  # noqa: BLE001 - as above
         return FAILED
     return 0
