@@ -9,6 +9,7 @@ settings that end what could still start a program or a connection.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -116,9 +117,7 @@ def run_git(
     environment = _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": protocols}
     environment |= {key: str(path) for key, path in places.items() if path}
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin)
-        given.seek(0)
+    with _readable(stdin) as given:
         process = _start(["--no-pager", *options, *arguments], folder, environment, given)
     try:
         output, errors = _read(process, time.monotonic() + seconds, max_output_bytes, watch)
@@ -130,6 +129,19 @@ def run_git(
         reason = os.fsdecode(errors).strip().partition("\n")[0][:300]
         raise GitFailed(reason or f"git {arguments[0]} ended with code {process.returncode}")
     return process.returncode, output
+
+
+def _readable(content: bytes) -> IO[bytes]:
+    """Return a stream of a content: a pipe if that holds it, which costs no file."""
+    if len(content) > select.PIPE_BUF:
+        given = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        given.write(content)
+        given.seek(0)
+        return given
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    return os.fdopen(reading, "rb")
 
 
 def _start(

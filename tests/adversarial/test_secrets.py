@@ -201,6 +201,24 @@ async def test_the_rules_of_a_person_hold(
     assert (await snapshot_of(root)).holds(CANARY) == []
 
 
+async def test_a_repositorys_own_rules_go_before_a_persons(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(
+        tmp_path,
+        {"home/.gitconfig": "[core]\n\texcludesFile = ~/rules\n", "home/rules": "*.mine"},
+    )
+    put(root, {"a.mine": CANARY, "kept.mine": "1", "b.own": CANARY})
+    await asyncio.to_thread(git, root, "init", "-q")
+    (root / ".git/info/exclude").write_text("b.own\n!kept.mine\n", encoding="utf-8-sig")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    snapshot = await snapshot_of(root)
+
+    assert snapshot.holds(CANARY) == []
+    assert "kept.mine" in snapshot.files
+
+
 async def test_a_person_includes_files_by_name(root: Path) -> None:
     put(root, {".gitignore": ".env\nbuild/\n", ".env": "A=1", "build/x/key": KEY, "build/y": "no"})
     put(root, {"tests/key.pem": KEY})

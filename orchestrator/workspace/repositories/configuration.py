@@ -107,7 +107,7 @@ def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
             if status.st_size > max_bytes:
                 raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
             with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(max_bytes)
+                return stream.read(status.st_size)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except (OSError, ValueError) as error:

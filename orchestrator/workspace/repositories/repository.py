@@ -7,6 +7,7 @@ gets to see it; the few values that matter are read from a copy and checked.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
@@ -231,18 +232,17 @@ class _Private:
 @contextmanager
 def _private(repository: Repository) -> Iterator[_Private]:
     settings = parse_configuration(read_data(repository.common_dir / "config"))
-    with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
+    with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:  # with few files: each costs
         path = Path(name)
-        for folder in ("objects", "refs", "info"):
-            (path / folder).mkdir()
+        (path / "refs").mkdir()  # without it, Git sees no repository; objects are read elsewhere
         (path / "HEAD").write_text("ref: refs/heads/none\n")
         (path / "config").write_text(private_configuration(settings))
         for index in ("index", *_shared_indexes(repository.git_dir)):
             _copy(repository.git_dir / index, path / index)
-        exclude = read_data(repository.common_dir / "info" / "exclude")
-        (path / "info" / "exclude").write_bytes(exclude)
-        excludes = repository.work_tree / excludes_file(settings)
-        (path / "excludes").write_bytes(read_data(excludes))
+        personal = repository.work_tree / excludes_file(settings)
+        own = read_data(repository.common_dir / "info" / "exclude")  # goes before a person's
+        rules = read_data(personal) + b"\n" + own.removeprefix(codecs.BOM_UTF8)
+        (path / "excludes").write_bytes(rules)
         yield _Private(path, repository)
 
 
