@@ -8,7 +8,10 @@ from `_llm_flow`. The flow's processors, their names and their order are its doc
 # (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
+import asyncio
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -43,6 +46,17 @@ class DeepLlmAgent(LlmAgent):
         for callback in self.before_step_callback:
             flow.insert_request_processor_before("compaction", _BeforeStep(callback))
         return flow
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        try:
+            async with aclosing(super()._run_async_impl(ctx)) as events:
+                async for event in events:
+                    yield event
+        except asyncio.CancelledError as error:
+            # A frame of ADK refers to the error, whose traceback refers to it: all that the agent
+            # had would be left to the garbage collector.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 class _BeforeStep(BaseLlmRequestProcessor):

@@ -83,18 +83,16 @@ async def test_an_ended_agent_is_freed_at_once(bench: Bench, task: str, state: J
 
 
 @pytest.mark.usefixtures("no_collections")
-async def test_a_cancelled_agent_is_freed_by_a_collection_of_young_objects(bench: Bench) -> None:
+async def test_a_cancelled_agent_is_freed_at_once(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("think"))
     running = asyncio.create_task(bench.run(job_id))
     async with asyncio.timeout(10):
         while await requests(bench, job_id) < 2:  # noqa: ASYNC110 - nothing else waits for it
             await asyncio.sleep(0.02)
-    gc.collect()  # what the agent has is old now
     await bench.ledger.cancel(job_id)
     await running
     await asyncio.sleep(0)
 
-    gc.collect(0)
     assert agents_in_garbage() == Counter()
 
 
