@@ -187,16 +187,19 @@ async def test_each_repository_in_a_folder_has_its_own_rules(root: Path) -> None
     assert "two/x.local" in snapshot.files
 
 
+def home_with_rules(folder: Path, rules: str) -> Path:
+    """The home of a person who has ignore rules for all repositories."""
+    configuration = "[core]\n\texcludesFile = ~/rules\n"
+    put(folder / "home", {".gitconfig": configuration, "rules": rules})
+    return folder / "home"
+
+
 async def test_the_rules_of_a_person_hold(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(
-        tmp_path,
-        {"home/.gitconfig": "[core]\n\texcludesFile = ~/rules\n", "home/rules": "*.mine\n"},
-    )
     put(root, {"a.mine": CANARY, "b": "1"})
     await asyncio.to_thread(git, root, "init", "-q")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(home_with_rules(tmp_path, "*.mine\n")))
 
     assert (await snapshot_of(root)).holds(CANARY) == []
 
@@ -204,14 +207,10 @@ async def test_the_rules_of_a_person_hold(
 async def test_a_repositorys_own_rules_go_before_a_persons(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(
-        tmp_path,
-        {"home/.gitconfig": "[core]\n\texcludesFile = ~/rules\n", "home/rules": "*.mine"},
-    )
     put(root, {"a.mine": CANARY, "kept.mine": "1", "b.own": CANARY})
     await asyncio.to_thread(git, root, "init", "-q")
     (root / ".git/info/exclude").write_text("b.own\n!kept.mine\n", encoding="utf-8-sig")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(home_with_rules(tmp_path, "*.mine")))
 
     snapshot = await snapshot_of(root)
 

@@ -54,7 +54,7 @@ class DeepLlmAgent(LlmAgent):
                     yield event
         except asyncio.CancelledError as error:
             # A frame of ADK refers to the error, whose traceback refers to it: all that the agent
-            # had would be left to the garbage collector.
+            # had would be left to the garbage collector. ADK's runner keeps this error to itself.
             traceback.clear_frames(error.__traceback__)
             raise
 
