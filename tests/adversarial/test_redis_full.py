@@ -62,8 +62,10 @@ def fill(server: GuardedRedis) -> int:
                     stored += 1
             except redis.exceptions.OutOfMemoryError:
                 continue
-        used = int(client.info("memory")["used_memory"])
-        client.config_set("maxmemory", used - 2_000_000)
+        memory = client.info("memory")
+        # What waits to be written to the append-only file does not count as used for the limit.
+        counted = int(memory["used_memory"]) - int(memory["mem_not_counted_for_evict"])
+        client.config_set("maxmemory", counted - 2_000_000)
     return stored
 
 

@@ -17,6 +17,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definition,
 )
 from fanout.orchestrator.configuration.settings import LimitSettings
+from fanout.orchestrator.jobs.spec import new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.attempt.definition_files import DefinitionFolder
 from fanout.workers.sandbox.local.provider import LocalProvider
@@ -181,7 +182,8 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
 async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
     scribe: AgentDefinition, provider: LocalProvider
 ) -> None:
-    spec = SandboxSpec(job_id="job", attempt=1, image="", limits=LimitSettings().for_jobs())
+    limits = LimitSettings().for_jobs()
+    spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=limits)
 
     async with provider.open(spec) as sandbox:
         definition = DefinitionFolder(scribe, sandbox.home)

@@ -32,7 +32,7 @@ from fanout.orchestrator.deep_agent.mcp.tools import (
     tool_name,
 )
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
@@ -64,7 +64,7 @@ def provider(tmp_path: Path) -> LocalProvider:
 
 @pytest_asyncio.fixture
 async def sandbox(provider: LocalProvider) -> AsyncIterator[Sandbox]:
-    spec = SandboxSpec(job_id="job", attempt=1, image="", limits=Limits())
+    spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=Limits())
     async with provider.open(spec) as opened:
         await opened.write_bytes(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
         yield opened

@@ -6,13 +6,14 @@ import asyncio
 import threading
 
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
+from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader
 
 
 async def test_who_asks_together_shares_a_look_and_who_asks_during_one_has_the_next() -> None:
     began, may_end = threading.Event(), threading.Event()
     numbers = iter(range(1, 10))
 
-    def look() -> int:
+    def look(_: EnvironmentReader) -> int:
         number = next(numbers)
         began.set()
         assert may_end.wait(60)
@@ -32,7 +33,7 @@ async def test_who_asks_together_shares_a_look_and_who_asks_during_one_has_the_n
 async def test_a_failed_look_is_repeated_for_the_next_who_ask() -> None:
     failures = [OSError("the table cannot be read")]
 
-    def look() -> str:
+    def look(_: EnvironmentReader) -> str:
         if failures:
             raise failures.pop()
         return "seen"

@@ -18,9 +18,8 @@ from pathlib import Path
 from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
+from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader, content
 from fanout.orchestrator.deep_agent.backends.proc.table import (
-    content,
-    environment_of,
     other_processes,
     signal_all,
     variable_of,
@@ -183,7 +182,7 @@ class _WorkspaceMounts:
 _MOUNTS = _WorkspaceMounts()
 
 
-def _look() -> _Processes:
+def _look(environments: EnvironmentReader) -> _Processes:
     own_mounts = _link("/proc/self/ns/mnt")
     known: dict[str, tuple[bytes, ...]] = {"": (), own_mounts: ()}
     _MOUNTS.begin_look()
@@ -194,7 +193,7 @@ def _look() -> _Processes:
             known[mounts] = _MOUNTS.of(pid, mounts)
         for line in known[mounts]:
             seen.by_mount[line].append(pid)
-        if token := variable_of(environment_of(pid), JOB_MARKER):
+        if token := variable_of(environments.read(pid), JOB_MARKER):
             seen.by_token[token].append(pid)
         for limit in _marked_limits(pid):
             seen.by_limit[limit].append(pid)

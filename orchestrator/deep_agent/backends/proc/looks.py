@@ -7,10 +7,19 @@ each of them would take minutes.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
+
+from fanout.orchestrator.deep_agent.backends.proc.reading import (
+    NEXT_STUCK_SECONDS,
+    STUCK_SECONDS,
+    EnvironmentReader,
+    GivenUp,
+)
 
 Seen = TypeVar("Seen")
 
@@ -25,7 +34,7 @@ class SharedLooks(Generic[Seen]):
         look: Looks; it blocks.
     """
 
-    def __init__(self, look: Callable[[], Seen]) -> None:
+    def __init__(self, look: Callable[[EnvironmentReader], Seen]) -> None:
         self._look = look
         self._next: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Seen]] = (
             WeakKeyDictionary()
@@ -47,12 +56,36 @@ class SharedLooks(Generic[Seen]):
         async with self._turns.setdefault(loop, asyncio.Lock()):
             await asyncio.sleep(self._rests_until.get(loop, 0.0) - loop.time())
             del self._next[loop]  # who asks from now on may have started something since
-            seen, seconds = await asyncio.to_thread(self._timed_look)
+            seen, seconds = await self._seen()
             self._rests_until[loop] = loop.time() + seconds
             return seen
 
-    def _timed_look(self) -> tuple[Seen, float]:
-        """Return what a look sees, and its processor time in seconds."""
+    async def _seen(self) -> tuple[Seen, float]:
+        """Return what a look sees, and its processor time in seconds.
+
+        A look that is stuck at a process is begun again, and passes that one by. Each has a thread
+        of its own that the end of the program does not wait for.
+        """
+        seconds = STUCK_SECONDS
+        while True:
+            environments, answer = EnvironmentReader(), Future[tuple[Seen, float]]()
+            answer.set_running_or_notify_cancel()
+            arguments = environments, answer
+            threading.Thread(target=self._answer, args=arguments, name="look", daemon=True).start()
+            waiting = asyncio.wrap_future(answer)
+            while not (waiting.done() or environments.give_up_if_stuck(seconds)):
+                await asyncio.wait([waiting], timeout=seconds)
+            if waiting.done():
+                return waiting.result()
+            seconds = NEXT_STUCK_SECONDS
+
+    def _answer(self, environments: EnvironmentReader, answer: Future[tuple[Seen, float]]) -> None:
         began = time.thread_time()
-        seen = self._look()
-        return seen, time.thread_time() - began
+        try:
+            seen = self._look(environments)
+        except GivenUp:
+            return
+        except Exception as error:  # noqa: BLE001 - raised where the look is awaited
+            answer.set_exception(error)
+        else:
+            answer.set_result((seen, time.thread_time() - began))

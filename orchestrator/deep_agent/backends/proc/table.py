@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
+from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader, content
 
-_READ_BYTES = 64 * 1024
-"""More than nearly every file of a process has, so that one read is enough."""
 _MAX_LISTINGS = 20
 """The most listings in a look. Each has fewer new processes than the one before, unless they are
 started faster than they are read. Then those that were seen must be killed first."""
@@ -37,12 +36,12 @@ class CommandTable:
         return [pid for marker, pids in every if marker.startswith(beginning) for pid in pids]
 
 
-def _look() -> CommandTable:
+def _look(environments: EnvironmentReader) -> CommandTable:
     by_session: dict[int, list[int]] = defaultdict(list)
     by_marker: dict[str, list[int]] = defaultdict(list)
     for pid, session in other_processes():
         by_session[session].append(pid)
-        if marker := variable_of(environment_of(pid), COMMAND_MARKER):
+        if marker := variable_of(environments.read(pid), COMMAND_MARKER):
             by_marker[marker].append(pid)
     return CommandTable(by_session, by_marker)
 
@@ -69,11 +68,6 @@ def other_processes() -> Iterator[tuple[int, int]]:
                 yield int(name), int(fields[3])
 
 
-def environment_of(pid: int) -> bytes:
-    """Return a process's environment as the kernel has it; empty when it has ended."""
-    return content(f"/proc/{pid}/environ")
-
-
 def variable_of(environment: bytes, name: str) -> str:
     """Return the value of a variable; empty without it."""
     beginning = f"{name}=".encode()
@@ -81,26 +75,6 @@ def variable_of(environment: bytes, name: str) -> str:
     if at == 0 and not environment.startswith(beginning):
         return ""
     return os.fsdecode(environment[at + len(beginning) :].partition(b"\0")[0])
-
-
-def content(path: str) -> bytes:
-    """Return the content of a small file; empty when it cannot be read.
-
-    A look reads thousands: this takes half of the time and of the system calls of `Path`.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    parts = b""
-    try:
-        while part := os.read(descriptor, _READ_BYTES):
-            parts += part
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-    return parts
 
 
 def signal_all(pids: Sequence[int], number: int) -> None:
