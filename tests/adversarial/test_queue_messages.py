@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -99,6 +100,7 @@ async def test_a_worker_with_a_key_obeys_signed_messages_only(
         await place.ready(signed)
         assert (await signed.run(make_spec("quick"))).success
 
+        worker.send(signal.SIGSTOP)  # or it might dispatch the job itself, with a signature
         job_id = await forged.submit(make_spec("quick"))
         forger = Celery("forger", set_as_current=False)
         forger.conf.update(broker_settings(place.redis.url, Keys().prefix))
@@ -107,6 +109,7 @@ async def test_a_worker_with_a_key_obeys_signed_messages_only(
             await asyncio.to_thread(forger.send_task, RUN_JOB, headers=headers, **send)
         replayed = MessageSigner([OLD]).headers(f"{uuid.uuid4().hex}.1")
         await asyncio.to_thread(forger.send_task, RUN_JOB, headers=replayed, **send)
+        worker.send(signal.SIGCONT)
         for _ in range(100):
             if '"refused": 5' in worker.log.read_text():
                 break
