@@ -15,7 +15,7 @@ from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.process import Process, ProcessEnded
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.contract import test_sandbox as contract
-from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
+from tests.contract.test_sandbox import MIB, Bench, begun, count, gone, sh, unique_sleep
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -143,7 +143,7 @@ async def test_the_end_of_the_context_kills_the_process_and_its_children(shared:
     script = f"trap '' TERM; {child} & setsid {daemon} & echo ready; wait; sleep 5"
     async with shared.open_process(Command(argv=script)) as process:
         assert await line(process) == b"ready\n"
-        assert await count(shared, child) == 1
+        await begun(shared, child)
 
     assert await count(shared, child) == await count(shared, daemon) == 0
 
@@ -158,10 +158,18 @@ async def test_what_a_process_leaves_behind_goes_with_it(shared: Sandbox) -> Non
 async def test_the_end_of_a_process_spares_what_commands_left_running(shared: Sandbox) -> None:
     daemon = unique_sleep()
     await sh(shared, f"setsid {daemon} > /dev/null 2>&1 &")
+    await begun(shared, daemon)
     async with shared.open_process(Command(argv="cat")):
         pass
 
     assert await count(shared, daemon) == 1
+
+
+async def test_a_process_that_is_ended_before_it_starts_ends_nothing_else(sandbox: Sandbox) -> None:
+    async with sandbox.open_process(Command(argv="cat")):
+        pass
+
+    assert (await sh(sandbox, "echo well")).output == b"well\n"
 
 
 async def test_a_cancelled_caller_leaves_no_process(shared: Sandbox) -> None:
