@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
 from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader
 
@@ -43,3 +45,14 @@ async def test_a_failed_look_is_repeated_for_the_next_who_ask() -> None:
 
     assert [type(answer) for answer in answers] == [OSError, OSError]
     assert await looks.look() == "seen"
+
+
+async def test_a_machine_without_room_for_a_thread_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    assert await SharedLooks(lambda _: "seen").look() == "seen"

@@ -71,7 +71,10 @@ class SharedLooks(Generic[Seen]):
             environments, answer = EnvironmentReader(), Future[tuple[Seen, float]]()
             answer.set_running_or_notify_cancel()
             arguments = environments, answer
-            threading.Thread(target=self._answer, args=arguments, name="look", daemon=True).start()
+            try:
+                threading.Thread(target=self._answer, args=arguments, daemon=True).start()
+            except RuntimeError:  # no process is left to this user: the look is to kill some
+                self._answer(*arguments)
             waiting = asyncio.wrap_future(answer)
             while not (waiting.done() or environments.give_up_if_stuck(seconds)):
                 await asyncio.wait([waiting], timeout=seconds)
