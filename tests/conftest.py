@@ -146,6 +146,10 @@ MAY_BLOCK = {
         "__init__",
     ): "looks once whether its folder exists, when an agent is made",
     (
+        "orchestrator/deep_agent/backends/proc/reading.py",
+        "_waits_in_the_kernel",
+    ): "asks the kernel for the state of a thread of its own, which waits for nothing",
+    (
         "orchestrator/deep_agent/execution/choice.py",
         "with_local_shell",
     ): "looks up the working directory once, when an agent is made",

@@ -47,12 +47,16 @@ async def test_jobs_end_and_so_does_their_worker(place: Installation, tmp_path: 
 
 
 async def test_a_command_of_the_parent_ends_when_its_caller_is_cancelled(tmp_path: Path) -> None:
-    launch = Launch(
-        argv=["sleep", "600"], env={"PATH": "/bin"}, timeout_seconds=60, max_output_bytes=100
-    )
+    has_begun = asyncio.Event()
+
+    async def note(_: bytes) -> None:
+        has_begun.set()
+
+    argv = ["sh", "-c", "echo begun; sleep 600"]
+    launch = Launch(argv=argv, env={"PATH": "/bin"}, timeout_seconds=60, max_output_bytes=100)
     with stuck_processes(tmp_path, 1):
-        running = asyncio.create_task(run(launch))
-        await asyncio.sleep(0.2)
+        running = asyncio.create_task(run(launch, note))
+        await has_begun.wait()
         running.cancel()
-        done, _ = await asyncio.wait([running], timeout=10)
-        assert done == {running}
+        await asyncio.wait([running], timeout=10)
+        assert running.cancelled()

@@ -436,6 +436,7 @@ async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(
     assert result.output == b"started\n"
     assert time.monotonic() - started < 20
     await begun(sandbox, sleep)
+    assert await count(sandbox, sleep) == 1
 
 
 async def test_a_timeout_spares_the_commands_beside_it(sandbox: Sandbox) -> None:

@@ -144,6 +144,7 @@ async def test_the_end_of_the_context_kills_the_process_and_its_children(shared:
     async with shared.open_process(Command(argv=script)) as process:
         assert await line(process) == b"ready\n"
         await begun(shared, child)
+        assert await count(shared, child) == 1
 
     assert await count(shared, child) == await count(shared, daemon) == 0
 

@@ -66,7 +66,7 @@ class SharedLooks(Generic[Seen]):
         A look that is stuck at a process is begun again, and passes that one by. Each has a thread
         of its own that the end of the program does not wait for.
         """
-        seconds = STUCK_SECONDS
+        patience = STUCK_SECONDS
         while True:
             environments, answer = EnvironmentReader(), Future[tuple[Seen, float]]()
             answer.set_running_or_notify_cancel()
@@ -76,11 +76,11 @@ class SharedLooks(Generic[Seen]):
             except RuntimeError:  # no process is left to this user: the look is to kill some
                 self._answer(*arguments)
             waiting = asyncio.wrap_future(answer)
-            while not (waiting.done() or environments.give_up_if_stuck(seconds)):
-                await asyncio.wait([waiting], timeout=seconds)
+            while not (waiting.done() or environments.give_up_if_stuck(patience)):
+                await asyncio.wait([waiting], timeout=patience)
             if waiting.done():
                 return waiting.result()
-            seconds = NEXT_STUCK_SECONDS
+            patience = NEXT_STUCK_SECONDS
 
     def _answer(self, environments: EnvironmentReader, answer: Future[tuple[Seen, float]]) -> None:
         began = time.thread_time()

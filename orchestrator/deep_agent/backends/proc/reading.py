@@ -1,8 +1,8 @@
 """Reads what `/proc` says about a process, without waiting long for any of them.
 
 The kernel reads an environment from the process's memory, and waits while that is mapped anew. This
-takes microseconds, but as long as its disk or its control group lets the process wait: one without
-memory, or a hostile one, could keep the commands of all others from being stopped.
+takes microseconds, but as long as its disk lets the process wait: a slow or hostile one could keep
+the commands of all others from being stopped.
 """
 
 from __future__ import annotations
