@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos compose docs openapi images lock pins clean
+.PHONY: help setup demo test faults attacks installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,7 +41,9 @@ check: $(TOOLS) ## style, types, who imports whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m tests.architecture.sources
+
+house: $(TOOLS) ## the largest files, functions and folders: a report, nothing fails
+	@$(BIN)/python -m tests.architecture.sources
 
 audit: $(TOOLS) ## known vulnerabilities of the locked packages, where the service that knows them is reached
 	@$(BIN)/python -m tests.installation.audit

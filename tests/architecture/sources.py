@@ -1,14 +1,16 @@
-"""The repository's files and functions.
+"""The repository's files, functions and folders.
 
-`python -m tests.architecture.sources` lists the longest.
+`python -m tests.architecture.sources` prints the largest. It is a report and fails nothing: code is
+cut by concept, and a size is only a reason to look again.
 """
 
 from __future__ import annotations
 
 import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -16,8 +18,9 @@ PACKAGES = ("fanout", "orchestrator", "workers")
 SHOWN = 10
 
 
-class Length(NamedTuple):
-    lines: int
+class Size(NamedTuple):
+    count: int
+    """Lines of a file or a function, modules of a folder."""
     where: str
 
 
@@ -37,17 +40,17 @@ def package_sources() -> Iterator[tuple[str, str]]:
             yield name, path.read_text(encoding="utf-8")
 
 
-def file_lengths() -> list[Length]:
+def file_lengths() -> list[Size]:
     return sorted(
-        (Length(len(text.splitlines()), name) for name, text in package_sources()), reverse=True
+        (Size(len(text.splitlines()), name) for name, text in package_sources()), reverse=True
     )
 
 
-def function_lengths() -> list[Length]:
+def function_lengths() -> list[Size]:
     """The lengths of all functions, without their docstrings."""
     return sorted(
         (
-            Length(_lines(node) - _docstring_lines(node), f"{name}:{node.name}")
+            Size(_lines(node) - _docstring_lines(node), f"{name}:{node.name}")
             for name, text in package_sources()
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -64,11 +67,23 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return 0 if ast.get_docstring(node) is None else _lines(node.body[0])
 
 
+def folder_widths() -> list[Size]:
+    """How many modules each folder has, without its `__init__.py`."""
+    paths = [PurePosixPath(name) for name, _ in package_sources()]
+    widths = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
+    return sorted((Size(count, folder) for folder, count in widths.items()), reverse=True)
+
+
 def main() -> None:
-    for title, lengths in (("files", file_lengths()), ("functions", function_lengths())):
-        print(f"Longest {title}:")
-        for length in lengths[:SHOWN]:
-            print(f"  {length.lines:4}  {length.where}")
+    report = {
+        "Longest files": file_lengths(),
+        "Longest functions": function_lengths(),
+        "Folders with the most modules": folder_widths(),
+    }
+    for title, sizes in report.items():
+        print(f"{title}:")
+        for size in sizes[:SHOWN]:
+            print(f"  {size.count:4}  {size.where}")
 
 
 if __name__ == "__main__":
