@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from fanout.orchestrator.jobs.store.journal import EventType
@@ -339,6 +340,25 @@ def test_it_fits_a_phone_and_is_readable_in_both_schemes(site, scheme):
     page.emulate_media(reduced_motion="reduce")
     animated = "document.getAnimations().length"
     assert page.evaluate(animated) == 0
+    watched.check()
+
+
+def test_every_view_is_valid_aria_and_accessible(site):
+    checker = Axe()
+    watched = site.visit()
+    addresses = ["", "?view=approvals", "?view=new"]
+    addresses += [f"?job={site.live}&tab={tab}" for tab in TABS]
+    for address in addresses:
+        page = watched.open(address)
+        page.wait_for_selector(SHOWN.get(address.rpartition("tab=")[2], "h1"), state="attached")
+        if not address:
+            page.wait_for_selector(".job-row .title")
+        found = checker.run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+        problems = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]])
+            for one in found.response["violations"]
+        ]
+        assert problems == [], address
     watched.check()
 
 

@@ -116,7 +116,7 @@ export class ChangesView {
     fill(
       this.conflicts,
       h("h3", {}, `Conflicts (${items.length})`),
-      items.map((one) => h("details", { class: "conflict", open: items.length < 4 }, h("summary", {}, h("strong", {}, h("bdi", {}, one.path || "All of its changes")), ` — ${one.reason} `, h("a", { href: `?${new URLSearchParams({ job: one.job_id, tab: "changes" })}` }, `task ${one.job_id.slice(-8)}`)), one.diff ? bothSides(one) : null)),
+      items.map((one) => h("details", { class: "conflict", open: items.length < 4 }, h("summary", {}, h("strong", {}, h("bdi", {}, one.path || "All of its changes")), ` — ${one.reason}`), h("p", {}, "Changed by ", h("a", { href: `?${new URLSearchParams({ job: one.job_id, tab: "changes" })}` }, `task ${one.job_id.slice(-8)}`)), one.diff ? bothSides(one) : null)),
     );
   }
 }
@@ -141,11 +141,10 @@ export function diffList(lines, path, isSplit) {
     keyOf: (_, index) => index,
     make: () => h("div", { class: isSplit ? "diff-row split" : "diff-row" }),
     update: (row, item) => fill(row, isSplit ? splitRow(item, path) : lineOf(item, path, true)),
-    role: "presentation",
+    role: "region",
   });
   list.element.classList.add("diff");
   list.element.tabIndex = 0;
-  list.element.setAttribute("role", "region");
   const longest = lines.reduce((most, line) => Math.max(most, line.text.length), 0);
   const width = Math.min(longest, MAX_CHARACTERS + 40) + 14;
   list.inner.style.minWidth = `max(100%, ${isSplit ? 2 * width : width}ch)`;

@@ -56,7 +56,7 @@ export class JobsView {
     this.count = h("span", { class: "count", role: "status" });
     this.none = h("div", {});
     const heads = ["State", "Task", "Last event", "Time", "Tokens", "Cost", "Age"];
-    const head = h("div", { class: "job-row head", role: "row" }, heads.map((name) => h("span", { role: "columnheader" }, name)));
+    const head = h("div", { class: "job-row head", role: "row", "aria-rowindex": "1" }, heads.map((name) => h("span", { role: "columnheader" }, name)));
     this.element = h(
       "section",
       { class: "jobs" },
@@ -155,6 +155,7 @@ export class JobsView {
   refresh() {
     const isEmpty = this.items.length === 0;
     this.table.hidden = isEmpty;
+    this.table.setAttribute("aria-rowcount", this.cursor ? "-1" : String(this.items.length + 1)); // -1: there are more
     setText(this.count, `${this.items.length}${this.cursor ? "+" : ""} ${this.wanted.all ? "jobs" : "runs"}`);
     fill(this.none, isEmpty ? empty(this.isFiltered() ? "No job fits this filter." : "There are no jobs yet: start one with “New job”, or with fanout run.") : null);
     this.list.setItems(this.items);

@@ -6,6 +6,7 @@ const OVERSCAN = 8;
 
 export class VirtualList {
   // `make(item)` returns a row, `update(row, item, index)` shows an item in it.
+  // `role` is that of the element whose rows they are; the one between has none of its own.
   constructor({ label, rowHeight, keyOf, make, update, onEnd, role = "rowgroup" }) {
     this.rowHeight = rowHeight;
     this.keyOf = keyOf;
@@ -15,8 +16,8 @@ export class VirtualList {
     this.items = [];
     this.rows = new Map();
     this.active = 0;
-    this.inner = h("div", { class: "virtual-inner", role });
-    this.element = h("div", { class: "virtual", tabIndex: -1, "aria-label": label }, this.inner);
+    this.inner = h("div", { class: "virtual-inner", role: "presentation" });
+    this.element = h("div", { class: "virtual", tabIndex: -1, role, "aria-label": label }, this.inner);
     this.element.addEventListener("scroll", () => this.schedule(), { passive: true });
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.observer = new ResizeObserver(() => this.schedule());
