@@ -147,7 +147,7 @@ class JobSpec(WireModel):
     id: JobId = Field(default="", json_schema_extra=_without_default)
     """Made by the client, unless it is given (`_is_identified`). A factory here would also run when
     a specification is stored, to leave out the fields with their defaults."""
-    root_id: JobId = ""
+    root_id: JobId = Field(default="", json_schema_extra=_without_default)
     """The tree that the job belongs to; the job's own id when it has no parent."""
     parent_id: JobId | None = None
     """The job that has delegated this one."""

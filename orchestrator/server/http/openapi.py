@@ -91,6 +91,8 @@ def description(app: FastAPI) -> dict[str, Any]:
         version=app.version,
         description=app.description,
         routes=app.routes,
+        contact={"name": "fanout"},
+        servers=[{"url": "/", "description": "The service that this description comes from."}],
         tags=[{"name": name, "description": text} for name, text in TAGS.items()],
     )
     components = document.setdefault("components", {})
