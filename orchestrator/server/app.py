@@ -29,7 +29,7 @@ from fanout.orchestrator.server.http.runs import routes as runs
 from fanout.orchestrator.server.http.runs import snapshots
 from fanout.orchestrator.server.http.webhooks import routes as webhooks
 from fanout.orchestrator.server.mcp.http import mcp_app
-from fanout.orchestrator.server.middleware import BodyLimit, RequestIds
+from fanout.orchestrator.server.middleware import BodyLimit, PlainPaths, RequestIds
 from fanout.orchestrator.server.problems import add_problems
 
 log = structlog.get_logger(__name__)
@@ -100,6 +100,7 @@ def create_app(
         generate_unique_id_function=operation_name,
         lifespan=partial(_lifespan, mcp_running, [service.changed.run, *background]),
         middleware=[
+            Middleware(PlainPaths),
             Middleware(service.metrics.measured),
             Middleware(RequestIds, headers=HEADERS),
             *guards,

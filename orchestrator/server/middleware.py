@@ -1,4 +1,4 @@
-"""What happens to every request before and after its route: id, limit of the body, headers."""
+"""What happens to every request around its route: path, id, limit of the body, headers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ from fanout.orchestrator.server.problems import problem_response
 JSON = "application/json"
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+
+
+class PlainPaths:
+    """Has a path that ends with slashes mean the same as without them, at every door.
+
+    A redirect would do so only for clients that repeat a body, and credentials, after one.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == "http" and scope["path"].endswith("/"):
+            plain = {"path": scope["path"].rstrip("/") or "/"}
+            if raw := scope.get("raw_path"):
+                plain["raw_path"] = raw.rstrip(b"/") or b"/"
+            scope = {**scope, **plain}
+        await self._app(scope, receive, send)
 
 
 class RequestIds:

@@ -26,8 +26,13 @@ from fanout.orchestrator.server.http.health import DISTRIBUTION
 PATH = "/a2a"
 DEFAULT_AGENT = "general-purpose"
 """Who works on a message that names no agent: the same as for `POST /v1/jobs`."""
-INPUT_MODES = ("text/plain", "application/json", "application/octet-stream")
-"""Texts, data, and files of the workspace, whatever they contain."""
+INPUT_MODES = (
+    *("text/plain", "application/json", "application/octet-stream"),
+    *("text/*", "image/*", "audio/*", "video/*", "application/pdf", "application/xml"),
+    *("application/yaml", "application/zip", "application/gzip", "application/x-tar"),
+)
+"""Texts, data, and files of the workspace, whatever they contain: a file of a type that is not
+here is sent as `application/octet-stream`."""
 OUTPUT_MODES = ("text/plain", "application/json", "text/x-diff", "application/octet-stream")
 DESCRIPTION = (
     "Isolated AI agents that work on files with a shell. A message is a job; its task has the "

@@ -18,6 +18,8 @@ from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extension
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
 from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
+from a2a.utils.errors import VersionNotSupportedError
 
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
@@ -84,10 +86,10 @@ async def grpc_door(
             ("grpc.so_reuseport", 0),
         ],
     )
-    handler, contexts = JobRequestHandler(service), _Contexts(base_url)
-    servicer = GrpcHandler(handler, contexts)
+    handler = JobRequestHandler(service)
+    servicer = GrpcHandler(handler, _Contexts(base_url, PROTOCOL_VERSION_1_0))
     add_A2AServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call] # generated
-    older = CompatGrpcHandler(handler, contexts)
+    older = CompatGrpcHandler(handler, _Contexts(base_url, PROTOCOL_VERSION_0_3))
     add_older(older, server)  # type: ignore[no-untyped-call] # generated
     port = _bind(server, settings)
     await server.start()
@@ -121,13 +123,33 @@ def _bind(server: grpc.aio.Server, settings: ApiSettings) -> int:
 
 
 class _Contexts(GrpcServerCallContextBuilder):
-    def __init__(self, base_url: str) -> None:
+    """Makes the contexts of one of the two generated services.
+
+    Args:
+        base_url: The origin of the HTTP service.
+        version: The version of the protocol that the generated service is of.
+    """
+
+    def __init__(self, base_url: str, version: str) -> None:
         self._base_url = base_url
+        self._version = version
 
     def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
-        """Return the context of a call whose caller is known."""
+        """Return the context of a call whose caller is known.
+
+        Raises:
+            VersionNotSupportedError: The call names another version than that of its service. A
+                call that names none is of its service's.
+        """
         caller = _caller.get()
-        given = [text for name, text in _metadata(context) if name == HTTP_EXTENSION_HEADER.lower()]
+        metadata = _metadata(context)
+        for name, text in metadata:
+            if name == VERSION_HEADER.lower() and text and not _is_of(text, self._version):
+                raise VersionNotSupportedError(
+                    message=f"A2A {text[:20]} is not supported by this gRPC service, which speaks "
+                    f"{self._version}."
+                )
+        given = [text for name, text in metadata if name == HTTP_EXTENSION_HEADER.lower()]
         return ServerCallContext(
             user=KnownCaller(caller),
             requested_extensions=get_requested_extensions(given),
@@ -182,6 +204,11 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
         self._requests.take(name)
         _caller.set(caller)
+
+
+def _is_of(given: str, version: str) -> bool:
+    """Return whether a version has the major number of another: minor ones are compatible."""
+    return given.strip().partition(".")[0] == version.partition(".")[0]
 
 
 def _metadata(context: grpc.aio.ServicerContext[Any, Any]) -> list[tuple[str, str]]:

@@ -207,6 +207,7 @@ class JobRequestHandler(RequestHandler):
         """Do what a message asks for, and return its task as it is then."""
         length = _history_length(params.configuration)
         _check_output_modes(params.configuration)
+        messages.check_parts(params.message)
         push = self._push(context)
         config = params.configuration.task_push_notification_config
         if config.url:
@@ -250,9 +251,9 @@ class JobRequestHandler(RequestHandler):
         return bool(found)
 
     async def _tell(self, message: Message, view: TaskView) -> None:
-        """Give the decisions of a message to a task that waits for them, or its text to the agent.
+        """Give the text of a message to the agent, and its decisions to a task that waits for them.
 
-        A text is never taken for a decision: the task goes on waiting, and says how to answer.
+        A text is never taken for a decision: the task continues to wait, and says how to answer.
         """
         start = await view.snapshot(message.task_id, 0)
         if message.context_id and message.context_id != context_of(start.record):
@@ -264,10 +265,12 @@ class JobRequestHandler(RequestHandler):
         if files_of(message):
             raise InvalidParamsError(FILES_FIRST)
         answers = answers_in(message, start.waiting)
-        if answers:
-            await give(view.jobs, answers)
-        elif not start.waiting:
-            await view.jobs.send(start.task.id, messages.text_of(message))
+        text = messages.told_text(message)
+        if not answers and not text:
+            raise InvalidParamsError("A message to a task has a text, data or a decision.")
+        if text:  # before the decisions, with which the agent may come to its end
+            await view.jobs.send(start.task.id, text)
+        await give(view.jobs, answers)
 
 
 def _is_done(start: Snapshot) -> bool:

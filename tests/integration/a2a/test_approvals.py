@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from a2a.client import Client, ClientCallContext
 from a2a.client.service_parameters import ServiceParametersFactory, with_a2a_extensions
-from a2a.types import GetTaskRequest, Part, Task, TaskState
+from a2a.types import GetTaskRequest, Part, Role, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
@@ -61,6 +61,36 @@ async def test_a_text_is_no_approval_and_a_confirmation_is_one(server: Server) -
         assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await events(client.send_message(message("", given, task_id=task.id)))
+
+
+async def test_a_text_to_a_task_that_waits_and_one_with_a_decision_reach_agent_and_history(
+    server: Server,
+) -> None:
+    async with server.client() as client:
+        task = await asking(client, "guarded task", "guarded")
+        question = task.status.message.parts[0].text
+        assert 'guarded asks to run execute with {"command": "echo ok > ok.txt"}' in question
+        await events(client.send_message(message("Be careful.", task_id=task.id)))
+        waiting = await client.get_task(GetTaskRequest(id=task.id))
+        assert waiting.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        assert "Be careful." in said(waiting, Role.ROLE_USER)
+        given = confirmation(asked_for(task)[0]["id"], confirmed=True)
+        extra = data_part({"deadline": "noon"})
+        both = message("And be quick.", given, extra, task_id=task.id)
+        seen = await events(client.send_message(both))
+        assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
+        ended = await client.get_task(GetTaskRequest(id=task.id))
+        delivered = [one for one in said(ended, Role.ROLE_USER) if one.startswith("A message")]
+        assert any("Be careful." in one for one in delivered)
+        assert any("And be quick." in one and "noon" in one for one in delivered)
+        another = await asking(client, "guarded task", "guarded")
+        with pytest.raises(InvalidParamsError, match="a text, data or a decision"):
+            await events(client.send_message(message(" ", task_id=another.id)))
+
+
+def said(task: Task, role: Role) -> list[str]:
+    """The texts of a task's history that one side has said."""
+    return [part.text for one in task.history if one.role == role for part in one.parts]
 
 
 async def test_the_approval_of_a_sub_agent_is_asked_for_and_given_in_its_parents_task(

@@ -12,6 +12,7 @@ from a2a.client import ClientCallContext, ClientConfig, create_client
 from a2a.client.client_factory import minimal_agent_card
 from a2a.client.errors import A2AClientError
 from a2a.types import GetTaskRequest, TaskState
+from a2a.types.a2a_pb2_grpc import A2AServiceStub
 from a2a.utils.errors import TaskNotFoundError
 
 from tests.integration.a2a.conftest import Server, events, headers, last_state, message
@@ -46,6 +47,31 @@ async def test_a_task_is_sent_by_grpc_and_seen_over_http_and_needs_a_key(server:
             await client.get_task(
                 wanted, context=ClientCallContext(service_parameters={"x-api-key": "c" * 32})
             )
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("1.0", grpc.StatusCode.NOT_FOUND),
+        ("1.7", grpc.StatusCode.NOT_FOUND),
+        (None, grpc.StatusCode.NOT_FOUND),
+        ("0.3", grpc.StatusCode.FAILED_PRECONDITION),
+        ("2.0", grpc.StatusCode.FAILED_PRECONDITION),
+        ("newest", grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)
+async def test_a_call_of_another_version_of_the_protocol_is_refused(
+    server: Server, version: str | None, code: grpc.StatusCode
+) -> None:
+    given = [(name.lower(), value) for name, value in headers("ann").items()]
+    given += [("a2a-version", version)] if version else []
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = A2AServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.GetTask(GetTaskRequest(id="no-such-task"), metadata=given)
+    assert refused.value.code() == code
+    if code == grpc.StatusCode.FAILED_PRECONDITION:
+        assert "which speaks 1.0" in (refused.value.details() or "")
 
 
 async def test_keys_cross_a_network_by_tls_only(place: Installation, tmp_path: Path) -> None:

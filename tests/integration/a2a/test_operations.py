@@ -129,6 +129,57 @@ async def test_a_client_of_a_killed_server_gets_the_end_from_another_one(
         assert last_state(seen) == TaskState.TASK_STATE_COMPLETED
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"text": "x", "mediaType": "application/x-unheard-of"},
+        {"raw": "eA==", "filename": "a.bin", "mediaType": "application/x-unheard-of"},
+        {"data": {}, "mediaType": "model/gltf+json; charset=utf-8"},
+        {"url": "https://a.example/b", "mediaType": "text/plain"},
+    ],
+)
+async def test_a_media_type_that_is_not_in_the_card_is_refused_for_new_and_old_tasks(
+    server: Server, part: dict[str, object]
+) -> None:
+    task = await submitted(server, "wait for parts")
+    given = {**headers("ann"), "A2A-Version": "1.0"}
+    async with httpx.AsyncClient(headers=given) as http:
+        for place in ({}, {"taskId": task.id}):
+            sent = {"messageId": "m-parts", "role": "ROLE_USER", "parts": [{"text": "do"}, part]}
+            body = {"method": "SendMessage", "params": {"message": {**sent, **place}}}
+            answer = await http.post(f"{server.url}/a2a", json={"jsonrpc": "2.0", "id": 1, **body})
+            assert answer.json()["error"]["code"] == -32005, answer.text
+    async with server.client() as client:
+        await client.cancel_task(CancelTaskRequest(id=task.id))
+
+
+async def test_every_door_answers_at_its_path_with_a_slash_as_without(server: Server) -> None:
+    given = {**headers("ann"), "A2A-Version": "1.0"}
+    rpc = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "no-such-task"}}
+    first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+    }}  # fmt: skip
+    asked = [
+        ("POST", "/a2a", rpc),
+        ("POST", "/a2a/agents/lead", rpc),
+        ("GET", "/a2a/tasks/no-such-task", None),
+        ("POST", "/mcp", first),
+        ("GET", "/v1/jobs", None),
+        ("GET", "/.well-known/agent-card.json", None),
+        ("GET", "/healthz", None),
+    ]
+    accepted = {"Accept": "application/json, text/event-stream"}
+    async with httpx.AsyncClient(headers={**given, **accepted}, base_url=server.url) as http:
+        for method, path, body in asked:
+            plain = await http.request(method, path, json=body)
+            slash = await http.request(method, f"{path}/", json=body)
+            assert (slash.status_code, slash.text) == (plain.status_code, plain.text), path
+            assert plain.status_code in {200, 404}
+        assert (
+            await http.post("/a2a/", json=rpc, headers={"Authorization": ""})
+        ).status_code == 401
+
+
 async def test_cards_name_one_origin_and_tell_more_to_callers(server: Server) -> None:
     async with httpx.AsyncClient() as http:
         answer = await http.get(f"{server.url}/.well-known/agent-card.json")

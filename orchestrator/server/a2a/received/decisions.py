@@ -82,17 +82,19 @@ async def give(jobs: OwnedJobs, answers: Collection[Answer]) -> None:
         )
 
 
+def is_confirmation(part: Part) -> bool:
+    """Return whether a part is a decision in the form of ADK's confirmations."""
+    kind = part.metadata.fields["adk_type"].string_value if "adk_type" in part.metadata else ""
+    name = part.data.struct_value.fields
+    return bool(
+        kind == "function_response" and "name" in name and name["name"].string_value == CONFIRMATION
+    )
+
+
 def _confirmations(message: Message) -> Iterator[Answer]:
     for part in message.parts:
-        if _is_response(part):
-            data = plain(part.data)
-            if isinstance(data, dict) and data.get("name") == CONFIRMATION:
-                yield _confirmation(data)
-
-
-def _is_response(part: Part) -> bool:
-    kind = part.metadata.fields["adk_type"].string_value
-    return bool(part.HasField("data") and kind == "function_response")
+        if is_confirmation(part):
+            yield _confirmation(plain(part.data))
 
 
 def _confirmation(data: dict[str, Any]) -> Answer:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
-from a2a.types import Message
+from a2a.types import Message, Part
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from pydantic import ValidationError
 
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT
+from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT, INPUT_MODES
+from fanout.orchestrator.server.a2a.received.decisions import is_confirmation
 from fanout.orchestrator.server.a2a.shown.parts import plain, texts_in
 from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, DIGEST_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
@@ -61,9 +63,35 @@ def digest_of(message: Message) -> str:
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
+def check_parts(message: Message) -> None:
+    """Check that the parts of a message are of kinds that agents get.
+
+    Raises:
+        ContentTypeNotSupportedError: One is the address of a file, or its media type is not in the
+            card.
+    """
+    for part in message.parts:
+        if part.url:
+            raise ContentTypeNotSupportedError(
+                "Files are sent as raw parts: the service fetches no addresses."
+            )
+        kind = part.media_type.partition(";")[0].strip().lower()
+        if kind and not any(fnmatchcase(kind, mode) for mode in INPUT_MODES):
+            raise ContentTypeNotSupportedError(
+                f"The media type {kind[:100]} is not in the card: known are "
+                f"{', '.join(INPUT_MODES)}. A file of another type is application/octet-stream."
+            )
+
+
 def text_of(message: Message) -> str:
     """Return the texts of a message."""
-    return "\n\n".join(part.text for part in message.parts if part.text)
+    return "\n\n".join(part.text for part in message.parts if part.text.strip())
+
+
+def told_text(message: Message) -> str:
+    """Return what a message to an existing task says to its agent: texts, and data as JSON."""
+    data = _data(part for part in message.parts if not is_confirmation(part))
+    return "\n\n".join(filter(None, (text_of(message), data)))
 
 
 def specification(
@@ -79,12 +107,7 @@ def specification(
 
     Raises:
         InvalidParamsError: A field of the job is wrong, or there is no text.
-        ContentTypeNotSupportedError: A part is the address of a file.
     """
-    if any(part.url for part in message.parts):
-        raise ContentTypeNotSupportedError(
-            "Files are sent as raw parts: the service fetches no addresses."
-        )
     text = text_of(message)
     if not text.strip():
         raise InvalidParamsError("A new task needs a text part that says what to do.")
@@ -105,7 +128,7 @@ def specification(
             **fields,
             "description": text,
             "labels": {**labels, **own},
-            **({"context": data} if (data := _data(message)) else {}),
+            **({"context": data} if (data := _data(message.parts)) else {}),
             **({"continues": place.continues} if place.continues else {}),
         })  # fmt: skip
     except (ValidationError, TypeError) as failure:
@@ -126,9 +149,9 @@ def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _data(message: Message) -> str:
-    """Return the data of a message as text for the agent."""
-    found = [plain(part.data) for part in message.parts if part.HasField("data")]
+def _data(parts: Iterable[Part]) -> str:
+    """Return the data of a message's parts as text for the agent."""
+    found = [plain(part.data) for part in parts if part.HasField("data")]
     return "\n\n".join(json.dumps(one, indent=2, ensure_ascii=False) for one in found)
 
 

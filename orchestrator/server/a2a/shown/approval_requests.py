@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,16 +19,21 @@ from fanout.orchestrator.server.a2a.shown.hitl_extension import (
 from fanout.orchestrator.server.a2a.shown.parts import data_part
 from fanout.orchestrator.server.a2a.shown.records import context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.shortening import one_line
 
 LONG_RUNNING = "adk_is_long_running"
 """Of the metadata of a call: whether it waits for a person."""
 CONFIRMATION = "adk_request_confirmation"
 """The function by which ADK's agents ask for a confirmation, and its clients answer."""
 HOW_TO_ANSWER = (
-    "Answer with the taskId and one function_response part for each call, with the call's id, the "
-    f'name {CONFIRMATION} and the response {{"confirmed": true}} or {{"confirmed": false}}. A '
-    "text is no approval."
+    "A person decides on the service's page or with `fanout approve ID`. A client answers with the "
+    "taskId and one function_response part for each call, with the call's id, the name "
+    f'{CONFIRMATION} and the response {{"confirmed": true}} or {{"confirmed": false}}. A text is '
+    "no approval: it is passed on to the agent."
 )
+SHOWN_ARGUMENTS = 300
+"""Characters of a call's arguments in the question: a few lines that a person reads. The part of
+the call has all of them."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,24 @@ def asking(record: JobRecord, waiting: Sequence[Waiting], *, hitl: bool) -> Mess
         task_id=record.id,
         context_id=context_of(record),
         role=Role.ROLE_AGENT,
-        parts=[Part(text=f"{_hint(waiting)} {HOW_TO_ANSWER}"), *map(_confirmation, waiting)],
+        parts=[Part(text=_question(waiting)), *map(_confirmation, waiting)],
     )
     if hitl:
         attach(message, _typed(record, waiting))
     return message
+
+
+def _question(waiting: Sequence[Waiting]) -> str:
+    """Return what a person reads: each call with its arguments, and how to decide."""
+    calls = []
+    for one in waiting:
+        arguments = json.dumps(one.approval.arguments, ensure_ascii=False)
+        about = f": {one.approval.hint}" if one.approval.hint else ""
+        calls.append(
+            f"- {one.approval.id}: {one.approval.agent} asks to run {one.approval.tool} with "
+            f"{one_line(arguments, SHOWN_ARGUMENTS)}{about}"
+        )
+    return "\n".join(("These calls wait for a decision:", *calls, HOW_TO_ANSWER))
 
 
 def _hint(waiting: Sequence[Waiting]) -> str:
