@@ -26,7 +26,7 @@ from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerReplaced
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.connection import URGENT_CONNECTIONS, connect
 from fanout.orchestrator.jobs.store.journal import Journal
@@ -183,12 +183,15 @@ class WorkerProcess:
         self.agents.run(self._close())
         self.agents.stop()
 
-    async def run_job(self, job_id: str, progress: Progress, dispatch: str) -> JobResult | None:
+    async def run_job(
+        self, job_id: str, progress: Progress, dispatch: str
+    ) -> JobResult | Unfinished:
         """Run the next attempt of a job after the warm-up; see `JobRunner` for the arguments."""
         if not self._is_warm.is_set():
             await self._is_warm.wait()
             if self._draining:
-                return None  # nothing would stop it; the ledger dispatches it again
+                # Nothing would stop it; the ledger dispatches it again.
+                return Unfinished("its worker ends", has_run=False)
         assert self._execution is not None  # noqa: S101 - it is what the warm-up loads
         return await self._execution.runner.run(job_id, progress, dispatch)
 

@@ -55,15 +55,16 @@ class GatheringConsumer(Consumer):  # type: ignore[misc] # Celery ships no types
         self._is_sending_due = False
         self.app.consumer = self
 
-    def show_progress(self, task_id: str, line: str) -> None:
-        """Send what a task does, with the next events; may be called in any thread.
+    def show(self, task_id: str, kind: str, **fields: str) -> None:
+        """Send an event of a task, with the next ones; may be called in any thread.
 
         Args:
             task_id: The task.
-            line: What it does.
+            kind: What happened: dashboards show it as the task's state.
+            fields: What they show with it.
         """
         if (dispatcher := self.event_dispatcher) is not None:  # None: no connection
-            dispatcher.send("task-progress", uuid=task_id, result=line)
+            dispatcher.send(f"task-{kind}", uuid=task_id, **fields)
 
     def on_send_event_buffered(self) -> None:
         """Send the events soon; Celery calls this in any thread, when it has noted one."""

@@ -13,6 +13,8 @@ import os
 import re
 import signal
 import sys
+from html import escape
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__" and not sys.flags.safe_path:
@@ -23,12 +25,15 @@ from fanout.orchestrator.process_secrets import seal_process
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
 
+from celery.states import PRECEDENCE_LOOKUP, REVOKED, STARTED
 from flower.app import Flower
 from flower.command import apply_env_options, extract_settings, print_banner, setup_logging
 from flower.urls import settings as flower_settings
 from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
+from tornado.template import Loader, Template
 
+from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
 from fanout.workers.celery_app import app
 from fanout.workers.startup import load_worker_settings, startup_error
 from fanout.workers.supervisor import EXIT_USAGE
@@ -38,6 +43,21 @@ COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"
 """Of the list of tasks, where the variable does not say otherwise. Flower's own list hides what
 distinguishes jobs: all have the same task name."""
 TITLES = {"kwargs": "Agent and labels", "result": "Step, outcome or reason", "uuid": "Job"}
+STATES = ("REJECTED", "PROGRESS", "WAITING")
+"""The states that events of ours make, as they follow on STARTED. Without a place in Celery's order
+(`celery.states`) they would hide a cancellation, and a rejected message would seem to run."""
+STYLE = (
+    "<style>.tasks-table td.overflow-auto { white-space: normal !important; "
+    "overflow-wrap: anywhere; min-width: 10rem }</style>"
+)
+"""Flower keeps agents, labels and outcomes on one line, however long: the row would not fit a
+window of 1,400 pixels."""
+LINK = """<li class="nav-item"><a class="nav-link" href="{url}"
+  title="Jobs that wait for a slot are in no queue of Celery's: the ledger sends them in their turn"
+  >Waiting jobs</a></li>"""
+
+EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+"""Of a service that listens on all of them: its page is also on this machine's own."""
 
 _REASON = re.compile(r"JobNotSucceeded\((['\"])(?P<line>.*)\1,?\)", re.DOTALL)
 
@@ -56,10 +76,12 @@ def main() -> None:
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         options.db = str(settings.state_dir / options.db)
     TASK_COLUMNS.update(TITLES)
+    _order_states()
     options.format_task = readable
     extract_settings()
     setup_logging()
-    flower = Flower(capp=app, options=options, **flower_settings)
+    pages = Pages(flower_settings["template_path"], service_url(settings.api))
+    flower = Flower(capp=app, options=options, template_loader=pages, **flower_settings)
     atexit.register(flower.stop)
     _end_on_signals(flower)
     try:
@@ -72,6 +94,43 @@ def main() -> None:
         ) from None
     print_banner(app, "ssl_options" in flower_settings, port)
     flower.start()
+
+
+def _order_states() -> None:
+    """Have late and repeated events change no later state; STARTED is just before REVOKED."""
+    step = (PRECEDENCE_LOOKUP[STARTED] - PRECEDENCE_LOOKUP[REVOKED]) / (len(STATES) + 1)
+    for number, state in enumerate(STATES, 1):
+        PRECEDENCE_LOOKUP[state] = PRECEDENCE_LOOKUP[STARTED] - number * step
+
+
+def service_url(api: ApiSettings) -> str:
+    """Return where the service's page is, which has the jobs that wait."""
+    host = "127.0.0.1" if api.host in EVERY_ADDRESS else api.host
+    return str(api.public_url or f"http://{host}:{api.port}").rstrip("/")
+
+
+class Pages(Loader):
+    """Flower's templates, with wrapping rows and a link to the jobs that wait.
+
+    Args:
+        folder: The folder of the templates.
+        service: The address of the service.
+    """
+
+    def __init__(self, folder: str, service: str) -> None:
+        super().__init__(folder)
+        url = escape(f"{service}/?state=queued&all=1", quote=True)
+        self._additions = {
+            "base.html": ("</head>", STYLE),
+            "navbar.html": ("</ul>", LINK.format(url=url)),
+        }
+
+    def _create_template(self, name: str) -> Template:
+        before, addition = self._additions.get(name, ("", ""))
+        text = (Path(self.root) / name).read_text(encoding="utf-8")
+        if before:  # the first one: that of the pages
+            text = text.replace(before, f"{addition}\n{before}", 1)
+        return Template(text, name=name, loader=self)
 
 
 def readable(task: Any) -> Any:
@@ -90,6 +149,8 @@ def readable(task: Any) -> Any:
         task.result = task.result.strip("'")  # Celery's representation of a text
     if failed := _REASON.fullmatch(str(task.exception or "")):
         task.result = failed["line"]
+    if task.state == "REJECTED":
+        task.result = f"not run: {task.result or 'the job had ended'}"
     return task
 
 

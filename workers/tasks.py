@@ -7,9 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from celery.exceptions import Ignore
 
 from fanout.orchestrator.jobs import failures
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Unfinished
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
 from fanout.orchestrator.jobs.store.signatures import HEADER
 from fanout.workers import sandbox
@@ -43,25 +45,43 @@ def _forget_frames(_task: Any, error: Exception, *_: Any) -> None:
     name=RUN_JOB, bind=True, throws=(JobNotSucceeded,), on_failure=_forget_frames
 )
 def run_job(self: Any, job_id: str) -> str:
-    """Run the next attempt of a job and return one line about its end, for dashboards.
+    """Run the next attempt of a job and return one line about its success, for dashboards.
 
     Raises:
-        JobNotSucceeded: The job has ended, but not successfully.
+        JobNotSucceeded: The job has failed, or was not finished in time.
+        Ignore: The job was cancelled, or has not ended; dashboards have an event that says so.
     """
     current = worker()
     message_id = str(self.request.id)
     signature = (self.request.headers or {}).get(HEADER)
     if not current.signer.accepts(message_id, job_id, signature):
         log.warning("message without a valid signature", refused=current.signer.refused)
-        return "message refused"
+        raise _shown(self, Unfinished("its message has no valid signature", has_run=False))
     number = message_id.rpartition(".")[2]
     report = _reporter(self)
     result = run_coroutine(current.run_job(job_id, report, number if number.isdecimal() else ""))
-    if result is None:
-        return "waits, or goes on elsewhere"
+    if isinstance(result, Unfinished) or result.state is JobState.CANCELLED:
+        raise _shown(self, result)
     if not result.success:
         raise JobNotSucceeded(_in_one_line(result))
     return _in_one_line(result)
+
+
+def _shown(task: Any, end: JobResult | Unfinished) -> Ignore:
+    """Show an end for which Celery has no event, and return what keeps it from showing another."""
+    if isinstance(end, JobResult):
+        event = {"kind": "revoked", "result": _in_one_line(end)}
+    elif end.has_run:
+        event = {"kind": "waiting", "result": end.why}
+    elif end.why == JobState.CANCELLED:
+        event = {"kind": "revoked", "result": "cancelled before it ran"}
+    elif end.why in TERMINAL_STATES:  # it keeps the outcome that it may have
+        event = {"kind": "rejected"}
+    else:
+        event = {"kind": "rejected", "result": end.why}
+    if app.consumer is not None:
+        app.consumer.show(task.request.id, **event)
+    return Ignore()
 
 
 def _reporter(task: Any) -> Progress:
@@ -75,7 +95,7 @@ def _reporter(task: Any) -> Progress:
         nonlocal sent_at
         if consumer is not None and time.monotonic() - sent_at >= PROGRESS_SECONDS:
             sent_at = time.monotonic()
-            consumer.show_progress(task_id, line)
+            consumer.show(task_id, "progress", result=line)
 
     return report
 

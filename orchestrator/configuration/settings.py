@@ -182,7 +182,7 @@ class FlowerSettings(_Section):
     """The queue's dashboard."""
 
     port: int = Field(default=5555, ge=1, le=65535)
-    """On the loopback interface."""
+    """On the loopback interface; unset: FLOWER_PORT, where that is set."""
     basic_auth: SecretStr | None = None
     """`user:password`; unset: `fanout flower` generates a password and prints it once."""
 

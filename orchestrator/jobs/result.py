@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import Field, JsonValue
@@ -222,3 +223,13 @@ def first_files(files: Iterable[FileChange]) -> tuple[tuple[FileChange, ...], in
         else:
             kept.append(file)
     return tuple(kept), omitted
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Why a message of the queue did not bring its job to its end, for dashboards."""
+
+    why: str
+    """The ledger's or the worker's reason; it quotes no content."""
+    has_run: bool
+    """Whether an attempt of the job began; otherwise the message was refused."""

@@ -24,7 +24,7 @@ from fanout.orchestrator.jobs.failures import (
     SandboxFailure,
     UnknownAgent,
 )
-from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar
+from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -119,11 +119,13 @@ class JobRunner:
         self._discarding: set[asyncio.Task[None]] = set()
         self._start_reader = StartReader(services.blobs)
 
-    async def run(self, job_id: str, progress: Progress, dispatch: str = "") -> JobResult | None:
+    async def run(
+        self, job_id: str, progress: Progress, dispatch: str = ""
+    ) -> JobResult | Unfinished:
         """Run the next attempt of a job.
 
-        Returns the job's result, or None if the attempt did not end the job. A failure of the
-        attempt is recorded in the ledger and not raised.
+        Returns the job's result, or why the job has not ended with it. A failure of the attempt is
+        recorded in the ledger and not raised.
 
         Args:
             job_id: The job, as a message of the queue names it.
@@ -131,8 +133,8 @@ class JobRunner:
             dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         claimed = await self._claim(job_id, dispatch)
-        if claimed is None:
-            return None
+        if isinstance(claimed, str):
+            return Unfinished(claimed, has_run=False)
         claim, claimed_at = claimed
         with structlog.contextvars.bound_contextvars(
             job=job_id, attempt=claim.attempt, agent=claim.spec.agent
@@ -140,27 +142,31 @@ class JobRunner:
             log.info("attempt started")
             outcome = await self._attempt(claim, claimed_at, progress)
             result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
-            log.info("attempt ended", state=result.state if result else "not final")
+            ended = result.state if isinstance(result, JobResult) else "not final"
+            log.info("attempt ended", state=ended)
         with contextlib.suppress(LedgerUnavailable):  # the reaper dispatches when Redis is back
             await self._admission.pump()
         return result
 
-    async def _claim(self, job_id: str, dispatch: str) -> tuple[Claim, float] | None:
-        """Claim a job in its turn; return the claim and when it was sent, on `elapsed_clock`."""
+    async def _claim(self, job_id: str, dispatch: str) -> tuple[Claim, float] | str:
+        """Claim a job in its turn.
+
+        Returns the claim and when it was sent, on `elapsed_clock`, or why it was refused.
+        """
         try:
             async with self._claims:
                 asked_at = elapsed_clock()
                 claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
-            return None
+            return "Redis did not respond"
         if isinstance(claim, Claim):
             self._on_claim()
             return claim, asked_at
         log.info("claim refused", job=job_id, reason=claim)
         if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
             await asyncio.sleep(FULL_HOST_SECONDS)
-        return None
+        return claim
 
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""
@@ -286,28 +292,30 @@ class JobRunner:
 
     async def _conclude(
         self, claim: Claim, outcome: Outcome, ran_seconds: float
-    ) -> JobResult | None:
-        """Commit the result, or park, requeue or release the job; return a committed result."""
+    ) -> JobResult | Unfinished:
+        """Commit the result, or park, requeue or release the job."""
         failure, job_id, token = outcome.failure, claim.spec.id, claim.token
         if isinstance(failure, LeaseLost):
-            return None
+            return Unfinished("another worker has it", has_run=True)
         if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
             newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
             await self._retry_in_outage(
                 lambda: self._ledger.release(job_id, token, str(failure), wire=newer)
             )
-            return None
+            return Unfinished("given back to the queue", has_run=True)
         if failure is None and outcome.waits:
             await self._retry_in_outage(lambda: self._park(claim, outcome))
-            return None
+            awaited = "a decision" if outcome.approvals else "its tasks"
+            return Unfinished(f"waits for {awaited}", has_run=True)
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
             if await self._retry_in_outage(
                 lambda: self._ledger.fail_attempt(job_id, token, reason)
             ):
                 log.warning("attempt failed, job requeued", error=reason)
-                return None
-        return await self._commit(claim, outcome, ran_seconds)
+                return Unfinished("the attempt failed: queued again", has_run=True)
+        result = await self._commit(claim, outcome, ran_seconds)
+        return result or Unfinished("its end could not be recorded", has_run=True)
 
     async def _park(self, claim: Claim, outcome: Outcome) -> bool:
         tasks = outcome.tasks or AwaitedTasks()

@@ -15,7 +15,7 @@ from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import SandboxOption, chosen_sandbox
 from fanout.orchestrator.client.attachment import attached
-from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
     become,
     child_environment,
@@ -27,6 +27,10 @@ from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
+MAX_PORT = 65_535
+"""Of TCP."""
+FIXED = {"FLOWER_ADDRESS", "FLOWER_READ_ONLY"}
+"""Flower's own variables that would open it to other machines, or to changes."""
 """Of the variables that Flower gets: no keys of models."""
 
 EnvOption = Annotated[
@@ -103,7 +107,12 @@ def flower() -> None:
     if not login:
         login = f"{FLOWER_USER}:{secrets.token_urlsafe(12)}"
         output.notice(f"Flower's user and password, generated for this run: {login}")
-    output.notice(f"Flower: http://{address}:{settings.flower.port}")
+    port = _flower_port(settings)
+    output.notice(f"Flower: http://{address}:{port}")
+    if unused := sorted(FIXED & os.environ.keys()):
+        output.notice(
+            f"It listens on {address} and changes nothing; not used: {', '.join(unused)}."
+        )
     needed = {
         name: value
         for name, value in child_environment(settings).items()
@@ -113,8 +122,22 @@ def flower() -> None:
         **needed,
         "FLOWER_BASIC_AUTH": login,  # not in argv, which every user of the machine can read
         "FLOWER_ADDRESS": address,
-        "FLOWER_PORT": str(settings.flower.port),
+        "FLOWER_PORT": str(port),
         "FLOWER_READ_ONLY": "true",
-        "FLOWER_INSPECT_TIMEOUT": "3000",
+        "FLOWER_INSPECT_TIMEOUT": os.environ.get("FLOWER_INSPECT_TIMEOUT", "3000"),
     }
     become(python_argv("fanout.workers.dashboard"), env)
+
+
+def _flower_port(settings: Settings) -> int:
+    """Return the port: ours, else Flower's own variable, else the default.
+
+    Raises:
+        UsageProblem: The variable is no port.
+    """
+    given = os.environ.get("FLOWER_PORT", "")
+    if "port" in settings.flower.model_fields_set or not given:
+        return settings.flower.port
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= MAX_PORT:
+        raise UsageProblem(f"FLOWER_PORT is a port from 1 to {MAX_PORT:,}, not {given[:20]!r}.")
+    return int(given)

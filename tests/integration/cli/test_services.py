@@ -206,16 +206,32 @@ def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_lik
     assert (refused.code, refused.out) == (2, "")
     assert "user:password" in refused.err
     assert "nopassword" not in refused.err
-    own = {"FANOUT_FLOWER__PORT": str(port), "FLOWER_BASIC_AUTH": "me:my-own-word"}
+    own = {"FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "me:my-own-word"}
+    opened = {"FLOWER_ADDRESS": "0.0.0.0"}  # noqa: S104 - not used
     child = subprocess.Popen(
-        Fanout.argv("flower"), cwd=fanout.folder, env=fanout.env | own, stderr=subprocess.DEVNULL
+        Fanout.argv("flower"),
+        cwd=fanout.folder,
+        env=fanout.env | own | opened,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
+        assert child.stderr is not None
+        assert f"http://127.0.0.1:{port}" in child.stderr.readline()
+        assert "not used: FLOWER_ADDRESS" in child.stderr.readline()
         assert within(50, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
         assert status_of(port, "/tasks", "fanout:wrong") == 401
     finally:
         child.terminate()
         child.wait(20)
+
+
+@pytest.mark.parametrize("wrong", ["0", "70000", "http", "-1"])
+def test_flower_names_a_variable_that_is_no_port(fanout: Fanout, wrong: str):
+    refused = fanout("flower", env={"FLOWER_PORT": wrong})
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "FLOWER_PORT is a port from 1 to 65,535" in refused.err
 
 
 @pytest.mark.slow

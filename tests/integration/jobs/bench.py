@@ -198,7 +198,7 @@ class Bench:
     async def run(self, job_id: str) -> JobResult | None:
         result = await self.runner.run(job_id, self.shown.append)
         await self.runner.settle()
-        return result
+        return result if isinstance(result, JobResult) else None
 
     async def ended(self, job_id: str) -> JobResult:
         result = await self.ledger.result(job_id)

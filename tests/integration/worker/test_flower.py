@@ -22,12 +22,20 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.ledger import Dispatched
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from tests.builders import make_spec
+from tests.conftest import missing
+from tests.integration.page.browser import browser, chromium
+from tests.integration.scripts import DONE, conversation, shell
+from tests.integration.worker.approvals import agents_folder, parked
 from tests.integration.worker.conftest import CANARY
-from tests.services import REPOSITORY, Installation, free_port
+from tests.services import REPOSITORY, Installation, Installer, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
+GUARDED_SCRIPT = conversation("one command", shell("echo asked > out.txt"), DONE)
 PAGES = ("tasks", "workers", "broker", "metrics")
 
 
@@ -167,3 +175,91 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
         assert "LPUSH" in texts["celery"]
         assert "PUBLISH" in texts["celery"]
         assert [where for where, text in texts.items() if CANARY in text] == []
+
+
+@pytest.mark.slow
+async def test_only_a_job_that_succeeded_is_a_success(place: Installation, flower: Flower) -> None:
+    place.start_worker()
+    queue = CeleryQueue(place.redis.url, "fanout", "fanout")
+    async with place.client() as client:
+        await place.ready(client)
+        ended = await client.submit(make_spec("quick work"))
+        assert (await client.wait(ended, 30)).success
+        outcome = await flower.until(ended, "state", "SUCCESS")
+        never = make_spec("was never submitted")
+        await queue.send([Dispatched(never, 1), Dispatched(make_spec(id=ended), 1)])
+        assert (await flower.until(never.id, "state", "REJECTED"))["state"] == "REJECTED"
+        (refused,) = await asyncio.to_thread(flower.rows, never.id)
+        assert refused["result"] == "not run: unknown"
+
+        running = await client.submit(make_spec("a long sleep"))
+        await flower.until(running, "state", "PROGRESS")
+        await client.cancel(running)
+        assert (await client.wait(running, 30)).state is JobState.CANCELLED
+        revoked = await flower.until(running, "state", "REVOKED")
+        assert revoked["result"].startswith("cancelled")
+
+        again = await asyncio.to_thread(flower.task, ended)
+        assert (again["state"], again["result"]) == ("SUCCESS", outcome["result"])
+    await queue.close()
+
+
+@pytest.fixture
+def guarded(install: Installer) -> Installation:
+    return install(GUARDED_SCRIPT, FANOUT_AGENTS_DIR=str(agents_folder(install.folder)))
+
+
+@pytest.fixture
+def guarded_flower(guarded: Installation) -> Iterator[Flower]:
+    with running_flower(guarded) as made:
+        yield made
+
+
+@pytest.mark.slow
+async def test_a_job_that_waits_for_a_person_is_no_success_and_its_row_keeps_saying_so(
+    guarded: Installation, guarded_flower: Flower
+) -> None:
+    guarded.start_worker()
+    async with guarded.client() as client:
+        await guarded.ready(client)
+        job_id = await client.submit(make_spec("one command", agent="guarded"))
+        (approval,) = await parked(client, job_id)
+        waiting = await guarded_flower.until(job_id, "state", "WAITING")
+        assert waiting["result"] == "waits for a decision"
+        await client.answer(approval.id, "approve")
+        assert (await client.wait(job_id, 30)).success
+        async with asyncio.timeout(30):
+            states: set[str] = set()
+            while "SUCCESS" not in states:
+                rows = await asyncio.to_thread(guarded_flower.rows, job_id)
+                states = {row["state"] for row in rows}
+        assert states == {"WAITING", "SUCCESS"}
+
+
+@pytest.mark.slow
+async def test_rows_fit_a_window_and_a_link_leads_to_the_jobs_that_wait(
+    place: Installation, flower: Flower
+) -> None:
+    if chromium() is None:
+        missing("There is no Chromium: apt-get install chromium.")
+    place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        labels = {"campaign": "x" * 120, "team": "blue green red"}
+        for spec in (make_spec("quick work", labels=labels), make_spec("x", model="scripted:no")):
+            await client.wait(await client.submit(spec), 30)
+            await flower.until(spec.id, "state", "")
+    width, link = await asyncio.to_thread(_seen_at, f"{flower.url}/tasks", 1400)
+    assert width <= 1400
+    assert link.endswith(":8642/?state=queued&all=1")
+
+
+def _seen_at(url: str, width: int) -> tuple[int, str]:
+    """How wide a list of tasks is, and where its link to waiting jobs leads."""
+    with browser() as opened:
+        page = opened.new_page(viewport={"width": width, "height": 900})
+        page.goto(url)
+        page.wait_for_selector("#tasks-table tbody tr:nth-child(2)")
+        link = page.get_attribute("nav a:has-text('Waiting jobs')", "href")
+        wide = page.evaluate("document.querySelector('#tasks-table').getBoundingClientRect().right")
+        return int(wide), str(link)
