@@ -9,8 +9,6 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-# Tests that run our code in their own process.
-COVERED := tests/unit tests/contract tests/docker tests/adversarial $(addprefix tests/integration/,coordinator jobs models)
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
@@ -22,7 +20,7 @@ demo: $(STAMP) ## six sub-agents repair a small project: failing tests, then pas
 	@$(BIN)/fanout demo
 
 test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, or fail with CI=true
-	@$(BIN)/pytest -m 'not slow'
+	@$(BIN)/pytest -m 'not slow' $(if $(COVERAGE),--cov --cov-report=term)
 
 faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
 	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial  # more at once would be late by themselves
@@ -33,8 +31,8 @@ attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two insta
 installation: $(TOOLS) ## the wheel as a stranger meets it: uv tool, pipx, pip; every Python from 3.11 on that is here
 	@$(BIN)/python -m tests.installation
 
-coverage: $(TOOLS) ## what tests execute in their own process; fails when it falls below its floor
-	@$(BIN)/pytest -m 'not slow' --cov --cov-report=term $(COVERED)
+coverage: ## `make test` that also counts what tests execute in their own process, and fails below a floor
+	@$(MAKE) --no-print-directory test COVERAGE=1
 
 check: $(TOOLS) ## style, types, who imports whom
 	@$(BIN)/ruff check .
@@ -63,8 +61,8 @@ bench: $(TOOLS) ## measure latencies, throughput and memory on this machine, int
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10
 
-compose: $(TOOLS) ## build the images with Compose, on stand-ins for a registry's, and run a job on them: minutes
-	@COMPOSE_BUILD=1 $(BIN)/pytest -n 1 tests/end_to_end/test_compose.py tests/end_to_end/test_compose_build.py
+compose: $(TOOLS) ## build docker-compose.yml on stand-ins for a registry's images, and run all of it: minutes
+	@CI=true COMPOSE_BUILD=1 $(BIN)/pytest -n 0 tests/end_to_end/test_compose.py
 
 docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html

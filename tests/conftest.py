@@ -26,6 +26,8 @@ from tests.services import Installer, RedisProcess
 
 OURS = ["fanout"]
 
+pytest_plugins = ["tests.skips"]
+
 FOREIGN_SETTINGS = (
     "FANOUT_",
     "GOOGLE_",

@@ -18,6 +18,16 @@ SECRETS = {"FANOUT_USER": "1:1", "FLOWER_BASIC_AUTH": "u:p"} | {
 }
 
 
+NOT_PASSED = {
+    "FANOUT_STATE_DIR": "of the command line: nothing of it is kept in a container",
+    "FANOUT_EMBEDDED_IDLE_SECONDS": "of an embedded Redis and worker",
+    "FANOUT_REDIS_MEMORY_BYTES": "as above; here it is FANOUT_REDIS_MAXMEMORY",
+    "FANOUT_WORKSPACE": "of `adk web` and `adk run`",
+    "FANOUT_FLOWER__PORT": "in the container it is fixed; FANOUT_FLOWER_PORT is the host's",
+    "FANOUT_FLOWER__BASIC_AUTH": "FLOWER_BASIC_AUTH, which has to be set",
+}
+
+
 def test_what_is_published_is_published_on_loopback():
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
 
@@ -63,6 +73,33 @@ def test_workers_and_parents_find_blobs_under_one_path():
     path = SERVICES["worker"]["environment"]["FANOUT_BLOBS_URL"].removeprefix("file://")
 
     assert f"{path}:{path}" in SERVICES["worker"]["volumes"]
+
+
+def test_every_documented_setting_reaches_a_service():
+    documented = {name for name, _, _ in effective_settings(load_settings())}
+    passed = {name for service in SERVICES.values() for name in service.get("environment", {})}
+
+    assert documented - passed == NOT_PASSED.keys()
+
+
+def test_secrets_reach_only_the_services_that_use_them():
+    users = {
+        name: {one for one, service in SERVICES.items() if name in service.get("environment", {})}
+        for name in ("FANOUT_SECRETS", "FANOUT_API__KEYS", "FANOUT_QUEUE__SIGNING_KEYS")
+    }
+
+    assert users == {
+        "FANOUT_SECRETS": {"worker"},
+        "FANOUT_API__KEYS": {"server"},
+        "FANOUT_QUEUE__SIGNING_KEYS": {"server", "worker"},
+    }
+
+
+def test_every_service_says_whether_it_is_healthy_and_keeps_a_bounded_log():
+    for name, service in SERVICES.items():
+        assert service["healthcheck"]["test"][0] == "CMD", name
+        assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}, name
+    assert SERVICES["worker"]["environment"]["FANOUT_LIMITS__HOST_JOBS"].endswith(":-8}")
 
 
 def test_every_setting_that_is_passed_on_exists():

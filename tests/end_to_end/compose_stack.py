@@ -26,25 +26,22 @@ LOGIN = "tester:letmein"
 
 
 def program_of(version: str) -> Sequence[str]:
-    """The words that begin a command; a test is skipped where there is no such version."""
-    program = PROGRAMS[version]
-    if shutil.which("docker") is None or shutil.which(program[0]) is None:
-        pytest.skip(f"There is no {' '.join(program)}.")
-    if subprocess.run([*program, "version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"There is no {' '.join(program)}.")
-    return program
+    """The words that begin a command; a test is skipped where there is only the other version."""
+    if version not in (found := _found()):
+        name = " ".join(PROGRAMS[version])
+        if not found:
+            pytest.fail(f"There is no {name}, nor the other version of Compose.", pytrace=False)
+        pytest.skip(f"There is no {name}.")
+    return PROGRAMS[version]
 
 
-def require_images(*images: str) -> None:
-    """No registry can be counted on, so the images are not built here, not even in CI."""
-    for image in images:
-        found = subprocess.run(
-            ["docker", "image", "inspect", image], capture_output=True, check=False
-        )
-        if found.returncode:
-            pytest.skip(
-                f"The engine has no {image}: `docker-compose build` and `fanout images build` make it."
-            )
+def _found() -> list[str]:
+    return [
+        version
+        for version, program in PROGRAMS.items()
+        if shutil.which(program[0]) is not None
+        and not subprocess.run([*program, "version"], capture_output=True, check=False).returncode
+    ]
 
 
 def compose(
@@ -89,15 +86,26 @@ class Stack:
     def run(self, *arguments: str) -> str:
         return compose(self.program, self.environment, *arguments, more=[self.override])
 
-    def start(self, *options: str) -> None:
-        self.run("up", "--detach", *(options or ("--no-build",)), "--scale", "worker=2")
+    def start(self, workers: int = 3) -> None:
+        """Start all services, or what of them does not run."""
+        self.run(
+            *("--profile", "server", "up", "--detach", "--no-build"),
+            *("--scale", f"worker={workers}"),
+        )
+
+    def states(self) -> dict[str, str]:
+        """Service and container -> its health."""
+        shown = '{{.Label "com.docker.compose.service"}} {{.ID}}\t{{.Status}}'
+        label = f"label=com.docker.compose.project={self.project}"
+        lines = docker("ps", "--filter", label, "--format", shown).splitlines()
+        return dict(line.split("\t") for line in lines)
 
     def remove(self) -> None:
         """Remove it with all that its workers made."""
         identity = ""
         with suppress(AssertionError, RedisError):  # no worker has started
             identity = self.identity
-        self.run("down", "--volumes")
+        self.run("--profile", "server", "down", "--volumes")
         for volume in volumes_of(identity) if identity else ():
             docker("volume", "rm", volume)
 
@@ -128,7 +136,7 @@ def new_stack(
         more: More variables of its environment.
     """
     override = folder / "override.yml"
-    services = dict.fromkeys(("worker", "engine", "flower"), of_our_image)
+    services = dict.fromkeys(("worker", "engine", "server", "flower"), of_our_image)
     dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
     override.write_text(yaml.dump({"services": services}, Dumper=dumper))
     port = free_port()
@@ -142,6 +150,8 @@ def new_stack(
         "FANOUT_REDIS_PASSWORD": "secret",
         "FANOUT_WORKER_PASSWORD": "workers",
         "FANOUT_DASHBOARD_PASSWORD": "flowers",
+        "FANOUT_SERVER_PASSWORD": "servers",
+        "FANOUT_SERVER_PORT": str(free_port()),
         "FANOUT_REDIS_PORT": str(port),
         "FANOUT_FLOWER_PORT": str(free_port()),
         "FLOWER_BASIC_AUTH": LOGIN,

@@ -1,0 +1,51 @@
+"""`python -P -m fanout.workers.health`: whether a worker of this host is at work."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the working directory, which -m without -P puts first
+
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.workers.startup import load_worker_settings
+
+
+async def problem_of(redis_url: str, prefix: str, host: str) -> str:
+    """Return why a host has no worker at work; empty when it has one.
+
+    A worker's registration is valid for a few seconds, and renewed by the loop that runs its jobs:
+    so a worker whose loop hangs is not at work.
+
+    Args:
+        redis_url: The URL of Redis.
+        prefix: The prefix of the installation's keys.
+        host: The name of the host, in a container the container's id.
+    """
+    redis = connect(redis_url)
+    try:
+        workers = await Ledger(redis, Keys(prefix)).workers()
+    except LedgerUnavailable as failure:
+        return str(failure)
+    finally:
+        await redis.aclose()
+    return "" if host in {one.host for one in workers} else f"No worker of {host} is registered."
+
+
+def main() -> None:
+    """Check it and exit with 0, or say what is wrong and exit with 1.
+
+    Raises:
+        SystemExit: Always.
+    """
+    settings, url = load_worker_settings()
+    raise SystemExit(asyncio.run(problem_of(url, settings.redis_prefix, socket.gethostname())) or 0)
+
+
+if __name__ == "__main__":
+    main()
