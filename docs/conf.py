@@ -2,16 +2,17 @@
 
 import sys
 import warnings
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
+
+from fanout.orchestrator.version import VERSION
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))  # for `docs.generate`
 
 project = "fanout"
 copyright = "the authors of fanout"  # noqa: A001 - Sphinx's name
-release = distribution_version("fanout-orchestrator")
+release = VERSION
 
 extensions = ["myst_parser"]
 exclude_patterns = ["README.md", "generate", "images", "_build"]

@@ -34,7 +34,8 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
         return str(failure)
     finally:
         await redis.aclose()
-    return "" if host in {one.host for one in workers} else f"No worker of {host} is registered."
+    is_there = any(one.name.startswith(f"{host}-") for one in workers)  # as `bootstrap` names them
+    return "" if is_there else f"No worker of {host} is registered."
 
 
 def main() -> None:

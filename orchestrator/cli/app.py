@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from fanout.orchestrator.cli.lazy_commands import LazyGroup
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
+from fanout.orchestrator.version import VERSION
 
 COMMANDS = {
     "init": "setup.init.init",
@@ -167,9 +168,7 @@ app.add_typer(keys, name="keys")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from importlib.metadata import version as distribution_version  # noqa: PLC0415 - only here
-
-        payload(distribution_version("fanout-orchestrator"))
+        payload(VERSION)
         raise typer.Exit
 
 

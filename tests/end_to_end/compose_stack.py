@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -64,6 +65,8 @@ class Stack:
     program: Sequence[str]
     environment: dict[str, str]
     override: Path
+    key: str = ""
+    """Of the service; see `make_key`."""
 
     @cached_property
     def identity(self) -> str:
@@ -85,6 +88,14 @@ class Stack:
 
     def run(self, *arguments: str) -> str:
         return compose(self.program, self.environment, *arguments, more=[self.override])
+
+    def make_key(self) -> None:
+        """Make a key of the service, as its description in docker-compose.yml says."""
+        made = self.run(
+            *("--profile", "server", "run", "--rm", "-T", "server", "fanout", "keys", "create"),
+            *("ci", "--scope", "submit", "--scope", "read", "--json"),
+        )
+        self.key = json.loads(made)["key"]
 
     def start(self, workers: int = 3) -> None:
         """Start all services, or what of them does not run."""

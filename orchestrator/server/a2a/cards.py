@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 
 from a2a.types import (
     AgentCapabilities,
@@ -21,7 +20,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, Tran
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.http.health import DISTRIBUTION
+from fanout.orchestrator.version import VERSION
 
 PATH = "/a2a"
 DEFAULT_AGENT = "general-purpose"
@@ -59,7 +58,7 @@ def card(
     return AgentCard(
         name="fanout" if agent is None else f"fanout {agent}",
         description=DESCRIPTION if agent is None else definitions[agent].description,
-        version=version(DISTRIBUTION),
+        version=VERSION,
         supported_interfaces=_interfaces(f"{base_url}{path}"),
         capabilities=AgentCapabilities(
             streaming=True,

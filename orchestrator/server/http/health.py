@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.http.requests import Shared
 from fanout.orchestrator.server.problems import Problem
-
-DISTRIBUTION = "fanout-orchestrator"
+from fanout.orchestrator.version import VERSION
 
 router = APIRouter(tags=["service"])
 
@@ -49,4 +46,4 @@ async def readyz(shared: Shared) -> Health:
 @router.get("/version")
 async def release() -> Version:
     """Return the release."""
-    return Version(version=version(DISTRIBUTION))
+    return Version(version=VERSION)

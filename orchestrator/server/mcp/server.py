@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -22,6 +21,7 @@ from fanout.orchestrator.server.mcp.tools.reading import Reading
 from fanout.orchestrator.server.mcp.tools.resources import Resources
 from fanout.orchestrator.server.mcp.tools.submitting import Submitting
 from fanout.orchestrator.server.mcp.tools.waiting import Waiting
+from fanout.orchestrator.version import VERSION
 
 NAME = "fanout"
 
@@ -70,7 +70,7 @@ def create_server(door: Door) -> FanoutServer:
         NAME,
         title="fanout",
         instructions=texts.INSTRUCTIONS + (texts.FOLDERS if door.is_local else texts.SNAPSHOTS),
-        version=version("fanout-orchestrator"),
+        version=VERSION,
         subscriptions=False,
     )
     for part in (Submitting, Waiting, Reading, Patches, Approving, Resources):
