@@ -76,6 +76,16 @@ SCRIPT = (
         calls(*(call("task", description=d) for d in ("renames it", "never right"))),
         DONE,
     ),
+    conversation(
+        "^red pair",
+        calls(call("tasks", tasks=[{"description": d} for d in (ADDS[0], "too much")])), DONE),
+    conversation("^too much", shell("echo 'X = 2' > part_2.py"), DONE,
+        shell("rm -f part_2.py"), says("Not needed.")),
+    conversation(
+        "^worse",
+        calls(call("tasks", tasks=[{"description": d} for d in (ADDS[0], "bad one", ADDS[1])])),
+        DONE),
+    conversation("^bad one", shell("echo 'import gone' > bad.py"), DONE),
     conversation("^same twice", calls(*(call("task", description=d) for d in SAME)), DONE),
     conversation("^twin", shell("echo 'Y = 1' > twin.py"), DONE),
     conversation("^bad twin", shell("echo 'Y = 1' > twin.py; echo 'import gone' > bad.py"),
@@ -260,12 +270,52 @@ async def test_a_verification_with_two_answers_is_reported_and_not_believed(
     assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
 
 
-async def test_a_verification_that_fails_without_the_changes_blames_none(
+async def test_a_verification_that_fails_whatever_is_in_blames_none(
     client: JobClient, project: Path
 ) -> None:
     result = await run(client, project, "all green", verify_merges="exit 3")
     (told,) = await answers(client, result.job_id, "tasks")
     assert [one["status"] for one in told["results"]] == ["success"] * 8
-    assert "without the changes too (exit code 3)" in told["results"][0]["merge"]["note"]
+    note = told["results"][0]["merge"]["note"]
+    assert "failed before these changes too, and still fails (exit code 3)" in note
+    assert "no change was blamed" in note
     verified = await of_kind(client, result.job_id, EventType.VERIFY)
-    assert [len(event.data["children"]) for event in verified] == [8, 0, 0]
+    assert [(len(event.data["children"]), event.data["of"]) for event in verified][:3] == [
+        (8, 8), (0, 8), (7, 8),
+    ]  # fmt: skip
+    assert len(verified) <= 10  # 2·log2 8 + 4
+
+
+async def test_of_two_that_repair_the_files_only_alone_one_lands_and_the_other_goes_back(
+    client: JobClient, project: Path
+) -> None:
+    only_one = "test $(ls part_1.py part_2.py gone.py 2>/dev/null | wc -l) = 1"
+    result = await run(client, project, "red pair", verify_merges=only_one)
+    (told,) = await answers(client, result.job_id, "tasks")
+    first, second = told["results"]
+    assert "passes with them" in first["merge"]["note"]
+    assert second["sent_back"].startswith("part_2.py: this change breaks the verification")
+    assert second["summary"] == "Not needed."
+    assert (project / "part_1.py").exists()
+    assert not (project / "part_2.py").exists()
+    landed = await of_kind(client, result.job_id, EventType.CHILD_LANDED)
+    assert [str(event.data["outcome"]) for event in landed][:2] == ["in", "sent back"]
+    verified = await of_kind(client, result.job_id, EventType.VERIFY)
+    of_the_first = [event for event in verified if event.data["of"] == 2]
+    assert len(of_the_first) <= 6  # 2·log2 2 + 4
+
+
+async def test_what_breaks_another_test_of_failing_files_goes_back_and_the_rest_lands(
+    client: JobClient, project: Path
+) -> None:
+    with (project / "test_all.py").open("a") as tests:
+        tests.write("    def test_never(self):\n        self.fail('not today')\n")
+    result = await run(client, project, "worse", max_reworks=0)
+    (told,) = await answers(client, result.job_id, "tasks")
+    good, bad, other = told["results"]
+    assert (good["status"], bad["status"], other["status"]) == ("success", "error", "success")
+    assert "bad.py: this change breaks test_modules (test_all.All.test_modules)" in bad["error"]
+    assert "in no test that passed before: test_never" in good["merge"]["note"]
+    assert (project / "part_1.py").exists()
+    assert (project / "part_2.py").exists()
+    assert not (project / "bad.py").exists()

@@ -34,10 +34,10 @@ from fanout.workers.agent.delegation.conflict_files import ConflictFiles, Sides
 from fanout.workers.agent.delegation.landed_notes import (
     Landed,
     conflicts_of,
-    doubts,
     merge_notes,
     message,
     outcome_notes,
+    train_note,
 )
 from fanout.workers.agent.delegation.landing import JobLanding, undo
 from fanout.workers.agent.delegation.reworks import Reworks
@@ -244,17 +244,19 @@ class Collector:
             raise
         finally:
             landing.close()
-        doubt = doubts(train)
-        for job_id, outcome in train.outcomes.items():
-            notes = outcome_notes(outcome, landing.reports[job_id])
+        note = train_note(train)
+        # What is in comes first: its results are where a note about the train is read.
+        for job_id, outcome in sorted(train.outcomes.items(), key=lambda one: not one[1].is_in):
+            changed = [file.path for file in ready[job_id].files_modified]
+            notes = outcome_notes(outcome, landing.reports[job_id], changed)
             if outcome.is_in:
                 self._reports[job_id] = landing.reports[job_id]
                 notes["outcome"] = "in"
             else:
                 notes |= await self._send_back(ready[job_id], notes)
-            if doubt:
-                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), doubt)))
-                doubt = ""  # it is said once
+            if note:
+                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), note)))
+                note = ""  # it is said once
             await self._note(job_id, notes)
 
     async def _send_back(self, result: JobResult, notes: Landed) -> Landed:
