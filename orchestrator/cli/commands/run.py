@@ -50,7 +50,9 @@ from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import outliving, revived
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.runs import Landing, Runs, land
 from fanout.orchestrator.landing.unmerged import left_out_of
@@ -123,8 +125,9 @@ def run_(
     """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
 
     The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
-    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if
-    conflicts remain, or if a task failed for good and no --verify says that the result is right.
+    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if its
+    files do not pass --verify or --verify-merges, if conflicts remain, or if a task failed for good
+    and no --verify says that the result is right.
     If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
     worker are started, and end by themselves when they are not used any more.
     """
@@ -368,10 +371,20 @@ async def finish_run(
         reason = f"{failure} To land it then: fanout attach {root_id}"
     except BranchUnusable as failure:
         reason = str(failure)
-    usage = await client.tree_usage((await client.get(root_id)).root_id)
+    record = await client.get(root_id)
+    usage = await client.tree_usage(record.root_id)
     unmerged = await left_out_of(client, root_id)
     failed = await failed_jobs(client, root_id)
-    return RunOutcome(result, usage, landed, unmerged, failed, reason)
+    is_right = _is_answer_verified(result, record)
+    return RunOutcome(result, usage, landed, unmerged, failed, reason, is_right)
+
+
+def _is_answer_verified(result: JobResult, record: JobRecord) -> bool:
+    """Return whether the run's `verify` passes, and not only its `verify_merges`."""
+    if result.verified is None or result.verified.exit_code != 0:
+        return False
+    command = result.verified.command
+    return command == record.verify or command != record.verify_merges
 
 
 def _confirm(folder: Path) -> None:

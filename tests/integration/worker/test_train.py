@@ -86,6 +86,17 @@ SCRIPT = (
         calls(call("tasks", tasks=[{"description": d} for d in (ADDS[0], "bad one", ADDS[1])])),
         DONE),
     conversation("^bad one", shell("echo 'import gone' > bad.py"), DONE),
+    conversation(
+        "^edits after",
+        calls(call("tasks", tasks=[{"description": d} for d in ADDS[:2]])),
+        shell("rm part_1.py"),
+        DONE),
+    conversation(
+        "^looks after",
+        calls(call("tasks", tasks=[{"description": d} for d in ADDS[:2]])),
+        calls(call("ls", path="/workspace")),
+        DONE),
+    conversation("^says only", DONE),
     conversation("^same twice", calls(*(call("task", description=d) for d in SAME)), DONE),
     conversation("^twin", shell("echo 'Y = 1' > twin.py"), DONE),
     conversation("^bad twin", shell("echo 'Y = 1' > twin.py; echo 'import gone' > bad.py"),
@@ -319,3 +330,43 @@ async def test_what_breaks_another_test_of_failing_files_goes_back_and_the_rest_
     assert (project / "part_1.py").exists()
     assert (project / "part_2.py").exists()
     assert not (project / "bad.py").exists()
+
+
+EDITS = (
+    ("edits after", 1, [2, "at end"]),  # a verification of its own, because files have changed
+    ("looks after", 0, [2]),
+    ("says only", 1, ["at end"]),
+)
+
+
+@pytest.mark.parametrize(("description", "exit_code", "verified"), EDITS)
+async def test_the_result_says_whether_the_files_pass_as_the_agent_leaves_them(
+    client: JobClient,
+    project: Path,
+    description: str,
+    exit_code: int,
+    verified: list[int | str],
+) -> None:
+    result = await run(client, project, description, verify_merges="test -e part_1.py")
+    assert result.verified is not None
+    assert (result.verified.command, result.verified.exit_code) == ("test -e part_1.py", exit_code)
+    events = await of_kind(client, result.job_id, EventType.VERIFY)
+    assert [
+        "at end" if event.data.get("at_end") else len(event.data["children"]) for event in events
+    ] == verified
+
+
+async def test_an_answer_verified_by_the_same_command_is_not_verified_twice(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "says only", verify="true", verify_merges="true")
+    assert result.verified is not None
+    assert len(await of_kind(client, result.job_id, EventType.VERIFY)) == 1
+
+
+async def test_files_that_pass_one_verification_and_not_the_other_do_not_pass(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "says only", verify="true", verify_merges="exit 4")
+    assert result.verified is not None
+    assert (result.verified.command, result.verified.exit_code) == ("exit 4", 4)

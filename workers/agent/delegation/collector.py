@@ -26,7 +26,7 @@ from fanout.orchestrator.jobs.failures import (
     NotUnderstood,
     UnknownJob,
 )
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Verification
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.workspace.merge_report import MergeReport
@@ -39,11 +39,12 @@ from fanout.workers.agent.delegation.landed_notes import (
     outcome_notes,
     train_note,
 )
-from fanout.workers.agent.delegation.landing import JobLanding, undo
+from fanout.workers.agent.delegation.landing import REPRODUCIBLE, JobLanding, undo
 from fanout.workers.agent.delegation.reworks import Reworks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.verification import run_verification
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox, merge_into
 
@@ -258,6 +259,26 @@ class Collector:
                 notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), note)))
                 note = ""  # it is said once
             await self._note(job_id, notes)
+
+    async def verify_at_end(self, command: str) -> Verification:
+        """Verify the files as they are at the job's end.
+
+        Args:
+            command: The job's `verify_merges`.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        verification = await run_verification(
+            self._sandbox, command, ends_at=self._ends_at, env=REPRODUCIBLE
+        )
+        landed = [job_id for job_id, one in self._landed.items() if one["outcome"] == "in"]
+        data = {**verification.model_dump(), "children": [*landed], "at_end": True}
+        line = f"verified at the end: exit code {verification.exit_code}"
+        await self._journal.note(EventType.VERIFY, data, line)
+        return verification
 
     async def _send_back(self, result: JobResult, notes: Landed) -> Landed:
         """Send a task back to its agent; return what became of it, and why it stays out if so."""
