@@ -47,7 +47,11 @@ from fanout.orchestrator.cli.terminal.options import (
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
+from fanout.orchestrator.configuration.agent_definitions import (
+    COORDINATOR,
+    AgentDefinition,
+    load_agent_definitions,
+)
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import outliving, revived
 from fanout.orchestrator.jobs.result import JobResult
@@ -101,7 +105,11 @@ def run_(
         str | None, typer.Option(help=f"The agent that works on it; default: {COORDINATOR}.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
+        str | None,
+        typer.Option(
+            help="Its model, and that of all agents below it that name none of their own; default: "
+            "the agent's own, else FANOUT_MODEL."
+        ),
     ] = None,
     verify: VerifyOption = None,
     verify_merges: VerifyMergesOption = None,
@@ -132,10 +140,12 @@ def run_(
     worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    chosen = model or (settings.model if "model" in settings.model_fields_set else None)
+    agents = load_agent_definitions(settings.agents_dir)
+    if model is None and continues is None:  # a continuation has the model of the run before
+        model = _model_of_settings(settings, agents, agent or COORDINATOR)
     given = {
         "agent": agent,
-        "model": chosen,
+        "model": model,
         "verify": verify,
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
@@ -150,10 +160,22 @@ def run_(
         include_executable_config=include_executable_config,
         on_finish=on_finish,
     )
-    _check(wanted, load_agent_definitions(settings.agents_dir), detach=detach)
+    _check(wanted, agents, detach=detach)
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )
+
+
+def _model_of_settings(
+    settings: Settings, agents: Mapping[str, AgentDefinition], agent: str
+) -> str | None:
+    """Return the model that FANOUT_MODEL gives a run; None if it is not set, or its agent has one.
+
+    It is a part of the job, because a worker that runs already may have another one.
+    """
+    has_own = agent in agents and agents[agent].model is not None
+    is_set = "model" in settings.model_fields_set
+    return settings.model if is_set and not has_own else None
 
 
 def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:

@@ -157,8 +157,9 @@ class Children:
         """Continue from the conversation of earlier attempts.
 
         Raises:
-            JobFailure: A landing that did not end cannot be undone.
+            JobFailure: A landing that did not end cannot be undone, or Redis does not answer.
         """
+        await self._specs.load_tree_model()
         await self._collector.resume(history)
 
     def tools(self) -> list[BaseTool]:
