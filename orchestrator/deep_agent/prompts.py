@@ -97,7 +97,8 @@ MESSAGE_ARRIVED = (
 
 TABLES = """\
 Lists in tool results may be in TOON: the line "[2]{id,state}:" gives the number of records and their fields,
-each line below it is one record, with its values in that order.
+each line below it is one record, with its values in that order. A field "a.b" is the field b of a,
+null is a field that the record does not have, and a list in a value is JSON.
 """
 
 DELEGATION = """\

@@ -90,8 +90,6 @@ class Collector:
         self._lock = asyncio.Lock()
         self._landed: dict[str, Landed] = {}
         """What became of the changes of each child."""
-        self._reports: dict[str, MergeReport] = {}
-        """Of merges that no result has told yet."""
         self._results: dict[str, JobResult] = {}
         """Of children that have ended."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
@@ -143,7 +141,7 @@ class Collector:
         landed = self._landed.get(newest, {})
         found = task_result(
             result.model_copy(update={"job_id": job_id}),
-            self._reports.pop(newest, None),
+            None,
             landed,
             self._sides.get(newest, {}),
         )
@@ -221,7 +219,6 @@ class Collector:
     async def _merge(self, job_id: str, bundle: Path) -> None:
         """Merge what a child changed, and leave out what conflicts."""
         report = await merge_into(self._sandbox, bundle)
-        self._reports[job_id] = report
         await self._note(job_id, {"outcome": "in", **merge_notes(report)})
 
     async def _land_verified(
@@ -251,7 +248,6 @@ class Collector:
             changed = [file.path for file in ready[job_id].files_modified]
             notes = outcome_notes(outcome, landing.reports[job_id], changed)
             if outcome.is_in:
-                self._reports[job_id] = landing.reports[job_id]
                 notes["outcome"] = "in"
             else:
                 notes |= await self._send_back(ready[job_id], notes)

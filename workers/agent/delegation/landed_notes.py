@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pydantic import JsonValue
 
 from fanout.orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
+from fanout.orchestrator.delegation.answers import merge_entries
 from fanout.orchestrator.landing.failing_tests import FailingTest, failing_tests
 from fanout.orchestrator.landing.train import Outcome, Train
 from fanout.orchestrator.workspace.merge_report import MergeReport
@@ -14,18 +15,24 @@ from fanout.orchestrator.workspace.merge_report import MergeReport
 SHOWN_CONFLICTS = 50
 """Of one landing, in the journal and in a message: as many as one reads before beginning."""
 
+SHOWN_PATHS = 200
+"""Of the files that a landing merged: as many as a result names itself."""
+
 NAMED = 3
 """Paths or tests in one sentence; the list of conflicts and the verification's output have the
 others."""
 
 Landed = dict[str, JsonValue]
 """The data of a `child.landed`: `outcome` (in, out, sent back), and where they apply `applied` (a
-number), `conflicts` (path, reason), `reason`, `verification` and `rework` (the id of a job)."""
+number), `paths` (the first of these), `conflicts` (path, reason), `reason`, `verification` and
+`rework` (the id of a job)."""
 
 
 def merge_notes(report: MergeReport) -> Landed:
-    """Return the entries of a `child.landed` about a merge."""
-    return {"applied": len(report.applied), "conflicts": _conflicts(report)}
+    """Return the entries of a `child.landed` about a merge, each list with its first entries."""
+    listed = merge_entries(report).items()
+    first = {name: one[:SHOWN_PATHS] for name, one in listed if isinstance(one, list)}
+    return {"applied": len(report.applied), **first, "conflicts": _conflicts(report)}
 
 
 def outcome_notes(
