@@ -67,7 +67,8 @@ class AgentDefinition(WireModel):
     instruction: str = ""
     """The system prompt."""
     model: ModelName | None = None
-    """None: the installation's model. The path of a scripted one is relative to the definition."""
+    """None, or `inherit`: the model that the run was given, else the installation's. The path of a
+    scripted one is relative to the definition."""
     tools: tuple[BuiltInTool, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
@@ -121,6 +122,11 @@ class AgentDefinition(WireModel):
         if unused:
             raise ValueError(f"a remote agent (a2a) has its own {unused[0]}: remove the key")
         return self
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _inherits_by_name(cls, model: object) -> object:
+        return None if model == "inherit" else model
 
     @field_validator("output_schema")
     @classmethod

@@ -97,7 +97,8 @@ MESSAGE_ARRIVED = (
 
 TABLES = """\
 Lists in tool results may be in TOON: the line "[2]{id,state}:" gives the number of records and their fields,
-each line below it is one record, with its values in that order.
+each line below it is one record, with its values in that order. A field "a.b" is the field b of a,
+null is a field that the record does not have, and a list in a value is JSON.
 """
 
 DELEGATION = """\
@@ -196,15 +197,16 @@ CHANGES_CONFLICT = (
     "Keep what both sides want, leave no marker, and then answer your task again, completely."
 )
 CHANGES_BREAK = (
-    "Mend what you changed. It was put into the files of the agent that gave you the task, together "
-    "with the work of others, and they fail then. Your workspace has its files as they are now, with "
-    "your changes. They are verified with this command:\n\n{command}\n\nIt ended with exit code "
-    "{exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the command, and "
-    "then answer your task again, completely."
+    "Fix what you changed. It was put into the files of the agent that gave you the task, together "
+    "with the work of others, and was taken out again. What was found: {why} Your workspace has those "
+    "files as they are now, with your changes. They are verified with this command:\n\n{command}\n\n"
+    "It ended with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nFix the cause, "
+    "not the command, and then answer your task again, completely."
 )
 TASKS_VERIFIED = (
     "\n\nWhat your tasks change is in your workspace when this command passes with it: {command}. "
-    "What breaks it, or conflicts, goes back to the agent of its task first, which takes longer."
+    "If it fails before they begin, what makes it pass is in, or else what makes no further test "
+    "fail. What breaks it, or conflicts, goes back to the agent of its task first, which takes longer."
 )
 CALL_PENDING = (
     "This call has not answered yet. When it does, its result takes the place of this one."

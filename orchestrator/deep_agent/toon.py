@@ -2,7 +2,8 @@
 
 The session stores a tool's result unchanged. Only in requests are the lists in the results of
 `tabular` tools replaced by TOON texts, each where that is shorter than compact JSON: flat records
-take about half, but records with lists and objects in them may take more.
+take about half. Of records with objects and lists in them, such as the results of `tasks`, the
+fields of objects become columns, and lists stay JSON.
 """
 
 from __future__ import annotations
@@ -77,10 +78,33 @@ def _shortest(value: Any) -> Any:
         return value
     forms: list[Any] = [value, [_shortest(inner) for inner in value]]
     if len(value) >= MIN_ROWS and all(isinstance(row, dict) for row in value):
-        forms.append(as_toon(value))
+        forms += [as_toon(value), as_toon(_with_columns(value))]
     return min(forms, key=_length)
+
+
+def _with_columns(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return records with the same flat fields: `a.b` for the field b of a, and lists as JSON."""
+    rows = [_columns(record) for record in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _columns(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict) and value:
+            columns |= _columns(value, f"{prefix}{key}.")
+        elif isinstance(value, dict | list):
+            columns[f"{prefix}{key}"] = _json(value)
+        else:
+            columns[f"{prefix}{key}"] = value
+    return columns
 
 
 def _length(value: Any) -> int:
     """Return the length of a value in a request, where a text has its line ends escaped."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    return len(_json(value))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -23,6 +23,9 @@ log = structlog.get_logger(__name__)
 TaskResult = dict[str, JsonValue]
 """What a tool that delegates returns to the model; `status` is `success` or `error`."""
 
+LEFT_OUT = ("refused", "failed", "skipped", "held_back_for_a_person")
+"""Kinds of changes that a merge leaves out without a conflict, as the model reads them."""
+
 _Explained = Conflict | HeldBack | NotMerged | SkippedFile
 
 
@@ -36,9 +39,8 @@ def task_result(
 
     Args:
         result: The job's result.
-        merged: The report of the merge of its changes; None if nothing was merged.
-        landed: The data of its `child.landed`: `conflicts` are told if there is no report, and a
-            `reason` always.
+        merged: The report of the merge of its changes; None if a job's journal has it.
+        landed: The data of its `child.landed`, which has the entries of `merge_entries`.
         sides: What is to be told about each path that conflicts.
     """
     error = None
@@ -56,7 +58,9 @@ def task_result(
         summary=result.summary,
         files_modified=files,
         files_omitted=result.files_omitted or None,
-        merge=_merge_summary(merged, landed, sides),
+        merge=_merge_summary(
+            _landed_of(result, landed) if merged is None else merge_entries(merged), sides
+        ),
         execution_seconds=result.execution_seconds,
         usage=result.usage.model_dump(exclude_none=True),
         verified=verified,
@@ -81,29 +85,43 @@ def started_result(job_id: str) -> TaskResult:
     return {"status": "success", "job_id": job_id}
 
 
+def merge_entries(report: MergeReport) -> TaskResult:
+    """Return what a merge did: `paths` of what is in, `conflicts`, and what was left out."""
+    kinds = (report.refused, report.failed, report.skipped, report.held_back)
+    left_out: dict[str, Sequence[_Explained]] = dict(zip(LEFT_OUT, kinds, strict=True))
+    return {
+        "paths": [file.path for file in report.applied],
+        "conflicts": _with_reasons(report.conflicts),
+        **{name: _with_reasons(entries) for name, entries in left_out.items() if entries},
+    }
+
+
+def _landed_of(result: JobResult, landed: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return the data of a `child.landed`; that of older releases has no `paths`."""
+    if "paths" in landed or landed.get("outcome") != "in":
+        return landed
+    conflicts = {str(one["path"]) for one in _records(landed.get("conflicts"))}
+    paths = [file.path for file in result.files_modified if file.path not in conflicts]
+    return {**landed, "paths": [*paths]}
+
+
 def _merge_summary(
-    report: MergeReport | None,
-    landed: Mapping[str, JsonValue],
-    sides: Mapping[str, Mapping[str, JsonValue]],
+    landed: Mapping[str, JsonValue], sides: Mapping[str, Mapping[str, JsonValue]]
 ) -> dict[str, JsonValue]:
-    """Return the merge's report for the model; kinds without an entry are left out, but for two."""
-    known = landed.get("conflicts") if report is None else _with_reasons(report.conflicts)
-    conflicts = [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
+    """Return what a merge did for the model; kinds without an entry are left out, but for two."""
+    conflicts = _records(landed.get("conflicts"))
+    paths = landed.get("paths")
     merged: dict[str, JsonValue] = {
-        "applied": [] if report is None else [file.path for file in report.applied],
+        "applied": paths if isinstance(paths, list) else [],
         "conflicts": [{**one, **sides.get(str(one["path"]), {})} for one in conflicts],
     }
     if landed.get("outcome") == "in" and (reason := landed.get("reason")):
         merged["note"] = reason
-    if report is None:
-        return merged
-    left_out: dict[str, Sequence[_Explained]] = {
-        "refused": report.refused,
-        "failed": report.failed,
-        "skipped": report.skipped,
-        "held_back_for_a_person": report.held_back,
-    }
-    return merged | {name: _with_reasons(entries) for name, entries in left_out.items() if entries}
+    return merged | {name: landed[name] for name in LEFT_OUT if landed.get(name)}
+
+
+def _records(listed: JsonValue) -> list[dict[str, JsonValue]]:
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
 def _with_reasons(entries: Sequence[_Explained]) -> JsonValue:

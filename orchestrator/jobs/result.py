@@ -133,7 +133,9 @@ class JobResult(WireModel):
     summary: str = Field(default="", max_length=MAX_SUMMARY_CHARACTERS)
     """The text below the last heading `## Summary`, else the last message."""
     verified: Verification | None = None
-    """The last run of the job's `verify` command; None when it has none, or ended before it."""
+    """The last run of the job's `verify` command, or of its `verify_merges` on its files at the
+    end: the one that fails, if one does. A job whose `verify` fails has failed. None when it has
+    neither, or ended before."""
     output: JsonValue = None
     """The structured answer, valid against the job's `output_schema`; None without a schema."""
     files_modified: tuple[FileChange, ...] = ()

@@ -191,7 +191,8 @@ class JobSpec(WireModel):
     """A command that has to exit with 0 in the sandbox before what tasks changed is in the job's
     files; it overrides the agent definition's."""
     model: str | None = None
-    """Overrides the agent definition's model."""
+    """Overrides the agent definition's model. Jobs below it have it too, if their agents' own
+    definitions name none."""
     limits: Limits = Limits()
     """Override the agent definition's."""
     interrupt_on: InterruptOn = Field(default_factory=dict)

@@ -26,6 +26,9 @@ class AgentAnswer:
     """Why the agent says that it did not do its task."""
     verified: Verification | None = None
     """The verification of the answer, if the job has one."""
+    merged: Verification | None = None
+    """The job's `verify_merges` on its files at the end, if it has one. Its failure is reported,
+    and the job succeeds: its agent has done what it could, and its changes are wanted."""
     approvals: tuple[Approval, ...] = ()
     """The approvals for which the run waits."""
     tasks: AwaitedTasks | None = None
@@ -36,6 +39,13 @@ class AgentAnswer:
         """Whether it is the agent's own answer, and not the end of a budget."""
         waits = bool(self.approvals) or self.tasks is not None
         return not waits and self.limit is None and self.failure is None
+
+    @property
+    def verification(self) -> Verification | None:
+        """What a result says of the job's files: the verification that fails, if one does."""
+        runs = [run for run in (self.verified, self.merged) if run is not None]
+        failed = [run for run in runs if run.exit_code != 0]
+        return next(iter((*failed, *runs)), None)
 
 
 def failure_of(answer: AgentAnswer) -> JobFailure | None:

@@ -35,6 +35,15 @@ from fanout.orchestrator.jobs.failures import NotUnderstood
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
+UNCHANGING_TOOLS = frozenset(
+    {
+        *("ls", "read_file", "glob", "grep", "read_todos", "write_todos", "compact_conversation"),
+        *("task", "tasks", "start_task", "check_task", "wait_tasks"),
+        *("update_task", "cancel_task", "list_tasks"),
+    }
+)
+"""Tools that change no file themselves. What tasks change lands after the call, and is verified."""
+
 Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """A person's answer for each call that waited."""
 
@@ -66,10 +75,14 @@ class History:
     """The children that have ended, by id, with the reason of a refusal; empty for one that ran."""
     landed: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     """What became of the changes of children, by id, as `child.landed` says."""
+    merged: Verification | None = None
+    """The job's `verify_merges` on its files as they are; None if it did not run on them."""
     landing: str | None = None
     """The blob that undoes a landing which has not ended."""
     _landing_children: frozenset[str] = frozenset()
     """The children whose changes it lands."""
+    _merges: dict[frozenset[str], Verification] = field(default_factory=dict)
+    """The verifications of the last landing, by whose changes were in."""
 
     def add(self, entry: JournalEvent, event: Event | None) -> None:
         """Add the next entry of the journal.
@@ -91,11 +104,13 @@ class History:
             self.checkpoints.append(str(entry.data["changes"]))
         if entry.type is EventType.TOOL_CALL:
             self.started_calls.add(str(entry.data["id"]))
+            if entry.data.get("tool") not in UNCHANGING_TOOLS:
+                self.merged = None
         if entry.type is EventType.APPROVAL_RESOLVED:
             answer = {name: value for name, value in entry.data.items() if name != "id"}
             self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(answer)
-        if entry.type is EventType.VERIFY and "children" not in entry.data:
-            self.add_verification(Verification.model_validate(entry.data))
+        if entry.type is EventType.VERIFY:
+            self._add_verification(entry)
         if entry.type is EventType.LANDING:
             self._begin_landing(entry)
         if str(entry.type).startswith("child."):
@@ -106,11 +121,21 @@ class History:
             self.started_calls -= {str(answer.id) for answer in event.get_function_responses()}
             self.started_calls -= self._calls_decided_by(event)
 
+    def _add_verification(self, entry: JournalEvent) -> None:
+        data = {name: entry.data.get(name) for name in Verification.model_fields}
+        verification = Verification.model_validate(data)
+        if "children" not in entry.data:
+            self.add_verification(verification)
+        elif entry.data.get("at_end"):
+            self.merged = verification
+        else:
+            self._merges[_ids(entry.data["children"])] = verification
+
     def _begin_landing(self, entry: JournalEvent) -> None:
         """Begin a landing; one that had not ended has been undone."""
         self.undo_landing()
-        children = entry.data["children"]
-        self._landing_children = frozenset(map(str, children if isinstance(children, list) else ()))
+        self.merged, self._merges = None, {}
+        self._landing_children = _ids(entry.data["children"])
         self.landing = str(entry.data["before"]) if self._landing_children else None
 
     def undo_landing(self) -> None:
@@ -124,10 +149,15 @@ class History:
         child = str(entry.data["id"])
         if entry.type is EventType.CHILD_LANDED:
             self.landed[child] = {key: value for key, value in entry.data.items() if key != "id"}
-            if self._landing_children <= self.landed.keys():
+            if self.landing is not None and self._landing_children <= self.landed.keys():
                 self.landing = None
+                landed = {one for one in self._landing_children if self._is_in(one)}
+                self.merged = self._merges.get(frozenset(landed))
         elif entry.type is EventType.CHILD_FINISHED:
             self.children[child] = str(entry.data.get("reason") or "")
+
+    def _is_in(self, child: str) -> bool:
+        return self.landed[child]["outcome"] == "in"
 
     def add_verification(self, verification: Verification) -> None:
         """Add the verification of the last answer."""
@@ -165,6 +195,10 @@ class History:
                 return None
             found.append((pending, answer))
         return found
+
+
+def _ids(listed: JsonValue) -> frozenset[str]:
+    return frozenset(map(str, listed if isinstance(listed, list) else ()))
 
 
 def earlier_events(conversation: bytes) -> list[Event]:

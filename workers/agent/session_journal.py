@@ -90,8 +90,10 @@ class AttemptJournal:
     @property
     def context_stats(self) -> ContextStats:
         """What summaries did to the job's conversation, in earlier attempts too."""
-        stats = context_stats(self._summaries.values())
-        return ContextStats.model_validate(vars(stats))
+        stats = vars(context_stats(self._summaries.values()))
+        return ContextStats.model_validate(
+            {name: stats[name] for name in ContextStats.model_fields}
+        )
 
     async def note(
         self,

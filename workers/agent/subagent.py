@@ -215,12 +215,15 @@ class Subagent:
         await self.children.resume(history)
         while True:
             answer = await self._answer_after(history)
-            if not answer.is_final or not self._verifier.is_wanted:
+            is_verified = self._verifier.is_wanted or self.children.are_verified
+            if not answer.is_final or not is_verified:
                 return answer
             history = await self._journal.history()
-            verified = await self._verifier.verify(history)
+            if self._verifier.is_wanted:
+                answer = replace(answer, verified=await self._verifier.verify(history))
             if not self._verifier.wants_rework(history):
-                return replace(answer, verified=verified)
+                merged = await self.children.verified_at_end(history, answer.verified)
+                return replace(answer, merged=merged)
 
     async def keep(self, bundle: IO[bytes], tasks: AwaitedTasks | None) -> AwaitedTasks | None:
         """See `JobWorker.keep`."""

@@ -250,7 +250,7 @@ class JobRunner:
         try:
             answer = await agent.run()
             outcome = replace(
-                outcome, summary=answer.summary, output=answer.output, verified=answer.verified
+                outcome, summary=answer.summary, output=answer.output, verified=answer.verification
             )
             tasks = answer.tasks
             if answer.approvals or tasks:

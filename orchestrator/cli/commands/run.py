@@ -47,10 +47,16 @@ from fanout.orchestrator.cli.terminal.options import (
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
+from fanout.orchestrator.configuration.agent_definitions import (
+    COORDINATOR,
+    AgentDefinition,
+    load_agent_definitions,
+)
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import outliving, revived
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.runs import Landing, Runs, land
 from fanout.orchestrator.landing.unmerged import left_out_of
@@ -99,7 +105,11 @@ def run_(
         str | None, typer.Option(help=f"The agent that works on it; default: {COORDINATOR}.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
+        str | None,
+        typer.Option(
+            help="Its model, and that of all agents below it that name none of their own; default: "
+            "the agent's own, else FANOUT_MODEL."
+        ),
     ] = None,
     verify: VerifyOption = None,
     verify_merges: VerifyMergesOption = None,
@@ -123,16 +133,19 @@ def run_(
     """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
 
     The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
-    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if
-    conflicts remain, or if a task failed for good and no --verify says that the result is right.
+    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if its
+    files do not pass --verify or --verify-merges, if conflicts remain, or if a task failed for good
+    and no --verify says that the result is right.
     If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
     worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    chosen = model or (settings.model if "model" in settings.model_fields_set else None)
+    agents = load_agent_definitions(settings.agents_dir)
+    if model is None and continues is None:  # a continuation has the model of the run before
+        model = _model_of_settings(settings, agents, agent or COORDINATOR)
     given = {
         "agent": agent,
-        "model": chosen,
+        "model": model,
         "verify": verify,
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
@@ -147,10 +160,22 @@ def run_(
         include_executable_config=include_executable_config,
         on_finish=on_finish,
     )
-    _check(wanted, load_agent_definitions(settings.agents_dir), detach=detach)
+    _check(wanted, agents, detach=detach)
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )
+
+
+def _model_of_settings(
+    settings: Settings, agents: Mapping[str, AgentDefinition], agent: str
+) -> str | None:
+    """Return the model that FANOUT_MODEL gives a run; None if it is not set, or its agent has one.
+
+    It is a part of the job, because a worker that runs already may have another one.
+    """
+    has_own = agent in agents and agents[agent].model is not None
+    is_set = "model" in settings.model_fields_set
+    return settings.model if is_set and not has_own else None
 
 
 def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:
@@ -368,10 +393,20 @@ async def finish_run(
         reason = f"{failure} To land it then: fanout attach {root_id}"
     except BranchUnusable as failure:
         reason = str(failure)
-    usage = await client.tree_usage((await client.get(root_id)).root_id)
+    record = await client.get(root_id)
+    usage = await client.tree_usage(record.root_id)
     unmerged = await left_out_of(client, root_id)
     failed = await failed_jobs(client, root_id)
-    return RunOutcome(result, usage, landed, unmerged, failed, reason)
+    is_right = _is_answer_verified(result, record)
+    return RunOutcome(result, usage, landed, unmerged, failed, reason, is_right)
+
+
+def _is_answer_verified(result: JobResult, record: JobRecord) -> bool:
+    """Return whether the run's `verify` passes, and not only its `verify_merges`."""
+    if result.verified is None or result.verified.exit_code != 0:
+        return False
+    command = result.verified.command
+    return command == record.verify or command != record.verify_merges
 
 
 def _confirm(folder: Path) -> None:

@@ -13,14 +13,15 @@ from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.client.failed_jobs import FailedJob
-from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
+from fanout.orchestrator.landing.failing_tests import failing_tests
 from fanout.orchestrator.landing.runs import Landing, LandingReport
 from fanout.orchestrator.landing.unmerged import Unmerged
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""
 FAILED_LINES = 3
-"""Failed jobs that it names; their reasons are in the live view, too."""
+"""Failed jobs, or failing tests, that it names; the jobs' reasons are in the live view, too."""
 REASON_CHARACTERS = 120
 """Of a reason: with the ids before it, two or three lines of a terminal."""
 
@@ -40,30 +41,42 @@ class RunOutcome:
     """What the root agent's helpers could not do; it was told."""
     not_landed: str | None = None
     """Why the landing failed."""
+    is_answer_verified: bool = False
+    """Whether the run's `verify` passes: it says that the result is right, and not only that what
+    tasks changed breaks nothing."""
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the files that the run leaves pass its verifications; None: it has none."""
+        verified = self.result.verified
+        return None if verified is None else verified.exit_code == 0
 
     @property
     def lasting_failures(self) -> int:
         """How many tasks failed and nothing made up for: no later task, no check of the run."""
-        if self.result.verified is not None and self.result.verified.exit_code == 0:
+        if self.is_answer_verified:
             return 0
         return sum(not one.mended for one in self.failed_jobs)
 
     @property
     def status(self) -> str:
         """How the run ended, in a few words."""
-        failed = self.lasting_failures
-        if not (self.result.success and failed):
+        if not self.result.success:
             return str(self.result.state)
-        return f"done, {failed} {'task' if failed == 1 else 'tasks'} failed"
+        failed = self.lasting_failures
+        said = [f"{failed} {'task' if failed == 1 else 'tasks'} failed"] if failed else []
+        said += ["the verification fails"] if self.passes is False else []
+        return ", ".join(["done", *said]) if said else str(self.result.state)
 
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
     """Return the exit code of a run.
 
-    It is 1 if the run or its landing failed, if conflicts remain, or if a task failed for good.
+    It is 1 if the run or its landing failed, if conflicts remain, if a task failed for good, or if
+    the files that it leaves do not pass its verification.
     """
     conflicts = outcome.landed is not None and outcome.landed.merge.conflicts
-    failed = conflicts or outcome.not_landed or outcome.lasting_failures
+    failed = conflicts or outcome.not_landed or outcome.lasting_failures or outcome.passes is False
     if outcome.result.success and failed:
         return ExitCode.WORK_FAILED
     return exit_code_of_results([outcome.result])
@@ -103,6 +116,9 @@ def print_outcome(
         output.notice(line)
     if not result.changes:
         output.notice("No file was changed.")
+    if result.verified is not None:
+        for line in _verified(result.verified):
+            output.notice(line)
     output.notice(formatting.used(outcome.usage, result.execution_seconds))
     output.notice(f'  To go on: fanout run --continue {result.job_id} "…"')
 
@@ -118,6 +134,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,
         "verified": result.verified.model_dump() if result.verified else None,
+        "passes": outcome.passes,
         "landed": None if merged is None else [file.path for file in merged.applied],
         "not_landed": outcome.not_landed,
         **branch_document(landed.branch if landed else None),
@@ -151,6 +168,23 @@ def _failed(outcome: RunOutcome) -> list[str]:
         lines.append(f"… and {more} more that did not succeed")
     if failed:
         lines.append(f"  To see all: fanout tree {outcome.result.job_id}")
+    return lines
+
+
+def _verified(run: Verification) -> list[str]:
+    """Return the lines that say whether the files that a run leaves pass its verification."""
+    command = output.one_line(run.command, REASON_CHARACTERS)
+    if run.exit_code == 0:
+        return [f"The files pass the verification: {command}"]
+    found = failing_tests(run)
+    names = sorted(test.name for test in found.failing) if found else []
+    shown = names[:FAILED_LINES] or run.output_tail.strip().splitlines()[-FAILED_LINES:]
+    lines = [
+        f"WARNING: the files do not pass the verification (exit code {run.exit_code}): {command}"
+    ]
+    lines += [f"  {output.one_line(line, REASON_CHARACTERS)}" for line in shown]
+    if more := len(names) - FAILED_LINES if names else 0:
+        lines += [f"  … and {more} more failing tests"] if more > 0 else []
     return lines
 
 

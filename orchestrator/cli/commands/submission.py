@@ -114,7 +114,11 @@ def submit(
     include: IncludeOption = None,
     context: Annotated[str | None, typer.Option(help="Additional text for the agent.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
+        str | None,
+        typer.Option(
+            help="The model, also of agents below that name none of their own; default: the "
+            "agent's own, else FANOUT_MODEL."
+        ),
     ] = None,
     verify: VerifyOption = None,
     verify_merges: VerifyMergesOption = None,

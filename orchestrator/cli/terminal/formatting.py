@@ -303,10 +303,14 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def verified_tasks(data: Mapping[str, Any]) -> str:
     """Return one line about the verification of what tasks changed."""
-    count = len(data.get("children") or ())
-    what = {0: "without any task", 1: "with 1 task"}.get(count, f"with {count} tasks together")
-    verdict = "passes" if data.get("exit_code") == 0 else f"fails ({data.get('exit_code')})"
-    return f"{what} {verdict}: {data.get('command')}"
+    verdict = "passes" if data.get("exit_code") == 0 else "fails"
+    if data.get("at_end"):
+        return f"checking the files at the end: {verdict}"
+    count, all_of_them = len(data.get("children") or ()), data.get("of")
+    number = f"{count} of {all_of_them}" if isinstance(all_of_them, int) else str(count)
+    changes = "change" if number in {"1", "1 of 1"} else "changes together"
+    what = f"{number} {changes}" if count else "the files without them"
+    return f"checking {what}: {verdict}"
 
 
 def _format_landing(data: dict[str, Any]) -> str:

@@ -17,6 +17,20 @@ CONVERSATION_HISTORY = "/conversation_history"
 """Messages that a summary replaced."""
 
 
+def is_artifact(path: str, history: str = CONVERSATION_HISTORY) -> bool:
+    """Return whether a path is in a folder that the harness stores for itself.
+
+    Args:
+        path: An absolute path.
+        history: The folder of messages that summaries replaced.
+    """
+    return any(path == folder or path.startswith(f"{folder}/") for folder in _folders(history))
+
+
+def _folders(history: str) -> tuple[str, ...]:
+    return (LARGE_TOOL_RESULTS, history)
+
+
 def with_artifacts(
     backend: Backend, state: SessionState, *, history: str = CONVERSATION_HISTORY
 ) -> CompositeBackend:
@@ -27,9 +41,8 @@ def with_artifacts(
         state: The session's state, which stores the folders.
         history: The folder of messages that summaries replaced.
     """
-    folders = (LARGE_TOOL_RESULTS, history)
     return CompositeBackend(
         backend,
-        {folder: StateBackend(state, search_root=folder) for folder in folders},
+        {folder: StateBackend(state, search_root=folder) for folder in _folders(history)},
         internal=True,
     )

@@ -17,6 +17,7 @@ from google.adk.events import Event
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.context.artifacts import CONVERSATION_HISTORY, is_artifact
 
 log = structlog.get_logger(__name__)
 
@@ -49,15 +50,24 @@ class TracksChanges(Protocol):
         """Return the changed files by absolute path, each with its change, such as `added`."""
 
 
-async def changed_files(backend: Backend, messages: Sequence[Event]) -> dict[str, str]:
+async def changed_files(
+    backend: Backend, messages: Sequence[Event], *, history: str = CONVERSATION_HISTORY
+) -> dict[str, str]:
     """Return the changed files by path, each with its change, the last changed last.
 
-    A backend that fails costs its part of the list, not the summary.
+    Files that the harness stores for itself are not among them: in a session's state they lie
+    beside the agent's own. A backend that fails costs its part of the list, not the summary.
 
     Args:
         backend: The agent's files.
         messages: The conversation from its beginning.
+        history: The folder of messages that summaries replaced.
     """
+    found = await _found(backend, messages)
+    return {path: change for path, change in found.items() if not is_artifact(path, history)}
+
+
+async def _found(backend: Backend, messages: Sequence[Event]) -> dict[str, str]:
     by_tools = _by_tools(messages)
     try:
         async with asyncio.timeout(CHANGES_SECONDS):

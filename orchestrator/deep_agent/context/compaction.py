@@ -23,7 +23,11 @@ from fanout.orchestrator.deep_agent.adk.private_names import (
     self_contained_prefix,
     without_rewound,
 )
-from fanout.orchestrator.deep_agent.context.statistics import CONTEXT_SUMMARY, ContextSummary
+from fanout.orchestrator.deep_agent.context.statistics import (
+    CONTEXT_SUMMARY,
+    CONTEXT_THRESHOLD,
+    ContextSummary,
+)
 from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
 from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
 from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
@@ -148,6 +152,7 @@ def compaction_event(
     state_delta: dict[str, Any],
     calls: SideCallAccount,
     statistics: ContextSummary,
+    threshold: int | None,
 ) -> Event:
     """Return the event that replaces all messages before `cut` by `content`.
 
@@ -159,6 +164,7 @@ def compaction_event(
         state_delta: Changes of the session's state.
         calls: The model calls that wrote the summary.
         statistics: What the summary replaces.
+        threshold: The size in tokens at which the conversation is summed up, if tokens count.
     """
     last, first_kept = conversation.messages[cut - 1], conversation.messages[cut]
     compaction = EventCompaction(
@@ -174,6 +180,10 @@ def compaction_event(
         isolation_scope=context.isolation_scope,
         usage_metadata=calls.usage,
         model_version=calls.model_version,
-        custom_metadata={MODEL_CALLS: calls.count, CONTEXT_SUMMARY: statistics.metadata()},
+        custom_metadata={
+            MODEL_CALLS: calls.count,
+            CONTEXT_SUMMARY: statistics.metadata(),
+            CONTEXT_THRESHOLD: threshold,
+        },
         actions=EventActions(compaction=compaction, state_delta=state_delta),
     )

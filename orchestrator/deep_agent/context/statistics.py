@@ -8,8 +8,13 @@ from typing import Any
 
 from google.adk.events import Event
 
+from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
+
 CONTEXT_SUMMARY = "context_summary"
 """Key of a summary event's metadata: the fields of its `ContextSummary`."""
+
+CONTEXT_THRESHOLD = "context_threshold"
+"""Key beside it: the size in tokens at which the conversation was summed up."""
 
 MAX_FILES = 20
 """Paths in an event's statistics, the last changed; S1's limit."""
@@ -46,8 +51,14 @@ class ContextSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextStats:
-    """The summaries of a conversation together."""
+    """A conversation as its model sees it, and its summaries together."""
 
+    total_tokens: int = 0
+    """The estimated size of what the model sees: the newest summary, and the messages after it."""
+    message_count: int = 0
+    """These messages."""
+    threshold: int | None = None
+    """The size in tokens at which it is summed up; None: it never was, or messages are counted."""
     summary_count: int = 0
     messages_summarized: int = 0
     original_token_count: int = 0
@@ -65,13 +76,27 @@ def context_summary(event: Event) -> ContextSummary | None:
 
 
 def context_stats(events: Iterable[Event]) -> ContextStats:
-    """Return the statistics of a session's summaries.
+    """Return the statistics of a session of one agent.
 
     Args:
         events: The session's events.
     """
+    events = list(events)
     made = [found for event in events if (found := context_summary(event)) is not None]
+    newest = next((event for event in reversed(events) if event.actions.compaction), None)
+    compaction = newest.actions.compaction if newest else None
+    end = compaction.end_timestamp if compaction else 0.0
+    messages = [
+        event
+        for event in events
+        if event.content and event.actions.compaction is None and event.timestamp > end
+    ]
+    summary = compaction.compacted_content if compaction else None
+    threshold = ((newest.custom_metadata if newest else None) or {}).get(CONTEXT_THRESHOLD)
     return ContextStats(
+        total_tokens=tokens_in(summary) + tokens_of(messages),
+        message_count=len(messages),
+        threshold=threshold if isinstance(threshold, int) else None,
         summary_count=len(made),
         messages_summarized=sum(each.messages_summarized for each in made),
         original_token_count=sum(each.original_token_count for each in made),

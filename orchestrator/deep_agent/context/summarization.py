@@ -260,7 +260,9 @@ class Summarization(Middleware):
         decisions = await asyncio.to_thread(key_decisions, replaced, earlier)
         summary = written or without_model(entries, earlier, most, decisions)
         changed = await changed_files(
-            self._files_of(CallbackContext(context)), conversation.messages
+            self._files_of(CallbackContext(context)),
+            conversation.messages,
+            history=self._config.history_path_prefix,
         )
         paths = [
             history.part_path(session.id, part, self._config.history_path_prefix)
@@ -290,6 +292,7 @@ class Summarization(Middleware):
                 files_modified=tuple(changed)[-MAX_FILES:],
                 by_model=written is not None,
             ),
+            threshold=self._tokens(self._config.trigger) if self._unit == "tokens" else None,
         )
         await context.session_service.append_event(session=session, event=event)
         log.info("conversation summed up", messages=len(replaced), model_calls=calls.count)

@@ -33,8 +33,8 @@ def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout
     assert (ended.json["tests_before"], ended.json["tests_after"]) == ("failed", "passed")
     assert ended.json["jobs"] == 7  # six, and the rework of one of them
     assert "That isolates nothing" in ended.err
-    assert "with 6 tasks together fails (1): python3 -m unittest tests.test_sale" in ended.err
-    assert "sent back: With it the files fail the verification" in ended.err
+    assert "checking 6 of 6 changes together: fails" in ended.err
+    assert "; returned to its agent" in ended.err
     assert 'Traceback (most recent call last):\n  File "/work' not in ended.err
     assert list((lonely_fanout.folder / "tmp").glob("fanout-demo-*")) == []
 

@@ -169,6 +169,23 @@ def test_services_that_are_killed_under_a_run_come_back_by_themselves(
     assert files(apart) == WHOLE
 
 
+def test_the_end_of_a_run_says_whether_its_folder_passes(own: Fanout) -> None:
+    fails = "echo FAILED t.py::test_a; echo 1 failed in 0.1s; exit 2"
+    options = ("--workspace", "a", "--yes", "--verify-merges")
+    red = own("run", "quick", *options, fails, timeout=60)
+    (run_id,) = re.findall(r"^Run (\w+)$", red.err, re.MULTILINE)
+    again = own("attach", run_id, "--json", timeout=60)
+    green = own("run", "quick", *options, "test -e new.txt", "--json", timeout=60)
+
+    assert (red.code, red.out) == (1, "Quickly done.\n"), red.err
+    assert "WARNING: the files do not pass the verification (exit code 2): echo FAILED" in red.err
+    assert "\n  t.py::test_a\n" in red.err
+    assert "new.txt" in files(own)  # what it did is landed all the same
+    assert (again.code, again.json["passes"]) == (1, False)
+    assert again.json["status"] == "done, the verification fails"
+    assert (green.code, green.json["passes"], green.json["status"]) == (0, True, "succeeded")
+
+
 @pytest.mark.slow
 def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
     child, run_id = started(own)
@@ -227,6 +244,7 @@ def test_a_task_that_is_done_again_or_checked_by_the_run_does_not_fail_it(own: F
     checked = own("run", "delegates", *options, "--verify", "true", timeout=60)
 
     assert (again.code, again.json["status"]) == (0, "succeeded"), again.err
+    assert again.json["passes"] is None
     assert [one["mended"] for one in again.json["failed_jobs"]] == [True]
     assert checked.code == 0, checked.err
     assert "tasks failed" not in checked.err

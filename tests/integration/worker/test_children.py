@@ -14,9 +14,10 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, call, calls, conversation, shell
+from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import (
+    LEAD,
     answers,
     children_of,
     delegates,
@@ -73,10 +74,36 @@ SCRIPT = (
 )
 
 
+MODELS = (
+    conversation("models 0", calls(task("models 1", "owner"), task("models 2", "heir")), DONE),
+    conversation("models 1", delegates("models 2"), DONE),
+    conversation("models 2", DONE),
+)
+"""Of two models, neither of which is the installation's."""
+OWNER = """
+name: owner
+description: Delegates, with a model of its own.
+instruction: Do it.
+model: scripted:{script}
+subagents: [general-purpose]
+"""
+HEIR = """
+name: heir
+description: Has the model of those that delegate to it.
+instruction: Do it.
+model: inherit
+"""
+
+
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer) -> Installation:
+    agents = delegating_agents(install_for_module.folder)
+    own = write_script(agents, *MODELS).rename(agents / "own.yml.script")
+    (agents / "owner.yaml").write_text(OWNER.format(script=own))
+    (agents / "heir.yaml").write_text(HEIR)
+    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, owner, heir,"))
     settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
+        "FANOUT_AGENTS_DIR": str(agents),
         "FANOUT_LIMITS__MAX_CHILDREN": "3",
     }
     made = install_for_module(*SCRIPT, **settings)
@@ -122,6 +149,35 @@ async def test_two_children_edit_different_lines_of_one_file(
         submitted = await journal(client, job_id, EventType.CHILD_SUBMITTED)
         assert [event.data["id"] for event in submitted] == [child.id for child in children]
         assert len(await journal(client, job_id, EventType.CHILD_FINISHED)) == 2
+
+
+async def test_the_model_of_a_run_is_that_of_all_agents_below_it_that_name_none(
+    place: Installation, tmp_path: Path
+) -> None:
+    chosen = f"scripted:{write_script(tmp_path, *MODELS)}"
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("models 0", model=chosen))
+        result = await client.wait(job_id, 60)
+        assert result.success, result.error
+        owner, heir = await children_of(client, job_id)
+        assert (owner.agent, owner.model) == ("owner", None)
+        assert (heir.agent, heir.model) == ("heir", chosen)
+        below = await client.tree(owner.id)
+        assert [(one.agent, one.model) for one in below if one.parent_id == owner.id] == [
+            ("general-purpose", chosen)
+        ]
+        again = await client.submit(JobSpec(continues=heir.id, description="models 2"))
+        assert (await client.get(again)).model == chosen
+        await client.wait(again, 60)
+
+
+async def test_children_of_a_job_without_a_model_have_none(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("a conflict"))
+        await client.wait(job_id, 60)
+        assert {one.model for one in await client.tree(job_id)} == {None}
 
 
 async def test_a_conflict_is_told_and_nothing_is_overwritten(

@@ -144,7 +144,7 @@ async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
         assert waited["unfinished"] == []
         assert sorted(one["merge"]["applied"][0] for one in waited["results"]) == ["a.txt", "b.txt"]
         checked = await result_of(client, job_id, "check_task")
-        assert (checked["status"], checked["merge"]["applied"]) == ("success", [])
+        assert (checked["status"], checked["merge"]["applied"]) == ("success", ["a.txt"])
         listed = await result_of(client, job_id, "list_tasks")
         assert [task["state"] for task in listed["tasks"]] == ["succeeded"] * 2
         assert len(await journal(client, job_id, EventType.CHILD_LANDED)) == 2

@@ -76,6 +76,27 @@ SCRIPT = (
         calls(*(call("task", description=d) for d in ("renames it", "never right"))),
         DONE,
     ),
+    conversation(
+        "^red pair",
+        calls(call("tasks", tasks=[{"description": d} for d in (ADDS[0], "too much")])), DONE),
+    conversation("^too much", shell("echo 'X = 2' > part_2.py"), DONE,
+        shell("rm -f part_2.py"), says("Not needed.")),
+    conversation(
+        "^worse",
+        calls(call("tasks", tasks=[{"description": d} for d in (ADDS[0], "bad one", ADDS[1])])),
+        DONE),
+    conversation("^bad one", shell("echo 'import gone' > bad.py"), DONE),
+    conversation(
+        "^edits after",
+        calls(call("tasks", tasks=[{"description": d} for d in ADDS[:2]])),
+        shell("rm part_1.py"),
+        DONE),
+    conversation(
+        "^looks after",
+        calls(call("tasks", tasks=[{"description": d} for d in ADDS[:2]])),
+        calls(call("ls", path="/workspace")),
+        DONE),
+    conversation("^says only", DONE),
     conversation("^same twice", calls(*(call("task", description=d) for d in SAME)), DONE),
     conversation("^twin", shell("echo 'Y = 1' > twin.py"), DONE),
     conversation("^bad twin", shell("echo 'Y = 1' > twin.py; echo 'import gone' > bad.py"),
@@ -84,6 +105,7 @@ SCRIPT = (
         "^starts",
         *(calls(call("start_task", description=name)) for name in ("renames it", "uses it")),
         calls(call("wait_tasks", job_ids=["{{started_1}}", "{{started_2}}"])),
+        *[calls(call("check_task", job_id="{{started_1}}"))] * 2,
         calls(call("list_tasks")),
         DONE,
     ),
@@ -163,6 +185,13 @@ async def test_what_breaks_or_conflicts_goes_back_to_its_own_agent(
     (told,) = await answers(client, result.job_id, "tasks")
     by_task = dict(zip(MIXED, told["results"], strict=True))
     assert [one["status"] for one in told["results"]] == ["success"] * 8, json.dumps(told, indent=1)
+    assert [one["merge"]["applied"] for one in told["results"]] == [
+        *([f"part_{number}.py"] for number in range(1, 5)),
+        ["app.py", "core.py"],
+        ["extra.py"],
+        ["colour.txt"],
+        ["colour.txt"],
+    ]
     assert by_task["uses it"]["summary"] == "It uses the new name."
     assert "exit code 1" in by_task["uses it"]["sent_back"]
     assert by_task["makes it blue"]["summary"] == "Teal is both."
@@ -224,6 +253,12 @@ async def test_started_tasks_are_waited_for_until_their_reworks_have_ended(
     assert waited["unfinished"] == []
     assert [one["status"] for one in waited["results"]] == ["success"] * 2
     assert waited["results"][1]["summary"] == "It uses the new name."
+    assert [one["merge"]["applied"] for one in waited["results"]] == [
+        ["app.py", "core.py"],
+        ["extra.py"],
+    ]
+    checked = await answers(client, result.job_id, "check_task")
+    assert [one["merge"]["applied"] for one in checked] == [["app.py", "core.py"]] * 2
     (listed,) = await answers(client, result.job_id, "list_tasks")
     assert {one["job_id"] for one in listed["tasks"]} == {
         one["job_id"] for one in waited["results"]
@@ -260,12 +295,92 @@ async def test_a_verification_with_two_answers_is_reported_and_not_believed(
     assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
 
 
-async def test_a_verification_that_fails_without_the_changes_blames_none(
+async def test_a_verification_that_fails_whatever_is_in_blames_none(
     client: JobClient, project: Path
 ) -> None:
     result = await run(client, project, "all green", verify_merges="exit 3")
     (told,) = await answers(client, result.job_id, "tasks")
     assert [one["status"] for one in told["results"]] == ["success"] * 8
-    assert "without the changes too (exit code 3)" in told["results"][0]["merge"]["note"]
+    note = told["results"][0]["merge"]["note"]
+    assert "failed before these changes too, and still fails (exit code 3)" in note
+    assert "no change was blamed" in note
     verified = await of_kind(client, result.job_id, EventType.VERIFY)
-    assert [len(event.data["children"]) for event in verified] == [8, 0, 0]
+    assert [(len(event.data["children"]), event.data["of"]) for event in verified][:3] == [
+        (8, 8), (0, 8), (7, 8),
+    ]  # fmt: skip
+    assert len(verified) <= 10  # 2·log2 8 + 4
+
+
+async def test_of_two_that_repair_the_files_only_alone_one_lands_and_the_other_goes_back(
+    client: JobClient, project: Path
+) -> None:
+    only_one = "test $(ls part_1.py part_2.py gone.py 2>/dev/null | wc -l) = 1"
+    result = await run(client, project, "red pair", verify_merges=only_one)
+    (told,) = await answers(client, result.job_id, "tasks")
+    first, second = told["results"]
+    assert "passes with them" in first["merge"]["note"]
+    assert second["sent_back"].startswith("part_2.py: this change breaks the verification")
+    assert second["summary"] == "Not needed."
+    assert (project / "part_1.py").exists()
+    assert not (project / "part_2.py").exists()
+    landed = await of_kind(client, result.job_id, EventType.CHILD_LANDED)
+    assert [str(event.data["outcome"]) for event in landed][:2] == ["in", "sent back"]
+    verified = await of_kind(client, result.job_id, EventType.VERIFY)
+    of_the_first = [event for event in verified if event.data["of"] == 2]
+    assert len(of_the_first) <= 6  # 2·log2 2 + 4
+
+
+async def test_what_breaks_another_test_of_failing_files_goes_back_and_the_rest_lands(
+    client: JobClient, project: Path
+) -> None:
+    with (project / "test_all.py").open("a") as tests:
+        tests.write("    def test_never(self):\n        self.fail('not today')\n")
+    result = await run(client, project, "worse", max_reworks=0)
+    (told,) = await answers(client, result.job_id, "tasks")
+    good, bad, other = told["results"]
+    assert (good["status"], bad["status"], other["status"]) == ("success", "error", "success")
+    assert "bad.py: this change breaks test_modules (test_all.All.test_modules)" in bad["error"]
+    assert "in no test that passed before: test_never" in good["merge"]["note"]
+    assert (project / "part_1.py").exists()
+    assert (project / "part_2.py").exists()
+    assert not (project / "bad.py").exists()
+
+
+EDITS = (
+    ("edits after", 1, [2, "at end"]),  # a verification of its own, because files have changed
+    ("looks after", 0, [2]),
+    ("says only", 1, ["at end"]),
+)
+
+
+@pytest.mark.parametrize(("description", "exit_code", "verified"), EDITS)
+async def test_the_result_says_whether_the_files_pass_as_the_agent_leaves_them(
+    client: JobClient,
+    project: Path,
+    description: str,
+    exit_code: int,
+    verified: list[int | str],
+) -> None:
+    result = await run(client, project, description, verify_merges="test -e part_1.py")
+    assert result.verified is not None
+    assert (result.verified.command, result.verified.exit_code) == ("test -e part_1.py", exit_code)
+    events = await of_kind(client, result.job_id, EventType.VERIFY)
+    assert [
+        "at end" if event.data.get("at_end") else len(event.data["children"]) for event in events
+    ] == verified
+
+
+async def test_an_answer_verified_by_the_same_command_is_not_verified_twice(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "says only", verify="true", verify_merges="true")
+    assert result.verified is not None
+    assert len(await of_kind(client, result.job_id, EventType.VERIFY)) == 1
+
+
+async def test_files_that_pass_one_verification_and_not_the_other_do_not_pass(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "says only", verify="true", verify_merges="exit 4")
+    assert result.verified is not None
+    assert (result.verified.command, result.verified.exit_code) == ("exit 4", 4)

@@ -91,8 +91,18 @@ async def test_each_summary_tells_what_it_replaced_and_the_session_sums_it_up() 
     assert first.messages_summarized > 5
     assert first.original_token_count > 4 * first.summarized_token_count > 0
     stats = context_stats(session.events)
+    assert 0 < stats.message_count < len(session.events) - stats.messages_summarized
+    assert first.summarized_token_count < stats.total_tokens < first.original_token_count * 2
+    assert stats.threshold is not None
+    assert stats.total_tokens < stats.threshold < first.original_token_count * 2
     assert stats.summary_count == len(summaries(session))
     assert stats.tokens_saved == stats.original_token_count - stats.summarized_token_count > 0
+
+
+def test_a_conversation_that_was_never_summed_up_has_statistics_too() -> None:
+    stats = context_stats([reply("x" * 400), reply("y" * 400)])
+    assert (stats.message_count, stats.summary_count, stats.threshold) == (2, 0, None)
+    assert stats.total_tokens >= 200
 
 
 async def test_the_configuration_of_the_plan_is_taken_as_written() -> None:
@@ -146,6 +156,20 @@ async def test_an_overlay_knows_its_changes_exactly() -> None:
     await overlay.write_bytes("/d", b"1")
     expected = {"/b": "modified", "/c": "deleted", "/d": "added"}
     assert await changed_files(overlay, []) == expected
+
+
+async def test_files_of_the_harness_are_no_changed_files() -> None:
+    own = {"/a": b"1", "/notes/past.md": b"1", "/large_tool_results_of_mine": b"1"}
+    kept = {"/notes/past/s/0001.md": b"1", "/large_tool_results/x": b"1"}
+    backend = StateBackend(state_with({}))
+    for path in (*own, *kept):
+        await backend.write_bytes(path, b"1")
+    changed = await changed_files(backend, [], history="/notes/past")
+    assert changed == dict.fromkeys(own, "changed")
+    overlay = OverlayBackend(StateBackend(state_with({})))
+    for path in (*own, *kept):
+        await overlay.write_bytes(path, b"2")
+    assert await changed_files(overlay, [], history="/notes/past") == dict.fromkeys(own, "added")
 
 
 async def test_a_backend_that_fails_costs_only_its_part_of_the_list() -> None:

@@ -130,7 +130,7 @@ JOBS = [
     [
         (TODOS, 0.6),
         (JOBS, 0.7),
-        ([job_result(number, 1) for number in range(10)], 1.0),
+        ([job_result(number, 1) for number in range(10)], 0.75),
         ([job_result(number, 20) for number in range(3)], 0.8),
         ([{"a": 1}, {"b": [1, {"c": 2}]}], 1.0),
     ],
@@ -142,9 +142,19 @@ def test_a_list_is_never_longer_than_compact_json(
     assert len(compact(shown(records))) <= share * len(compact(records))
 
 
-def test_results_of_tasks_keep_their_own_form_and_have_their_long_lists_as_toon() -> None:
-    few, many = ([job_result(number, files) for number in range(3)] for files in (1, 20))
-    assert shown(few) == few
+def test_results_of_tasks_are_a_table_with_a_column_for_each_field_of_an_object() -> None:
+    few = [job_result(number, 1) for number in range(3)]
+    del few[1]["merge"]
+    rows = decode(shown(few))
+    assert [row["summary"] for row in rows] == [row["summary"] for row in few]
+    assert [row["usage.input_tokens"] for row in rows] == [9000] * 3
+    assert json.loads(rows[0]["files_modified"]) == few[0]["files_modified"]
+    assert rows[0]["merge.applied"] == '["notes/chapter-0.md"]'
+    assert rows[1]["merge.applied"] is None
+
+
+def test_results_of_tasks_with_long_lists_have_these_as_toon() -> None:
+    many = [job_result(number, 20) for number in range(3)]
     found = shown(many)
     assert [row["summary"] for row in found] == [row["summary"] for row in many]
     assert found[0]["files_modified"].startswith("[20]{path,change}:")

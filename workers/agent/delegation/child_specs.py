@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import TaskCall, check_agent, check_verify
 from fanout.orchestrator.jobs.ceilings import no_more_than
-from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached
+from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.stored import submission
 from fanout.workers.agent.services import JobServices
@@ -55,8 +56,21 @@ class ChildSpecs:
         self._definition = definition
         self._ends_at = ends_at
         self._used = used
+        self._tree_model: str | None = None
         self.agents = _callable(definition, services.definitions)
         """The agents that may be called, with their descriptions."""
+
+    async def load_tree_model(self) -> None:
+        """Read the model of the tree's root job, for the children of an agent that has its own.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        spec = self._spec
+        if spec.model is None and self._definition.model is not None and spec.parent_id:
+            with suppress(UnknownJob):  # its record has expired
+                root = await self._services.ledger.specification(spec.root_id)
+                self._tree_model = root.model
 
     def check_room(self, count: int) -> None:
         """Reject tasks that could not start.
@@ -113,11 +127,22 @@ class ChildSpecs:
                 max_attempts=parent.max_attempts,
                 labels=parent.labels,
                 traceparent=parent.traceparent,
+                model=self._model_of(task.subagent_type),
             )
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
         return child
+
+    def _model_of(self, agent: str) -> str | None:
+        """Return the model that a child has from its tree; None: that of its own definition.
+
+        The model that a run was given holds for all agents below it that name none themselves.
+        """
+        definition = self._services.definitions[agent]
+        if definition.model is not None or definition.a2a is not None:
+            return None
+        return self._spec.model or self._tree_model
 
     def rework(self, earlier: JobSpec, **fields: Any) -> JobSpec:
         """Return the job that goes on with a child's work, to be completed as a continuation.

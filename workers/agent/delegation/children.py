@@ -47,6 +47,7 @@ from fanout.orchestrator.delegation.tool_texts import (
     described,
 )
 from fanout.orchestrator.jobs.failures import LimitReached
+from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.workers.agent.delegation.child_specs import Child, ChildSpecs
 from fanout.workers.agent.delegation.collector import Collector
@@ -103,6 +104,7 @@ class Children:
     ) -> None:
         self._delegation = definition.delegation
         self._command = spec.verify_merges or definition.verify_merges
+        self._is_root = spec.parent_id is None
         policies = (spec.interrupt_on, definition.interrupt_on)
         self._policy = merge_policies(*({**one, **delegation_policy(one)} for one in policies))
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
@@ -121,12 +123,43 @@ class Children:
             *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
         )
 
+    @property
+    def are_verified(self) -> bool:
+        """Whether what they change is verified."""
+        return self._command is not None
+
+    async def verified_at_end(
+        self, history: History, verified: Verification | None
+    ) -> Verification | None:
+        """Return the verification of the job's files as its agent leaves them.
+
+        A run is looked at by a person, so its files are verified also if nothing has landed.
+
+        Args:
+            history: The job's conversation to its end.
+            verified: The verification of the answer; one by the same command is not repeated.
+
+        Returns:
+            None if there is nothing to verify, or a task of another agent delegated none itself.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        if self._command is None or (verified is not None and verified.command == self._command):
+            return None
+        if not self._is_root and not history.landed:
+            return None
+        return history.merged or await self._collector.verify_at_end(self._command)
+
     async def resume(self, history: History) -> None:
         """Continue from the conversation of earlier attempts.
 
         Raises:
-            JobFailure: A landing that did not end cannot be undone.
+            JobFailure: A landing that did not end cannot be undone, or Redis does not answer.
         """
+        await self._specs.load_tree_model()
         await self._collector.resume(history)
 
     def tools(self) -> list[BaseTool]:

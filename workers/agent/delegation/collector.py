@@ -26,7 +26,7 @@ from fanout.orchestrator.jobs.failures import (
     NotUnderstood,
     UnknownJob,
 )
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Verification
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.workspace.merge_report import MergeReport
@@ -34,16 +34,17 @@ from fanout.workers.agent.delegation.conflict_files import ConflictFiles, Sides
 from fanout.workers.agent.delegation.landed_notes import (
     Landed,
     conflicts_of,
-    doubts,
     merge_notes,
     message,
     outcome_notes,
+    train_note,
 )
-from fanout.workers.agent.delegation.landing import JobLanding, undo
+from fanout.workers.agent.delegation.landing import REPRODUCIBLE, JobLanding, undo
 from fanout.workers.agent.delegation.reworks import Reworks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.verification import run_verification
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox, merge_into
 
@@ -89,8 +90,6 @@ class Collector:
         self._lock = asyncio.Lock()
         self._landed: dict[str, Landed] = {}
         """What became of the changes of each child."""
-        self._reports: dict[str, MergeReport] = {}
-        """Of merges that no result has told yet."""
         self._results: dict[str, JobResult] = {}
         """Of children that have ended."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
@@ -142,7 +141,7 @@ class Collector:
         landed = self._landed.get(newest, {})
         found = task_result(
             result.model_copy(update={"job_id": job_id}),
-            self._reports.pop(newest, None),
+            None,
             landed,
             self._sides.get(newest, {}),
         )
@@ -220,7 +219,6 @@ class Collector:
     async def _merge(self, job_id: str, bundle: Path) -> None:
         """Merge what a child changed, and leave out what conflicts."""
         report = await merge_into(self._sandbox, bundle)
-        self._reports[job_id] = report
         await self._note(job_id, {"outcome": "in", **merge_notes(report)})
 
     async def _land_verified(
@@ -244,18 +242,39 @@ class Collector:
             raise
         finally:
             landing.close()
-        doubt = doubts(train)
-        for job_id, outcome in train.outcomes.items():
-            notes = outcome_notes(outcome, landing.reports[job_id])
+        note = train_note(train)
+        # What is in comes first: its results are where a note about the train is read.
+        for job_id, outcome in sorted(train.outcomes.items(), key=lambda one: not one[1].is_in):
+            changed = [file.path for file in ready[job_id].files_modified]
+            notes = outcome_notes(outcome, landing.reports[job_id], changed)
             if outcome.is_in:
-                self._reports[job_id] = landing.reports[job_id]
                 notes["outcome"] = "in"
             else:
                 notes |= await self._send_back(ready[job_id], notes)
-            if doubt:
-                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), doubt)))
-                doubt = ""  # it is said once
+            if note:
+                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), note)))
+                note = ""  # it is said once
             await self._note(job_id, notes)
+
+    async def verify_at_end(self, command: str) -> Verification:
+        """Verify the files as they are at the job's end.
+
+        Args:
+            command: The job's `verify_merges`.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        verification = await run_verification(
+            self._sandbox, command, ends_at=self._ends_at, env=REPRODUCIBLE
+        )
+        landed = [job_id for job_id, one in self._landed.items() if one["outcome"] == "in"]
+        data = {**verification.model_dump(), "children": [*landed], "at_end": True}
+        line = f"verified at the end: exit code {verification.exit_code}"
+        await self._journal.note(EventType.VERIFY, data, line)
+        return verification
 
     async def _send_back(self, result: JobResult, notes: Landed) -> Landed:
         """Send a task back to its agent; return what became of it, and why it stays out if so."""

@@ -122,7 +122,11 @@ class JobLanding:
         verification = await run_verification(
             self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
         )
-        data = {**verification.model_dump(), "children": [*job_ids]}
+        data = {
+            **verification.model_dump(),
+            "children": [*job_ids],
+            "of": len(self._bundles),
+        }
         line = f"verified {len(job_ids)} tasks: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, data, line)
         return verification

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.jobs.changes import ChangeKind
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.three_way import How
 
@@ -100,7 +101,9 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
         kept: Where both sides of conflicts lie.
     """
     for merged in report.applied:
-        output.payload(f"{merged.how:<8}  {merged.change:<8}  {output.one_line(merged.path)}")
+        what = "already there" if merged.how == ALREADY else "merged"
+        kind = "" if merged.change == ChangeKind.MODIFIED else f" ({merged.change})"
+        output.payload(f"{what}  {output.one_line(merged.path)}{kind}")
     for conflict in report.conflicts:
         output.notice(
             f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}"

@@ -159,15 +159,19 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
 def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:
     """Say why work is sent back or left out, or why a job other than the root has failed."""
     if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
-        what = {"in": "landed", "out": "left out"}.get(str(event.data.get("outcome")), "sent back")
-        line = f"↩ {event.data['id']}: {what}: {output.one_line(str(reason), 300)}"
-        lines.write(line, "yellow")
+        why = output.one_line(str(reason), 300)
+        line = {"in": f"landed: {why}", "out": f"left out: {why}"}.get(
+            str(event.data.get("outcome")), f"{why.removesuffix('.')}; returned to its agent"
+        )
+        lines.write(f"↩ {event.data['id']}: {line}", "yellow")
     elif event.type is EventType.VERIFY and "children" in event.data:
         tasks = formatting.verified_tasks(event.data)
         lines.write(f"{record.agent} {record.id}: {tasks}", "dim")
     elif event.type is EventType.VERIFY and event.data.get("exit_code"):
         command = output.one_line(str(event.data["command"]), CALL_CHARACTERS)
-        line = f"↩ {record.agent} {record.id}: sent back, because this failed: {command}"
+        line = (
+            f"↩ {record.agent} {record.id}: the answer was returned, because this fails: {command}"
+        )
         lines.write(line, "yellow")
     elif record.parent_id and (reason := formatting.failure(event)):
         lines.write(f"✗ {record.agent} {record.id}: {output.one_line(reason, 300)}", "red")

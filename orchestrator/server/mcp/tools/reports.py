@@ -133,7 +133,7 @@ class JobOutcome(_Report):
     files_modified: list[str]
     files_omitted: int
     verified: bool | None = Field(
-        description="Whether its verify command passed; null: it has none."
+        description="Whether its files pass its verify and verify_merges; null: it has neither."
     )
     error: str | None
 

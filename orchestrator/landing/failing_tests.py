@@ -1,0 +1,306 @@
+"""Which tests fail, read from the output of the test runners that people use.
+
+Only as much is read as is needed to tell whether one run of a command is worse than another: names
+that can be compared, and what ran to its end. A test that fails now is a new failure only if it had
+run before, so a run that stopped early, or that could not be built, proves nothing about the tests
+that it did not reach.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True, order=True)
+class FailingTest:
+    """A test that fails, or something that kept tests from being run."""
+
+    group: str
+    """What runs as a whole: a runner, or one of its packages, targets or tasks."""
+    name: str
+
+
+@dataclass(frozen=True)
+class FailingTests:
+    """What one run of a command says about its tests."""
+
+    failing: frozenset[FailingTest]
+    complete: frozenset[str]
+    """The groups that ran to their end and whose failing tests are all among `failing`."""
+
+    def new_since(self, before: FailingTests) -> frozenset[FailingTest]:
+        """Return the tests that fail here and had run before without failing."""
+        new = self.failing - before.failing
+        return frozenset(test for test in new if test.group in before.complete)
+
+    def is_no_worse_than(self, before: FailingTests) -> bool:
+        """Return whether all that ran before ran here, too, and no test fails that passed."""
+        return before.complete <= self.complete and not self.new_since(before)
+
+
+def failing_tests(verification: Verification) -> FailingTests | None:
+    """Return the failing tests that the output of a command names.
+
+    Args:
+        verification: A run of the command. Its output may have lost its beginning.
+
+    Returns:
+        None if the output does not say why the command failed.
+    """
+    if verification.exit_code == 0:
+        return None
+    is_cut = len(verification.output_tail) >= MAX_TAIL_CHARACTERS
+    text = ANSI.sub("", verification.output_tail).replace("\r", "")
+    found = [result for runner in RUNNERS if (result := runner(text, is_cut)) is not None]
+    failing = frozenset(test for result in found for test in result.failing)
+    if not failing:
+        return None
+    return FailingTests(failing, frozenset(group for one in found for group in one.complete))
+
+
+def _of_one_group(
+    group: str, names: Iterable[str], *, expected: int | None, is_complete: bool = True
+) -> FailingTests:
+    """Return the failures of a runner that runs as a whole.
+
+    Args:
+        group: The runner.
+        names: The failing tests; one may be named repeatedly if it fails repeatedly.
+        expected: How many the runner counted; with fewer names the beginning of them is lost.
+        is_complete: Whether it ran to its end.
+    """
+    listed = list(names)
+    is_complete = is_complete and (expected is None or len(listed) >= expected)
+    failing = frozenset(FailingTest(group, name.strip()) for name in listed)
+    return FailingTests(failing, frozenset({group} if is_complete else ()))
+
+
+def _sum_of(pattern: str, text: str) -> int | None:
+    """Return the sum of all numbers that a pattern finds; None without any."""
+    found = re.findall(pattern, text, re.MULTILINE)
+    return sum(map(int, found)) if found else None
+
+
+def _pytest(text: str, _: bool) -> FailingTests | None:
+    summary = re.findall(
+        r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s(?: \([\d:]+\))?(?: =+)?$", text, re.MULTILINE
+    )
+    if not summary:
+        return None
+    names = re.findall(
+        r"^(?:FAILED|ERROR|SUBFAILED(?:[\[(].*?[\])])?) (.+?)(?: - .*)?$", text, re.MULTILINE
+    )
+    return _of_one_group(
+        "pytest",
+        names,
+        expected=_sum_of(r"(\d+) (?:failed|errors?)", "\n".join(summary)),
+        is_complete=all("::" in name for name in names)  # else a file could not be imported
+        and not re.search(r"^!+ (?:stopping|Interrupted|xdist)", text, re.MULTILINE),
+    )
+
+
+def _unittest(text: str, _: bool) -> FailingTests | None:
+    summary = re.findall(r"^FAILED \((.+)\)$", text, re.MULTILINE)
+    if not summary or not re.search(r"^Ran \d+ tests? in ", text, re.MULTILINE):
+        return None
+    names = re.findall(r"^(?:FAIL|ERROR|UNEXPECTED SUCCESS): (.+)$", text, re.MULTILINE)
+    counted = _sum_of(r"(?:failures|errors)=(\d+)", "\n".join(summary))
+    is_complete = "unittest.loader._FailedTest" not in text  # a module that could not be imported
+    return _of_one_group("unittest", names, expected=counted, is_complete=is_complete)
+
+
+def _jest(text: str, _: bool) -> FailingTests | None:
+    if not re.search(r"^Test Suites: .*total$", text, re.MULTILINE):
+        return None
+    names, file = set(), ""
+    for line in text.splitlines():
+        if found := re.match(r"\s*FAIL +(.+?)(?: \([\d.]+ m?s\))?$", line):
+            file = found[1]
+        elif found := re.match(r" *● (.+)$", line):
+            names.add(f"{file}: {found[1]}")
+    not_run = sum("Test suite failed to run" in name for name in names)
+    expected = (_sum_of(r"^Tests: +.*?(\d+) failed", text) or 0) + not_run
+    return _of_one_group("jest", names, expected=expected, is_complete=not not_run)
+
+
+def _vitest(text: str, _: bool) -> FailingTests | None:
+    if not re.search(r"^\s*Test Files  .*\(\d+\)$", text, re.MULTILINE):
+        return None
+    names = set(re.findall(r"^\s*FAIL  (.+)$", text, re.MULTILINE))
+    return _of_one_group(
+        "vitest",
+        names,
+        expected=_sum_of(r"^\s*Tests  (\d+) failed", text),
+        is_complete=all(" > " in name for name in names),  # else a file could not be loaded
+    )
+
+
+def _go(text: str, is_cut: bool) -> FailingTests | None:
+    packages = re.findall(r"^(?:FAIL|ok  )\t", text, re.MULTILINE)
+    if not packages:
+        return None
+    failing: set[FailingTest] = set()
+    complete: set[str] = set()
+    tests: list[str] = []
+    has_panicked = False
+    for line in text.splitlines():
+        if found := re.match(r"\s*--- FAIL: (\S+)", line):
+            tests.append(found[1])
+        elif line.startswith("panic: "):
+            has_panicked = True
+        elif found := re.match(r"(FAIL|ok  )\t(\S+)(?:\s+(\[(?:build|setup) failed\]))?", line):
+            verdict, package, not_built = found.groups()
+            group = f"go {package}"
+            if verdict == "FAIL":
+                names = tests or [not_built or ("panic" if has_panicked else "failed")]
+                failing |= {FailingTest(group, name) for name in names}
+            if not (not_built or has_panicked or is_cut):
+                complete.add(group)
+            tests, has_panicked = [], False
+    return FailingTests(frozenset(failing), frozenset(complete))
+
+
+LISTED = r"    (\S.*)$"
+"""A test in Cargo's list of failures."""
+
+
+def _cargo(text: str, _: bool) -> FailingTests | None:
+    failing: set[FailingTest] = set()
+    complete: set[str] = set()
+    target, names = "", set[str]()
+    is_whole, is_list = False, False
+    for line in text.splitlines():
+        if found := re.match(r"error: could not compile `([^`]+)`", line):
+            failing.add(FailingTest("cargo", f"could not compile {found[1]}"))
+        elif found := re.match(r" +(?:Running (?:unittests )?(\S+)|(Doc-tests \S+))", line):
+            target, names = _cargo_target(found[1] or found[2]), set()
+        elif found := re.match(LISTED if is_list else r"test (.+) \.\.\. FAILED$", line):
+            names.add(found[1])
+        elif found := re.match(r"test result: .* (\d+) failed;", line):
+            is_whole = len(names) >= int(found[1])
+            if target:
+                failing |= {FailingTest(f"cargo {target}", name) for name in names}
+                complete |= {f"cargo {target}"} if is_whole else set()
+        elif (found := re.match(r"error: test failed, to rerun pass `(.+)`", line)) and not target:
+            failing |= {FailingTest(f"cargo {found[1]}", name) for name in names}
+            complete |= {f"cargo {found[1]}"} if is_whole else set()
+        is_list = line == "failures:" or (is_list and line.startswith("    "))
+    return FailingTests(frozenset(failing), frozenset(complete)) if complete or failing else None
+
+
+def _cargo_target(source: str) -> str:
+    """Return a target as Cargo's options name it, where its source says so."""
+    if source == "src/lib.rs":
+        return "--lib"
+    return re.sub(r"^tests/(\w+)\.rs$", r"--test \1", source)
+
+
+def _mocha(text: str, _: bool) -> FailingTests | None:
+    found = re.search(r"^  (\d+) failing$", text, re.MULTILINE)
+    if found is None:
+        return None
+    names = [
+        " ".join(re.sub(r":$", "", title).split())
+        for title in re.findall(
+            r"^  \d+\) ((?:.+\n)*?.*:)$", text[found.end() :] + "\n", re.MULTILINE
+        )
+    ]
+    return _of_one_group("mocha", names, expected=int(found[1]))
+
+
+def _maven(text: str, _: bool) -> FailingTests | None:
+    if "COMPILATION ERROR" in text and "[ERROR]" in text:
+        return _of_one_group("maven", ["COMPILATION ERROR"], expected=None, is_complete=False)
+    totals = re.findall(
+        r"^\[(?:ERROR|WARNING|INFO)\] Tests run: \d+, Failures: (\d+), Errors: (\d+), Skipped: \d+$",
+        text,
+        re.MULTILINE,
+    )
+    if not totals:
+        return None
+    names = re.findall(
+        r"^\[ERROR\] {2,}([\w.$]+(?:\[.*?\])?(?:\(.*?\))?)(?:[:» ]|->|$)", text, re.MULTILINE
+    )
+    return _of_one_group(
+        "maven", names, expected=sum(int(count) for total in totals for count in total)
+    )
+
+
+def _gradle(text: str, _: bool) -> FailingTests | None:
+    failing: set[FailingTest] = set()
+    complete: set[str] = set()
+    task, named = "gradle", 0
+    for line in text.splitlines():
+        if found := re.match(r"> Task (\S+)(?: FAILED)?$", line):
+            task, named = f"gradle {found[1]}", 0
+        elif found := re.match(r"(\S.* > .+) FAILED$", line):
+            failing.add(FailingTest(task, found[1]))
+            named += 1
+        elif found := re.match(r"\d+ tests? completed, (\d+) failed", line):
+            complete |= {task} if named >= int(found[1]) else set()
+    return FailingTests(frozenset(failing), frozenset(complete)) if failing else None
+
+
+def _rspec(text: str, _: bool) -> FailingTests | None:
+    found = re.search(r"^\d+ examples?, (\d+) failures?(.*)$", text, re.MULTILINE)
+    if found is None:
+        return None
+    names = [
+        f"{file} {title}"
+        for file, title in re.findall(
+            r"^rspec (?:'?)(\S+?)(?:\[[\d:,]+\]|:\d+)?(?:'?) # (.+)$", text, re.MULTILINE
+        )
+    ]
+    names += re.findall(r"^An error occurred while loading (\S+?)\.?$", text, re.MULTILINE)
+    return _of_one_group(
+        "rspec", names, expected=int(found[1]), is_complete="outside of examples" not in found[2]
+    )
+
+
+def _ctest(text: str, _: bool) -> FailingTests | None:
+    found = re.search(r"^\d+% tests passed, (\d+) tests? failed out of \d+", text, re.MULTILINE)
+    if found is None:
+        return None
+    names = re.findall(r"^\s+\d+ - (.+?) \([^()]+\)", text[found.end() :], re.MULTILINE)
+    return _of_one_group("ctest", names, expected=int(found[1]))
+
+
+def _node(text: str, _: bool) -> FailingTests | None:
+    found = re.search(r"^\u2139 fail (\d+)$", text, re.MULTILINE)
+    if found is None:
+        return None
+    names = re.findall(r"^\s*✖ (.+?) \([\d.]+m?s\)", text, re.MULTILINE)
+    return _of_one_group("node", set(names), expected=int(found[1]))
+
+
+def _tap(text: str, is_cut: bool) -> FailingTests | None:
+    results = re.findall(r"^\s*(not )?ok \d+(?: -)? ?(.*)$", text, re.MULTILINE)
+    counted = _sum_of(r"^# fail (\d+)$", text)
+    if not results or (counted is None and not re.search(r"^1\.\.\d+", text, re.MULTILINE)):
+        return None
+    names = [
+        title.strip()
+        for is_bad, title in results
+        if is_bad and not re.search(r"# *(?:todo|skip)\b", title, re.IGNORECASE)
+    ]
+    is_complete = not re.search(r"^Bail out!", text, re.MULTILINE)
+    return _of_one_group(
+        "tap",
+        names,
+        expected=counted,
+        is_complete=is_complete and (counted is not None or not is_cut),
+    )
+
+
+RUNNERS: tuple[Callable[[str, bool], FailingTests | None], ...] = (
+    *(_pytest, _unittest, _jest, _vitest, _go, _cargo, _mocha),
+    *(_maven, _gradle, _rspec, _ctest, _node, _tap),
+)
+"""Each returns what a text says about its tests, or None if the text is not of its runner. It is
+also given whether the text has lost its beginning."""
