@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from google.adk.agents import LlmAgent
+from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.adk.tools.base_tool import BaseTool
@@ -105,7 +105,7 @@ class Eviction(Middleware):
         return result
 
 
-async def evict_results(event: Event, agent: LlmAgent, state: Mapping[str, Any]) -> None:
+async def evict_results(event: Event, app: App, state: Mapping[str, Any]) -> None:
     """Replace the long results in an event that is appended to a session between two runs.
 
     Such results come from no call of the run, so `Eviction` does not see them. They are stored in
@@ -113,10 +113,11 @@ async def evict_results(event: Event, agent: LlmAgent, state: Mapping[str, Any])
 
     Args:
         event: The event, which is changed.
-        agent: The agent that gets the results.
+        app: The app whose agent gets the results.
         state: The session's state before the event.
     """
-    eviction = Eviction([name for tool in agent.tools if (name := getattr(tool, "name", ""))])
+    tools = getattr(app.root_agent, "tools", ())
+    eviction = Eviction([name for tool in tools if (name := getattr(tool, "name", ""))])
     after = State(dict(state), event.actions.state_delta)
     for answer in event.get_function_responses():
         replaced = await eviction.replacement(
