@@ -46,6 +46,7 @@ from fanout.orchestrator.deep_agent import (
     StateBackend,
 )
 from fanout.orchestrator.deep_agent.execution.server_process import server_process
+from tests.built_in_tools import failed, one_call_each
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -132,25 +133,6 @@ KINDS: dict[str, Callable[[SimpleNamespace], Any]] = {
 }
 
 
-def one_call_each(root: str) -> dict[str, Any]:
-    """One call of each built-in tool on files at `root`, and one whose result is stored."""
-    return {
-        "write_file": call("write_file", file_path=f"{root}/a.txt", content="one\n"),
-        "edit_file": call(
-            "edit_file", file_path=f"{root}/a.txt", old_string="one", new_string="two"
-        ),
-        "read_file": call("read_file", file_path=f"{root}/a.txt"),
-        "ls": call("ls", path=root or "/"),
-        "glob": call("glob", pattern="*.txt"),
-        "grep": call("grep", pattern="two"),
-        "execute": call("execute", command="echo two"),
-        "delete_file": call("delete_file", file_path=f"{root}/a.txt"),
-        "write_todos": call("write_todos", todos=[{"content": "a", "status": "in_progress"}]),
-        "read_todos": call("read_todos"),
-        "much": call("much"),
-    }
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with http_server() as server:
@@ -167,7 +149,7 @@ def place(tmp_path: Path, url: str) -> SimpleNamespace:
 
 async def results_beside(tool: Any, root: str, **agent: Any) -> dict[str, dict[str, Any]]:
     """The result of each built-in tool of an agent that has this tool as well."""
-    steps = one_call_each(root)
+    steps = {**one_call_each(root), "much": call("much")}
     replies: list[dict[str, Any]] = [*({"calls": [step]} for step in steps.values()), {"text": "x"}]
     run = Run(scripted(replies), tools=[tool, much], **agent)
     run.services = {
@@ -181,24 +163,6 @@ async def results_beside(tool: Any, root: str, **agent: Any) -> dict[str, dict[s
             await tool.close()
     assert run.text == "x"
     return dict(zip(steps, run.results, strict=True))
-
-
-def failed(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The tools that did not do what they are for."""
-    texts = {
-        "read_file": "two",
-        "ls": "a.txt",
-        "glob": "a.txt",
-        "grep": "a.txt",
-        "execute": "two",
-        "read_todos": "in_progress",
-        "much": "/large_tool_results/",
-    }
-    return [
-        f"{tool}: {result}"
-        for tool, result in results.items()
-        if result.get("status") == "error" or texts.get(tool, "") not in str(result)
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
