@@ -231,9 +231,9 @@ def over_http(*, events: bool) -> Starlette:
             return Response(refusal, 403, media_type="application/json")
         body = answer_to(message)
         if events:
-            return Response(
-                b": hi\r\n\r\ndata:" + body + b"\r\n\r\n", media_type="text/event-stream"
-            )
+            noise = f"event: message\ndata: {NOISE[5]}\n\n: hi\r\n\r\n".encode()
+            body = noise + b"data:" + body + b"\r\n\r\n"
+            return Response(body, media_type="text/event-stream")
         return Response(body, media_type="application/json")
 
     return Starlette(routes=[Route("/mcp", post, methods=["POST"])])

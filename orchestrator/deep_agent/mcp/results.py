@@ -41,10 +41,11 @@ def as_result(
     """
     image = _image(result.content)
     text = "\n".join(_text(block) for block in result.content if block is not image)
-    if result.is_error:
-        return error_result(text or "The tool failed without a message.")
-    found: dict[str, Any] = {"status": "success"}
     structured = result.structured_content
+    if result.is_error:
+        more = "" if structured is None else json.dumps(structured)
+        return error_result(text or more or "The tool failed without a message.")
+    found: dict[str, Any] = {"status": "success"}
     if _refers(structured):
         text, structured = "\n".join(filter(None, [text, json.dumps(structured)])), None
     elif structured is not None:

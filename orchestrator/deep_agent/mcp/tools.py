@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -52,7 +53,8 @@ MAX_NAME_CHARACTERS = 64
 """The longest name of a tool that all model providers accept."""
 
 MAX_NAMED_TOOLS = 30
-"""How many of the server's tools an error lists, to help correct the definition."""
+"""How many of a server's tools an error lists, to help correct the definition, and of how many that
+are left out each is reported."""
 
 
 MAX_QUOTED_CHARACTERS = 100
@@ -136,12 +138,15 @@ class McpTools(Middleware, BaseToolset):
             self._missed = [each for usable in found for each in usable.missed]
 
     async def _tell(self, usable: _Usable) -> None:
-        server = usable.server.name
-        for tool, reason in usable.left_out.items():
+        """Say which tools of a server are left out."""
+        server, left_out = usable.server.name, usable.left_out
+        for tool, reason in islice(left_out.items(), MAX_NAMED_TOOLS):
             name = one_line(tool, MAX_QUOTED_CHARACTERS)
             log.warning("mcp tool left out", server=server, tool=name, reason=reason)
             if self._report:
                 await self._report(f"mcp server {server}: its tool {name} is left out: {reason}.")
+        if self._report and (more := len(left_out) - MAX_NAMED_TOOLS) > 0:
+            await self._report(f"mcp server {server}: {more} more of its tools are left out.")
 
 
 class McpTool(BaseTool):
@@ -223,8 +228,10 @@ class _Usable:
         """The tools left out that the agent's definition asks for, with the reasons."""
         if self.server.tools is None:
             return []
-        server = self.server.name
-        return [f"{server}__{tool} ({reason})" for tool, reason in self.left_out.items()]
+        return [
+            f"{self.server.name}__{one_line(tool, MAX_QUOTED_CHARACTERS)} ({reason})"
+            for tool, reason in self.left_out.items()
+        ]
 
 
 def _usable(server: McpServer, offered: Sequence[Tool], connection: McpConnection) -> _Usable:
