@@ -102,7 +102,7 @@ TOOLS: list[Any] = [
 
 USABLE = {tool["name"] for tool in TOOLS[:23]}
 LEFT_OUT = {
-    "fine": "it is listed twice, and the first one is used",
+    "fine (listed again)": "the first one of that name is used",
     "number 25": "it has no name",
     "number 26": "it has no name",
     "number 27": "it has no name",
@@ -229,6 +229,13 @@ def over_http(*, events: bool) -> Starlette:
         if "refused" in str(message.get("params")):
             refusal = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"not yours"}}'
             return Response(refusal, 403, media_type="application/json")
+        if "quotes its request" in str(message.get("params")):
+            key = request.headers["authorization"]
+            error = {"code": -32000, "message": f"not for {key}", "data": {"key": key.split()[-1]}}
+            quoting = response(error=error)
+            return Response(
+                quoting.replace("ID", str(message["id"])), media_type="application/json"
+            )
         body = answer_to(message)
         if events:
             noise = f"event: message\ndata: {NOISE[5]}\n\n: hi\r\n\r\n".encode()

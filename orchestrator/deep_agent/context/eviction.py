@@ -121,7 +121,7 @@ async def evict_results(event: Event, app: App, state: Mapping[str, Any]) -> Non
     after = State(dict(state), event.actions.state_delta)
     for answer in event.get_function_responses():
         replaced = await eviction.replacement(
-            str(answer.name), answer.response, str(answer.id), after
+            answer.name or "", answer.response, answer.id or "", after
         )
         if replaced is not None:
             answer.response = replaced

@@ -244,7 +244,7 @@ def _usable(server: McpServer, offered: Sequence[Tool], connection: McpConnectio
     left_out = dict(connection.left_out)
     for tool in offered:
         if by_name.setdefault(tool.name, tool) is not tool:
-            left_out[tool.name] = "it is listed twice, and the first one is used"
+            left_out[f"{tool.name} (listed again)"] = "the first one of that name is used"
     wanted = list(by_name) if server.tools is None else list(dict.fromkeys(server.tools))
     missing = [name for name in wanted if name not in by_name and name not in left_out]
     if missing:

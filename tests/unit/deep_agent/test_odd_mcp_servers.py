@@ -167,6 +167,18 @@ async def test_a_refused_message_costs_its_call(server: McpServer) -> None:
     assert after == SAID
 
 
+async def test_a_servers_words_are_kept_without_the_key_that_they_quote() -> None:
+    key = "key-canary-4711"
+    with http_server("http", odd.over_http(events=False)) as served:
+        server = McpServer(
+            name="odd", url=url_of(served), headers={"authorization": f"Bearer {key}"}
+        )
+        async with connected(server) as connection:
+            words = await outcome(connection, k="quotes its request")
+
+    assert words == 'fine failed: not for … {"key": "…"}'
+
+
 async def test_a_server_that_ends_costs_its_call(tmp_path: Path) -> None:
     async with connected(process(odd.write_process(tmp_path))) as connection:
         ended = await outcome(connection, k="exit")
