@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -73,11 +73,17 @@ def server(
     if request.param == "process":
         yield process(odd.write_process(tmp_path_factory.mktemp("odd")))
         return
-    is_sse = request.param == "sse"
-    app = odd.over_sse() if is_sse else odd.over_http(events=request.param == "events")
-    kind = "sse" if is_sse else "http"
+    with at_a_url(request.param) as server:
+        yield server
+
+
+@contextmanager
+def at_a_url(transport: str, **options: Any) -> Iterator[McpServer]:
+    is_sse = transport == "sse"
+    app = odd.over_sse() if is_sse else odd.over_http(events=transport == "events")
+    kind: Literal["http", "sse"] = "sse" if is_sse else "http"
     with http_server(kind, app) as served:
-        yield McpServer(name="odd", url=url_of(served, kind), transport=kind)
+        yield McpServer(name="odd", url=url_of(served, kind), transport=kind, **options)
 
 
 def process(arguments: tuple[str, ...], **options: Any) -> McpServer:
@@ -156,23 +162,23 @@ async def test_a_text_counts_where_a_structured_result_is_promised(server: McpSe
     assert kept == {**SUCCESS, "result": {"v": 1}}
 
 
-async def test_a_refused_message_costs_its_call(server: McpServer) -> None:
-    if server.url is None:
-        pytest.skip("a process refuses nothing")
-    async with connected(server) as connection:
-        refused = await outcome(connection, k="refused")
-        after = await outcome(connection)
+@pytest.mark.parametrize(
+    ("transport", "words"),
+    [("bodies", "not yours (HTTP 403)"), ("sse", "lost during the call: it answered HTTP 500")],
+)
+async def test_a_refused_message_costs_its_call(transport: str, words: str) -> None:
+    with at_a_url(transport) as server:
+        async with connected(server) as connection:
+            refused = await outcome(connection, k="refused")
+            after = await outcome(connection)
 
-    assert "HTTP 500" in refused or "not yours (HTTP 403)" in refused
+    assert words in refused
     assert after == SAID
 
 
 async def test_a_servers_words_are_kept_without_the_key_that_they_quote() -> None:
     key = "key-canary-4711"
-    with http_server("http", odd.over_http(events=False)) as served:
-        server = McpServer(
-            name="odd", url=url_of(served), headers={"authorization": f"Bearer {key}"}
-        )
+    with at_a_url("bodies", headers={"authorization": f"Bearer {key}"}) as server:
         async with connected(server) as connection:
             words = await outcome(connection, k="quotes its request")
 
