@@ -169,10 +169,13 @@ def make_server() -> MCPServer:
 
 
 @contextmanager
-def http_server(kind: str = "http", **options: Any) -> Iterator[HttpServer]:
+def http_server(
+    kind: str = "http", app: ASGIApp | None = None, **options: Any
+) -> Iterator[HttpServer]:
     """A running server; its url is `url_of(server, kind)`."""
-    made = make_server()
-    app = made.sse_app() if kind == "sse" else made.streamable_http_app()
+    if app is None:
+        made = make_server()
+        app = made.sse_app() if kind == "sse" else made.streamable_http_app()
     server = HttpServer(app, **options)
     server.start()
     try:

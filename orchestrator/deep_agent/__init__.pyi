@@ -41,6 +41,7 @@ from .backends.stores.artifact_store import StoreBackend as StoreBackend
 
 # Long conversations
 from .context.compaction import later_than as later_than
+from .context.eviction import evict_results as evict_results
 from .context.statistics import ContextStats as ContextStats
 from .context.statistics import ContextSummary as ContextSummary
 from .context.statistics import context_stats as context_stats

@@ -8,18 +8,23 @@ from functools import partial
 from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
 from fanout.orchestrator.deep_agent import McpServer, McpTools
 from fanout.orchestrator.delegation.agents import remote_mcp_server
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 from fanout.workers.sandbox import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384
 """How much of a server's error output is kept for the text of an error: a long traceback."""
 
 
-def mcp_tools(servers: Sequence[McpServerDefinition], sandbox: Sandbox) -> list[McpTools]:
+def mcp_tools(
+    servers: Sequence[McpServerDefinition], sandbox: Sandbox, journal: AttemptJournal
+) -> list[McpTools]:
     """Return the tools of these servers; an empty list for no servers.
 
     Args:
         servers: The servers of the agent's definition.
         sandbox: The job's sandbox, in which a server with a command is started.
+        journal: Gets a `log` event for each tool that is left out.
 
     Raises:
         InvalidJob: A header needs a variable that is not set.
@@ -28,7 +33,11 @@ def mcp_tools(servers: Sequence[McpServerDefinition], sandbox: Sandbox) -> list[
         _in_sandbox(server, sandbox) if server.command else remote_mcp_server(server)
         for server in servers
     ]
-    return [McpTools(opened)] if opened else []
+
+    async def report(text: str) -> None:
+        await journal.note(EventType.LOG, {"stream": "mcp", "text": text}, text[:LINE_CHARACTERS])
+
+    return [McpTools(opened, report)] if opened else []
 
 
 def _in_sandbox(server: McpServerDefinition, sandbox: Sandbox) -> McpServer:

@@ -322,10 +322,10 @@ class JournalPlugin(BasePlugin):
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer for a long time.
         """
-        del tool_context
+        del tool_args
         is_success = isinstance(result, dict) and result.get("status") == "success"
         if tool.name == "write_todos" and is_success:
-            await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
+            await self._journal.note(EventType.TODOS, {"todos": tool_context.state.get("todos")})
 
 
 def _used(event: Event) -> dict[str, float]:

@@ -29,6 +29,7 @@ from fanout.orchestrator.deep_agent import (
     agent_identifier,
     answers_message,
     create_deep_app,
+    evict_results,
     last_reply,
     preload_client,
     price,
@@ -269,6 +270,7 @@ class Subagent:
         await sessions.replay(session, [*history.earlier, *history.events])
         for event in repair_events(history):
             await self.children.repeat(event, history.events)
+            await evict_results(event, app, session.state)
             await sessions.append_event(session, event)
         decisions = history.decisions(self._spec.id)
         results = None if decisions is None else await self.children.results(history)
@@ -277,7 +279,9 @@ class Subagent:
         if decisions:
             await self._sandbox.opened()  # before a call that was approved begins
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
-            await sessions.append_event(session, results_event(list(of_reply)))
+            event = results_event(list(of_reply))
+            await evict_results(event, app, session.state)
+            await sessions.append_event(session, event)
         start = self._start(history, decisions)
         live_log = LiveLog(self._journal, agent_identifier(self._definition.name))
         run = runner.run_async(
@@ -323,7 +327,10 @@ class Subagent:
         agent = create_agent(
             self._definition,
             self._model,
-            [*self.children.tools(), *mcp_tools(self._definition.mcp_servers, self._sandbox)],
+            [
+                *self.children.tools(),
+                *mcp_tools(self._definition.mcp_servers, self._sandbox, self._journal),
+            ],
             added_instruction=self.children.instruction()
             + (CONTINUED if self._spec.conversation else "")
             + (WORKSPACE_RESTORED if is_restored else ""),

@@ -51,6 +51,16 @@ class DictState(dict[str, Any]):
         return dict(self)
 
 
+def state_copy(state: SessionState | Mapping[str, Any]) -> DictState:
+    """Return a copy of a session's state.
+
+    Args:
+        state: The state of one of ADK's contexts: its `State`, which is no mapping, or the
+            mapping that its read-only context has.
+    """
+    return DictState(state.to_dict() if isinstance(state, SessionState) else state)
+
+
 class _Plain:
     """A plain dictionary as a state; it is changed in place."""
 

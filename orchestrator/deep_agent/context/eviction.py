@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from google.adk.apps import App
+from google.adk.events import Event
+from google.adk.sessions.state import State
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 from fanout.orchestrator.deep_agent.context.artifacts import LARGE_TOOL_RESULTS
 from fanout.orchestrator.deep_agent.context.readable import readable
 from fanout.orchestrator.deep_agent.middleware import Middleware
@@ -63,10 +66,24 @@ class Eviction(Middleware):
     ) -> dict[str, Any] | None:
         """Replace a result that is too long by its path and a preview."""
         del args
-        size = characters(tool_response)
-        if tool.name in BOUNDED or size <= MAX_INLINE_CHARACTERS:
+        call_id = tool_context.function_call_id or tool_context.run_id
+        return await self.replacement(tool.name, tool_response, call_id, tool_context.state)
+
+    async def replacement(
+        self, tool: str, response: Any, call_id: str, state: SessionState
+    ) -> dict[str, Any] | None:
+        """Return what takes the place of a result that is too long; None for any other.
+
+        Args:
+            tool: The tool's name.
+            response: Its result.
+            call_id: The id of its call.
+            state: The session's state, in which the result is stored.
+        """
+        size = characters(response)
+        if tool in BOUNDED or size <= MAX_INLINE_CHARACTERS:
             return None
-        value = _bare(tool_response)
+        value = _bare(response)
         text = await asyncio.to_thread(readable, value) if size > LARGE_BYTES else readable(value)
         data, left_out = _fitting(text)
         result = {
@@ -80,13 +97,34 @@ class Eviction(Middleware):
         if not self._readers:
             return {**result, "message": RESULT_NOT_READABLE}
         try:
-            call_id = tool_context.function_call_id or tool_context.run_id
-            result["saved_to"] = await _saved(StateBackend(tool_context.state), call_id, data)
+            result["saved_to"] = await _saved(StateBackend(state), call_id, data)
         except OSError:  # the agent has a file at the folder's path
             result["message"] = RESULT_NOT_KEPT
         if left_out:
             result["message"] = f"{result['message']} {RESULT_CUT.format(left_out=left_out)}"
         return result
+
+
+async def evict_results(event: Event, app: App, state: Mapping[str, Any]) -> None:
+    """Replace the long results in an event that is appended to a session between two runs.
+
+    Such results come from no call of the run, so `Eviction` does not see them. They are stored in
+    the event's change of the state.
+
+    Args:
+        event: The event, which is changed.
+        app: The app whose agent gets the results.
+        state: The session's state before the event.
+    """
+    tools = getattr(app.root_agent, "tools", ())
+    eviction = Eviction([name for tool in tools if (name := getattr(tool, "name", ""))])
+    after = State(dict(state), event.actions.state_delta)
+    for answer in event.get_function_responses():
+        replaced = await eviction.replacement(
+            answer.name or "", answer.response, answer.id or "", after
+        )
+        if replaced is not None:
+            answer.response = replaced
 
 
 def preview(text: str) -> str:

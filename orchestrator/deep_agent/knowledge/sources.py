@@ -10,7 +10,7 @@ from google.adk.agents.readonly_context import ReadonlyContext
 
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.backends.state import DictState
+from fanout.orchestrator.deep_agent.backends.state import DictState, state_copy
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 
@@ -20,7 +20,7 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 
 @dataclass(frozen=True)
 class _Reading:
-    """The context for a `BackendSource`: ADK's read-only context has a state without `to_dict`."""
+    """The context for a `BackendSource`: a copy of the state of one of ADK's contexts."""
 
     state: DictState
 
@@ -63,4 +63,4 @@ def _absolute(path: str, root: str) -> str:
 
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:
     """Return the agent's current files, for reading only: changes would be lost."""
-    return backend_of(_Reading(DictState(context.state)))
+    return backend_of(_Reading(state_copy(context.state)))

@@ -7,11 +7,13 @@ called from many tasks. So one task opens the session, waits, and closes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import anyio
 import httpx2
 import mcp_types
 from mcp.client import Client
@@ -25,8 +27,15 @@ from fanout.orchestrator.deep_agent.failures import (
     ToolMistake,
 )
 from fanout.orchestrator.deep_agent.mcp.results import as_result
+from fanout.orchestrator.deep_agent.mcp.schemas import cut
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
-from fanout.orchestrator.deep_agent.mcp.transport import MessageTooBig, Trace, transport
+from fanout.orchestrator.deep_agent.mcp.transport import (
+    MAX_MESSAGE_BYTES,
+    MessageTooBig,
+    Trace,
+    transport,
+)
+from fanout.orchestrator.shortening import one_line
 
 CLOSE_SECONDS = 1.0
 """How long a session may take to close; a cancelled job must end within two seconds."""
@@ -43,9 +52,15 @@ ERROR_OUTPUT_CHARACTERS = 500
 MAX_MESSAGE_CHARACTERS = 2_000
 """The length of a server's error message, as of any other tool's exception."""
 
+MIN_KEY_CHARACTERS = 6
+"""A shorter value of a header is no key, and may be in any text."""
+
+_REFUSED = HTTPStatus.BAD_REQUEST
+"""The first of the statuses that are errors."""
+
 _TEMPORARY_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
-_PROTOCOL_ERRORS = (MessageTooBig, httpx2.HTTPError, httpx2.InvalidURL, ValueError, RuntimeError)
+_PROTOCOL_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RuntimeError)
 """What the SDK and our transports raise when a server sends invalid data."""
 
 
@@ -63,11 +78,21 @@ class _Session:
 
     async def hold(self, server: McpServer) -> None:
         """Open the session, wait until `closing` is set, and close it."""
-        async with Client(transport(server, self.trace), cache=None) as client:
-            self.tools = await _listed(client)
-            self.client = client
-            self.ready.set()
-            await self.closing.wait()
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._end_when_refused)
+            async with Client(transport(server, self.trace), cache=None) as client:
+                self.tools = await _listed(client)
+                received = self.trace.received
+                for name in received.listed.difference(tool.name for tool in self.tools):
+                    received.left_out[name] = "its x-mcp-header annotations are invalid"
+                self.client = client
+                self.ready.set()
+                await self.closing.wait()
+            watching.cancel_scope.cancel()
+
+    async def _end_when_refused(self) -> None:
+        await self.trace.refused.wait()
+        raise EOFError(f"it answered HTTP {self.trace.status}")
 
 
 class McpConnection:
@@ -90,6 +115,11 @@ class McpConnection:
         """
         return (await self._opened()).tools
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """The tools of the session that cannot be used, by the server's names, and why."""
+        return self._session.trace.received.left_out if self._session else {}
+
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a tool and return its result as `as_result` does.
 
@@ -107,23 +137,12 @@ class McpConnection:
             raise ToolMistake(f"{failure} The next call tries again.") from None
         seconds = self._server.timeout_seconds
         try:
-            return as_result(
-                await session.client.call_tool(tool, arguments, read_timeout_seconds=seconds)
-            )
+            result = await session.client.call_tool(tool, arguments, read_timeout_seconds=seconds)
         except MCPError as error:
-            if error.error.code == REQUEST_TIMEOUT:
-                raise ToolMistake(f"{tool} did not answer within {seconds:g} s.") from None
-            if error.error.code != CONNECTION_CLOSED:
-                if session.trace.status == HTTPStatus.NOT_FOUND:  # the server was restarted
-                    await _close(session)
-                raise ToolMistake(
-                    f"{tool} failed: {error.error.message[:MAX_MESSAGE_CHARACTERS]}"
-                ) from None
-            raise ToolMistake(await self._loss(session)) from None
-        except (ValidationError, RuntimeError) as error:  # the SDK's errors for an invalid result
-            raise ToolMistake(
-                f"{tool} returned an invalid result ({type(error).__name__})."
-            ) from None
+            raise ToolMistake(await self._call_failure(session, tool, error)) from None
+        except (ValidationError, RuntimeError):  # the SDK's errors for an invalid result
+            raise ToolMistake(f"{tool} returned an invalid result.") from None
+        return as_result(result, session.trace.received.output_schemas.get(tool))
 
     async def close(self) -> None:
         """Close the session; it is closed even if the caller is cancelled."""
@@ -165,7 +184,7 @@ class McpConnection:
         reason, may_pass = self._too_late(session), True
         if session.task.done():
             cause = _cause(session.task)
-            known, may_pass = _explain(cause, session.trace.status)
+            known, may_pass = _explain(cause, session.trace.status, self._server)
             if known is None:
                 return cause
             reason = known
@@ -178,13 +197,25 @@ class McpConnection:
         quoted = f": {errors[-ERROR_OUTPUT_CHARACTERS:]}" if errors else ""
         return f"it did not answer within {self._server.timeout_seconds:g} s{quoted}"
 
+    async def _call_failure(self, session: _Session, tool: str, error: MCPError) -> str:
+        """Return the error for the model of a call that has no result."""
+        if error.error.code == REQUEST_TIMEOUT:
+            return f"{tool} did not answer within {self._server.timeout_seconds:g} s."
+        if error.error.code == CONNECTION_CLOSED:
+            return await self._loss(session)
+        status = session.trace.status
+        if status == HTTPStatus.NOT_FOUND:  # the server was restarted
+            await _close(session)
+        words = _words(error, self._server)
+        return f"{tool} failed: {words}" + (f" (HTTP {status})" if status >= _REFUSED else "")
+
     async def _loss(self, session: _Session) -> str:
         """Close a session that was lost during a call, and return the error for the model."""
         await asyncio.wait({session.task}, timeout=SETTLE_SECONDS)
         reason: str | None = "it does not answer any more"
         if session.task.done():
             cause = _cause(session.task)
-            reason, _ = _explain(cause, session.trace.status)
+            reason, _ = _explain(cause, session.trace.status, self._server)
             if reason is None:
                 raise cause
         await _close(session)
@@ -195,10 +226,12 @@ class McpConnection:
 
 
 async def _listed(client: Client) -> list[mcp_types.Tool]:
+    """Return all tools; a list that goes in a circle, or never ends, is cut."""
     page = await client.list_tools()
-    tools = list(page.tools)
-    while page.next_cursor and len(tools) <= MAX_LISTED_TOOLS:
-        page = await client.list_tools(cursor=page.next_cursor)
+    tools, seen = list(page.tools), set[str]()
+    while (cursor := page.next_cursor) and cursor not in seen and len(tools) <= MAX_LISTED_TOOLS:
+        seen.add(cursor)
+        page = await client.list_tools(cursor=cursor)
         tools += page.tools
     return tools
 
@@ -232,22 +265,44 @@ def _leaves(error: BaseException) -> Iterator[Exception]:
         yield error
 
 
-def _explain(cause: Exception, status: int) -> tuple[str | None, bool]:
+def _explain(cause: Exception, status: int, server: McpServer) -> tuple[str | None, bool]:
     """Return why a session ended, and whether a retry may succeed.
 
-    The reason is None for an exception that has nothing to do with the session. A server's own
-    message is not repeated, because it may quote the request with its keys.
+    The reason is None for an exception that has nothing to do with the session.
     """
     if isinstance(cause, httpx2.HTTPStatusError):
         status = cause.response.status_code
-    if isinstance(cause, httpx2.HTTPStatusError | MCPError) and status >= HTTPStatus.BAD_REQUEST:
+    if isinstance(cause, httpx2.HTTPStatusError | MCPError) and status >= _REFUSED:
         may_pass = status in _TEMPORARY_STATUS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
         return f"it answered HTTP {status}", may_pass
     if isinstance(cause, MCPError):
-        return f"it answered with error {cause.error.code}", cause.error.code == CONNECTION_CLOSED
+        code = cause.error.code
+        return f"it answered with error {code}: {_words(cause, server)}", code == CONNECTION_CLOSED
     if isinstance(cause, EOFError):
         return str(cause), True
+    quoted = _without_keys(one_line(str(cause), ERROR_OUTPUT_CHARACTERS), server)
     if isinstance(cause, httpx2.TransportError | OSError):
-        return f"it cannot be reached ({type(cause).__name__})", True
-    is_protocol_error = isinstance(cause, _PROTOCOL_ERRORS)
-    return (f"it does not speak MCP ({type(cause).__name__})" if is_protocol_error else None), False
+        return f"it cannot be reached ({quoted})" if quoted else "it cannot be reached", True
+    if isinstance(cause, MessageTooBig):
+        return f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB", False
+    if isinstance(cause, ValidationError):
+        return "it does not speak MCP: its first answers are invalid", False
+    if isinstance(cause, _PROTOCOL_ERRORS):
+        return f"it does not speak MCP: {quoted}", False
+    return None, False
+
+
+def _words(error: MCPError, server: McpServer) -> str:
+    """Return a server's own words for an error."""
+    data = error.error.data
+    more = f" {json.dumps(data, ensure_ascii=False, default=str)}" if data else ""
+    return _without_keys(cut(error.error.message + more, MAX_MESSAGE_CHARACTERS), server)
+
+
+def _without_keys(text: str, server: McpServer) -> str:
+    """Return a server's text without what its headers say: it may quote a request with a key."""
+    for value in server.headers.values():
+        for secret in (value, value.rpartition(" ")[2]):
+            if len(secret) >= MIN_KEY_CHARACTERS:
+                text = text.replace(secret, "…")
+    return text

@@ -5,36 +5,76 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mcp_types
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
+from fanout.orchestrator.deep_agent.mcp.schemas import find_fault, make_validator
 from fanout.orchestrator.deep_agent.tool import error_result
 from fanout.orchestrator.deep_agent.tools.media import media_type_of
 from fanout.orchestrator.deep_agent.tools.viewing import MAX_IMAGE_BYTES
 
+MAX_CHECKED_CHARACTERS = 256 * 1024
+"""The length of a structured result that is compared with its schema; a longer one would take
+seconds, and the comparison only adds a note."""
 
-def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:
+NOT_STRUCTURED = (
+    "The tool promises a structured result and gave a text; take the text as its result."
+)
+NOT_AS_PROMISED = "The result does not match the tool's own schema of its results, at {fault}"
+
+
+def as_result(
+    result: mcp_types.CallToolResult, output_schema: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return an MCP tool's result as `status` with `output`, `result` and `content` where present.
 
     `output` is text, `result` the structured result, `content` the first image, in the form of
     read_file's, for the model to see. Other media are described in the text.
+
+    Args:
+        result: The result.
+        output_schema: The tool's schema of its structured results. One that differs counts, with a
+            `note`.
     """
     image = _image(result.content)
     text = "\n".join(_text(block) for block in result.content if block is not image)
-    if result.is_error:
-        return error_result(text or "The tool failed without a message.")
-    found: dict[str, Any] = {"status": "success"}
     structured = result.structured_content
-    if structured is not None:
+    if result.is_error:
+        more = "" if structured is None else json.dumps(structured)
+        return error_result(text or more or "The tool failed without a message.")
+    found: dict[str, Any] = {"status": "success"}
+    if _refers(structured):
+        text, structured = "\n".join(filter(None, [text, json.dumps(structured)])), None
+    elif structured is not None:
         found["result"] = structured
     if text and not _repeats(text, structured):
         found["output"] = text
     if image is not None:
         found["content"] = {"type": "image", "media_type": image.mime_type, "data": image.data}
+    if output_schema is not None and (note := _difference(result, output_schema)):
+        found["note"] = note
     return found
+
+
+def _difference(result: mcp_types.CallToolResult, schema: Mapping[str, Any]) -> str | None:
+    """Return a sentence about how a result differs from what its tool promises."""
+    structured = result.structured_content
+    if structured is None:
+        return NOT_STRUCTURED
+    if len(json.dumps(structured)) > MAX_CHECKED_CHARACTERS:
+        return None
+    fault = find_fault(make_validator(schema), structured)
+    return None if fault is None else NOT_AS_PROMISED.format(fault=fault)
+
+
+def _refers(value: Any) -> bool:
+    """Return whether a value has a key `$ref`, with which Gemini rejects the whole request."""
+    if isinstance(value, dict):
+        return "$ref" in value or any(map(_refers, value.values()))
+    return isinstance(value, list) and any(map(_refers, value))
 
 
 def _text(block: mcp_types.ContentBlock) -> str:

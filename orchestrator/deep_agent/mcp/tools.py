@@ -9,32 +9,40 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
-from jsonschema.validators import extend, validator_for
-from referencing import Registry
 
 from fanout.orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
+from fanout.orchestrator.deep_agent.mcp.schemas import (
+    cut,
+    find_fault,
+    make_validator,
+    shown_schema,
+)
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MCP
+from fanout.orchestrator.deep_agent.prompts import MCP, MCP_LEFT_OUT
 from fanout.orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.shortening import one_line
 
 if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when it is used
     from mcp_types import Tool
 
     from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
+
+log = structlog.get_logger(__name__)
 
 CONNECTIONS = "fanout.orchestrator.deep_agent.mcp.connection"
 
@@ -44,27 +52,34 @@ MAX_TOOLS = 128
 MAX_NAME_CHARACTERS = 64
 """The longest name of a tool that all model providers accept."""
 
-MAX_DESCRIPTION_CHARACTERS = 2_000
-"""The length of a tool's description, and of each one in its schema: text from outside that is in
-every request."""
-
-MAX_SCHEMA_CHARACTERS = 32_000
-"""The length of a tool's schema as JSON, about 8,000 tokens of every request."""
-
 MAX_NAMED_TOOLS = 30
-"""How many of the server's tools an error lists, to help correct the definition."""
+"""How many of a server's tools an error lists, to help correct the definition, and of how many that
+are left out each is reported."""
+
+
+MAX_QUOTED_CHARACTERS = 100
+"""The length of a server's name of a tool in a sentence."""
 
 
 class McpTools(Middleware, BaseToolset):
     """The tools of MCP servers.
 
+    A tool that cannot be used is left out, and the log says why.
+
     Args:
         servers: The servers, with unique names.
+        report: Gets each sentence about a tool that is left out, for a person.
     """
 
-    def __init__(self, servers: Sequence[McpServer]) -> None:
+    def __init__(
+        self,
+        servers: Sequence[McpServer],
+        report: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__()
         self._servers = servers
+        self._report = report
+        self._missed: Sequence[str] = ()
         self._connections: list[McpConnection] = []
         self._tools: Sequence[McpTool] = ()
         self._connecting = asyncio.Lock()
@@ -79,10 +94,11 @@ class McpTools(Middleware, BaseToolset):
         await self._connect()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Explain that the tools come from outside."""
+        """Explain that the tools come from outside, and which of those asked for are not there."""
         del context, tools
         prefixes = [f"{server.name}__" for server in self._servers if server.prefixed]
-        return MCP.format(prefixes=", ".join(prefixes)) if prefixes else ""
+        text = MCP.format(prefixes=", ".join(prefixes)) if prefixes else ""
+        return text + (MCP_LEFT_OUT.format(tools="; ".join(self._missed)) if self._missed else "")
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
         """Connect if necessary, and return all tools of all servers.
@@ -106,12 +122,31 @@ class McpTools(Middleware, BaseToolset):
             connections = [module.McpConnection(server) for server in self._servers]
             try:
                 listed = await _all(connection.open() for connection in connections)
-                found = map(_tools_of, self._servers, connections, listed)
-                made = [tool for tools in found for tool in tools]
+                found = [
+                    _usable(server, offered, connection)
+                    for server, offered, connection in zip(
+                        self._servers, listed, connections, strict=True
+                    )
+                ]
+                for usable in found:
+                    await self._tell(usable)
             except BaseException:
                 await asyncio.gather(*(connection.close() for connection in connections))
                 raise
-            self._connections, self._tools = connections, made
+            self._connections = connections
+            self._tools = [tool for usable in found for tool in usable.tools]
+            self._missed = [each for usable in found for each in usable.missed]
+
+    async def _tell(self, usable: _Usable) -> None:
+        """Say which tools of a server are left out."""
+        server, left_out = usable.server.name, usable.left_out
+        for tool, reason in islice(left_out.items(), MAX_NAMED_TOOLS):
+            name = one_line(tool, MAX_QUOTED_CHARACTERS)
+            log.warning("mcp tool left out", server=server, tool=name, reason=reason)
+            if self._report:
+                await self._report(f"mcp server {server}: its tool {name} is left out: {reason}.")
+        if self._report and (more := len(left_out) - MAX_NAMED_TOOLS) > 0:
+            await self._report(f"mcp server {server}: {more} more of its tools are left out.")
 
 
 class McpTool(BaseTool):
@@ -121,58 +156,53 @@ class McpTool(BaseTool):
         name: The tool's name for the model.
         tool: The server's description of it.
         connection: The connection to the server.
-        schema: The schema of its arguments for the model.
     """
 
-    def __init__(
-        self, name: str, tool: Tool, connection: McpConnection, schema: dict[str, Any]
-    ) -> None:
-        super().__init__(name=name, description=_cut(tool.description or tool.title or ""))
+    def __init__(self, name: str, tool: Tool, connection: McpConnection) -> None:
+        super().__init__(name=name, description=cut(tool.description or tool.title or tool.name))
         self._remote_name = tool.name
         hints = tool.annotations
         self.only_looks = bool(hints and hints.read_only_hint)
         """Whether the server says that the tool changes nothing, so that it may be used to poll."""
         self._connection = connection
-        self._schema = schema
-        self._validator = _validator(tool.input_schema)
+        self._shown = shown_schema(tool.input_schema)
+        self._validator = make_validator(tool.input_schema)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
         return types.FunctionDeclaration(
-            name=self.name, description=self.description, parameters_json_schema=self._schema
+            name=self.name,
+            description=self.description,
+            parameters_json_schema=self._shown.schema,
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
         """Call the tool; wrong arguments and failures of the server become error results."""
         del tool_context
-        fault = best_match(self._validator.iter_errors(args))
+        given = self._shown.given(args)
+        fault = find_fault(self._validator, given)
         if fault is not None:
-            where = fault.json_path.removeprefix("$.")
-            return error_result(
-                f"{self.name} was called with wrong arguments: {where}: {_cut(fault.message, 500)}"
-            )
+            return error_result(f"{self.name} was called with wrong arguments: {fault}")
         try:
-            return await self._connection.call(self._remote_name, args)
+            return await self._connection.call(self._remote_name, given)
         except ToolMistake as mistake:
             return error_result(str(mistake))
 
 
-def tool_name(server: str, tool: str) -> str:
+def tool_name(whole: str, *, is_taken: bool = False) -> str:
     """Return a tool's name in the form that every model provider accepts.
 
     Args:
-        server: The server's name, as the prefix; empty for none.
-        tool: The server's name of the tool. A name that is too long is cut and ends with a hash.
+        whole: The name with the server's as its prefix. One that is too long is cut and ends with
+            a hash.
+        is_taken: Whether another tool has the name in that form; then it ends with a hash as well.
     """
-    whole = f"{server}__{tool}" if server else tool
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", whole)
-    if len(name) <= MAX_NAME_CHARACTERS:
+    if not re.match(r"[a-zA-Z_]", name):
+        name = f"_{name}"
+    if len(name) <= MAX_NAME_CHARACTERS and not is_taken:
         return name
     mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return f"{name[: MAX_NAME_CHARACTERS - 9]}_{mark}"
-
-
-def _shown_name(server: McpServer, tool: str) -> str:
-    return tool_name(server.name if server.prefixed else "", tool)
 
 
 async def _all(opening: Iterable[Any]) -> list[Any]:
@@ -184,37 +214,72 @@ async def _all(opening: Iterable[Any]) -> list[Any]:
     return results
 
 
-def _tools_of(
-    server: McpServer, connection: McpConnection, offered: Sequence[Tool]
-) -> list[McpTool]:
-    by_name = {tool.name: tool for tool in offered}
-    wanted = list(by_name) if server.tools is None else list(server.tools)
-    missing = [name for name in wanted if name not in by_name]
+@dataclass(frozen=True)
+class _Usable:
+    """The tools of a server, without those that cannot be used."""
+
+    server: McpServer
+    tools: Sequence[McpTool]
+    left_out: Mapping[str, str]
+    """The others, by the server's names, and why."""
+
+    @property
+    def missed(self) -> list[str]:
+        """The tools left out that the agent's definition asks for, with the reasons."""
+        if self.server.tools is None:
+            return []
+        return [
+            f"{self.server.name}__{one_line(tool, MAX_QUOTED_CHARACTERS)} ({reason})"
+            for tool, reason in self.left_out.items()
+        ]
+
+
+def _usable(server: McpServer, offered: Sequence[Tool], connection: McpConnection) -> _Usable:
+    """Return the tools of a server under their names for the model.
+
+    Raises:
+        McpServerFailed: A tool that the definition asks for is not listed, or there are too many.
+    """
+    by_name: dict[str, Tool] = {}
+    left_out = dict(connection.left_out)
+    for tool in offered:
+        if by_name.setdefault(tool.name, tool) is not tool:
+            left_out[f"{tool.name} (listed again)"] = "the first one of that name is used"
+    wanted = list(by_name) if server.tools is None else list(dict.fromkeys(server.tools))
+    missing = [name for name in wanted if name not in by_name and name not in left_out]
     if missing:
         raise _not_started(
             server, f"it has no tool {', '.join(missing)}; it has {_some(by_name) or 'none'}"
         )
-    names = {_shown_name(server, name) for name in wanted}
-    if len(by_name) < len(offered) or len(names) < len(wanted):
-        raise _not_started(server, "several of its tools have the same name")
+    left_out = {
+        name: why for name, why in left_out.items() if server.tools is None or name in wanted
+    }
+    wanted = [name for name in wanted if name in by_name]
     if len(wanted) > MAX_TOOLS:
         raise _not_started(
             server, f"it has {len(wanted)} tools, and at most {MAX_TOOLS} can be used; name some"
         )
-    return [_tool(server, connection, by_name[name]) for name in wanted]
+    tools = []
+    for remote, name in _names(server, wanted).items():
+        try:
+            tools.append(McpTool(name, by_name[remote], connection))
+        except RecursionError:
+            left_out[remote] = "its schema is nested too deeply"
+    return _Usable(server, tools, left_out)
 
 
-def _tool(server: McpServer, connection: McpConnection, tool: Tool) -> McpTool:
-    if len(json.dumps(tool.input_schema)) > MAX_SCHEMA_CHARACTERS:
-        most = MAX_SCHEMA_CHARACTERS
-        raise _not_started(
-            server, f"the schema of its tool {tool.name} has more than {most} characters"
-        )
-    try:
-        _validator(tool.input_schema).check_schema(tool.input_schema)
-        return McpTool(_shown_name(server, tool.name), tool, connection, _shown(tool.input_schema))
-    except (SchemaError, RecursionError):
-        raise _not_started(server, f"its tool {tool.name} has an invalid schema") from None
+def _names(server: McpServer, tools: Sequence[str]) -> dict[str, str]:
+    """Return the names for the model by the server's names.
+
+    Of those that providers would not tell apart, the one that needs no change stays as it is.
+    """
+    prefix = f"{server.name}__" if server.prefixed else ""
+    plain = {tool: tool_name(f"{prefix}{tool}") for tool in tools}
+    counts = Counter(plain.values())
+    return {
+        tool: tool_name(f"{prefix}{tool}", is_taken=counts[name] > 1 and name != f"{prefix}{tool}")
+        for tool, name in plain.items()
+    }
 
 
 def _not_started(server: McpServer, reason: str) -> McpServerFailed:
@@ -224,35 +289,4 @@ def _not_started(server: McpServer, reason: str) -> McpServerFailed:
 def _some(names: Iterable[str]) -> str:
     found = sorted(names)
     more = f" and {len(found) - MAX_NAMED_TOOLS} more" if len(found) > MAX_NAMED_TOOLS else ""
-    return ", ".join(_cut(name, 100) for name in found[:MAX_NAMED_TOOLS]) + more
-
-
-def _validator(schema: Mapping[str, Any]) -> Any:
-    """Return the validator of a call's arguments.
-
-    Patterns are not checked: one from outside could keep this process busy for ever. References to
-    other documents are not followed.
-    """
-    kind = validator_for(schema, default=Draft202012Validator)
-    harmless: Any = extend(kind, {"pattern": None, "patternProperties": None})  # type: ignore[no-untyped-call]
-    return harmless(schema, registry=Registry())
-
-
-def _shown(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema for the model, with its texts cut."""
-    return {
-        "type": "object",
-        **{key: _bounded(value) for key, value in schema.items() if key != "$schema"},
-    }
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _bounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_bounded(inner) for inner in value]
-    return _cut(value) if isinstance(value, str) else value
-
-
-def _cut(text: str, most: int = MAX_DESCRIPTION_CHARACTERS) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return ", ".join(cut(name, MAX_QUOTED_CHARACTERS) for name in found[:MAX_NAMED_TOOLS]) + more

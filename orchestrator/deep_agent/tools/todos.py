@@ -6,6 +6,7 @@ the list are advice: the list is stored, and the result contains the advice.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -20,6 +21,19 @@ from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
 
 STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")
+
+OTHER_STATUSES = {
+    **dict.fromkeys(("todo", "to_do", "open", "not_started", "planned"), "pending"),
+    **dict.fromkeys(("doing", "active", "started", "in_work", "inprogress"), "in_progress"),
+    **dict.fromkeys(("done", "complete", "finished", "closed"), "completed"),
+}
+"""Statuses of the plans of other harnesses, which models write here too."""
+
+CANCELLED = {"cancelled", "canceled"}
+"""A status of Gemini CLI and OpenCode. Here a step that is no longer needed leaves the list."""
+
+CONTENT_KEYS = ("content", "step", "description")
+"""The key of a step's words here, in Codex and in Gemini CLI."""
 
 MAX_TODOS = 100
 """A longer plan is useless, and the model writes the whole list with every change."""
@@ -117,6 +131,11 @@ class TodoTools(Middleware):
 
 
 def _checked(todos: Any) -> list[dict[str, str]]:
+    """Return the steps; keys that belong to other harnesses, such as `activeForm`, are ignored.
+
+    Raises:
+        ToolMistake: It is no list of steps.
+    """
     if not isinstance(todos, list):
         raise ToolMistake('todos must be a list of {"content": …, "status": …}.')
     if len(todos) > MAX_TODOS:
@@ -126,24 +145,31 @@ def _checked(todos: Any) -> list[dict[str, str]]:
     ]
     if faults:
         raise ToolMistake("The list was not taken. " + " ".join(faults))
-    return [{"content": todo["content"], "status": todo["status"]} for todo in todos]
+    steps = [{"content": _content(todo), "status": _status(todo)} for todo in todos]
+    return [step for step in steps if step["status"] not in CANCELLED]
 
 
 def _fault(todo: Any, number: int) -> str | None:
     if not isinstance(todo, dict):
         return f"Item {number} must be an object with content and status."
-    unknown = sorted(str(key) for key in todo if key not in {"content", "status"})
-    if unknown:
-        keys = ", ".join(unknown)
-        return f"Item {number} has unknown keys: {keys}. Only content and status are allowed."
-    content = todo.get("content")
-    if not isinstance(content, str) or not content.strip():
+    content = _content(todo)
+    if not content.strip():
         return f"Item {number} needs a non-empty content."
     if len(content) > MAX_CONTENT_CHARACTERS:
         return f"Item {number} is longer than {MAX_CONTENT_CHARACTERS} characters."
-    if todo.get("status") not in STATUSES:
+    if _status(todo) not in {*STATUSES, *CANCELLED}:
         return f"Item {number} needs a status out of {', '.join(STATUSES)}."
     return None
+
+
+def _content(todo: dict[str, Any]) -> str:
+    return next((text for key in CONTENT_KEYS if isinstance(text := todo.get(key), str)), "")
+
+
+def _status(todo: dict[str, Any]) -> str:
+    """Return a step's status, in our words if it is known."""
+    status = "_".join(re.split(r"[\s_-]+", str(todo.get("status")).strip().lower()))
+    return OTHER_STATUSES.get(status, status)
 
 
 def _advice(before: list[dict[str, str]], todos: list[dict[str, str]]) -> list[str]:

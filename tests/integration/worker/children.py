@@ -15,7 +15,14 @@ LEAD = """
 name: lead
 description: Delegates.
 instruction: Do it.
-subagents: [lead, general-purpose]
+subagents: [lead, talker, general-purpose]
+"""
+
+TALKER = """
+name: talker
+description: Answers with data.
+instruction: Do it.
+output_schema: {type: object, properties: {words: {type: array}}}
 """
 
 GUARDED_LEAD = """
@@ -32,6 +39,7 @@ def delegating_agents(folder: Path) -> Path:
     agents = folder / "agents"
     agents.mkdir()
     (agents / "lead.yaml").write_text(LEAD)
+    (agents / "talker.yaml").write_text(TALKER)
     (agents / "guarded-lead.yaml").write_text(GUARDED_LEAD)
     return agents
 

@@ -6,6 +6,7 @@ One that waits for children holds nothing, and gets their changes.
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
 from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import (
     LEAD,
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 QUICK = {"description": "quick"}
 LINES = "".join(f"line {number}\n" for number in range(1, 8))
 
+TALK = {"description": "says much", "subagent_type": "talker"}
 SCRIPT = (
     conversation(
         "two edits",
@@ -71,6 +73,13 @@ SCRIPT = (
     ),
     conversation("quick", shell("true"), DONE),
     conversation("asked first", delegates("is to be edited"), DONE),
+    conversation(
+        "much to say",
+        calls(call("tasks", tasks=[TALK] * 3)),
+        calls(call("grep", pattern="the end", path="/large_tool_results")),
+        DONE,
+    ),
+    conversation("says much", says(json.dumps({"words": ["word " * 20] * 280 + ["the end"]}))),
 )
 
 
@@ -258,6 +267,24 @@ async def test_a_cancelled_child_sends_its_parent_on(place: Installation) -> Non
         assert (await client.wait(job_id, 30)).success
         (answer,) = await answers(client, job_id)
         assert answer["error"].startswith("cancelled: ")
+
+
+async def test_a_result_that_is_too_long_is_stored_in_a_file(place: Installation) -> None:
+    async with place.client() as client:
+        job_id = await client.submit(lead("much to say"))
+        result = await client.wait(job_id, 60)
+        shown = [
+            dict(answer["result"])
+            for event in await journal(client, job_id, EventType.TOOL_RESULT)
+            for answer in event.data.get("results") or []
+        ]
+
+    assert result.success, place.workers[0].tail()
+    waiting, stored, found = shown
+    assert waiting["status"] == "waiting_for_tasks"
+    assert stored["status"] == "result_too_large"
+    assert stored["success"] is True
+    assert stored["saved_to"] in str(found)
 
 
 async def test_one_task_too_many_is_refused_in_words(place: Installation) -> None:

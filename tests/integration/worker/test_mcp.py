@@ -7,13 +7,16 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
+from tests import odd_mcp_server
 from tests.builders import make_spec
-from tests.integration.scripts import call, calls, conversation, says
+from tests.built_in_tools import failed, one_call_each
+from tests.integration.scripts import DONE, call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of
 from tests.services import Installation, Installer
 
@@ -26,6 +29,13 @@ SCRIPT = (
     conversation("add", calls(call("calc__add", a=20, b=22)), REPORT),
     conversation("shout", calls(call("files__shout", text="hello")), REPORT),
     conversation("look", calls(call("files__where")), REPORT),
+    conversation(
+        "everything",
+        *(calls(step) for step in one_call_each("/workspace").values()),
+        calls(call("files__flood", size=100_000)),
+        DONE,
+    ),
+    conversation("odd", calls(call("odd__promises", k="text")), REPORT),
     conversation("hang", calls(call("files__sleep", seconds=100)), REPORT),
 )
 
@@ -42,6 +52,7 @@ def make_agents(folder: Path, url: str) -> Path:
         "remote": calc,
         "greedy": calc + "  tools: [add, multiply]\n",
         "keyless": calc.replace("CALC_KEY", "NO_SUCH_KEY"),
+        "odd": "- {name: odd, command: [python3, odd.py, table.json]}\n",
         "broken": FILES.format(path="no-such-file.py"),
     }
     for name, servers in definitions.items():
@@ -81,6 +92,7 @@ def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
     folder.mkdir()
     (folder / "server.py").write_text(STDIO_SERVER)
+    odd_mcp_server.write_process(folder)
     return folder
 
 
@@ -112,6 +124,39 @@ async def test_a_server_with_a_command_runs_inside_the_sandbox(
     if result.sandbox == "docker":
         assert '"cwd": "/workspace"' in result.summary
         assert "FANOUT_REDIS_URL" not in result.summary
+
+
+async def test_every_built_in_tool_works_beside_tools_of_servers(
+    place: Installation, workspace: Path
+) -> None:
+    result = await run(place, workspace, "everything", "both")
+
+    assert result.success, place.workers[0].tail()
+    events = await events_of(place, result.job_id)
+    results = [answer["result"] for event in events for answer in event.get("results") or ()]
+    tools = [*one_call_each(""), "much"]
+    assert failed(dict(zip(tools, results, strict=True))) == []
+
+
+async def test_an_odd_tool_is_left_out_and_the_journal_says_so(
+    place: Installation, workspace: Path
+) -> None:
+    result = await run(place, workspace, "odd", "odd")
+
+    assert result.success, place.workers[0].tail()
+    assert '"output": "said"' in result.summary
+    assert "take the text as its result" in result.summary
+    events = await events_of(place, result.job_id)
+    said = {str(event.get("text")) for event in events if event.get("stream") == "mcp"}
+    assert said == {
+        f"mcp server odd: its tool {name} is left out: {reason}."
+        for name, reason in odd_mcp_server.LEFT_OUT.items()
+    }
+
+
+async def events_of(place: Installation, job_id: str) -> list[dict[str, Any]]:
+    async with place.client() as client:
+        return [event.data async for event in client.events(job_id, follow=False)]
 
 
 @pytest.mark.parametrize(

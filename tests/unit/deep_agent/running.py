@@ -43,6 +43,8 @@ class Run:
     ) -> None:
         self.app = create_deep_app(create_deep_agent(model, **agent), budget=budget)
         self.sessions = InMemorySessionService()
+        self.services: dict[str, Any] = {}
+        """More services of ADK for the runner."""
         self.events: list[Event] = []
         self._mode = StreamingMode.SSE if streaming else StreamingMode.NONE
 
@@ -56,7 +58,7 @@ class Run:
 
     async def answer(self, message: types.Content) -> "Run":
         """A message, such as a person's answer, to the end of what it starts."""
-        runner = Runner(app=self.app, session_service=self.sessions)
+        runner = Runner(app=self.app, session_service=self.sessions, **self.services)
         async for event in runner.run_async(
             user_id="u",
             session_id="s",

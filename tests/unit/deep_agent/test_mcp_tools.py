@@ -23,9 +23,9 @@ from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
 from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
 from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
 from fanout.orchestrator.deep_agent.mcp.results import as_result
+from fanout.orchestrator.deep_agent.mcp.schemas import MAX_DESCRIPTION_CHARACTERS
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import (
-    MAX_DESCRIPTION_CHARACTERS,
     MAX_NAME_CHARACTERS,
     McpTool,
     McpTools,
@@ -149,7 +149,7 @@ async def test_a_name_is_made_one_that_providers_take_and_a_description_is_bound
 
 
 def test_names_that_are_too_long_stay_apart() -> None:
-    first, second = tool_name("calc", "a" * 100 + "1"), tool_name("calc", "a" * 100 + "2")
+    first, second = tool_name("calc__" + "a" * 100 + "1"), tool_name("calc__" + "a" * 100 + "2")
 
     assert first != second
     assert len(first) == len(second) == MAX_NAME_CHARACTERS
@@ -414,7 +414,7 @@ async def test_a_pattern_from_outside_does_not_keep_the_process_busy() -> None:
             "other": {"$ref": "http://127.0.0.1:9/x"},
         },
     }
-    tool = McpTool("x__y", mcp_types.Tool(name="y", input_schema=schema), _Answering(), {})
+    tool = McpTool("x__y", mcp_types.Tool(name="y", input_schema=schema), _Answering())
 
     found = await tool.run_async(args={"text": "a" * 5000 + "!"}, tool_context=None)
 

@@ -73,9 +73,10 @@ async def test_a_list_is_taken_and_advised(before: Steps, after: Steps, advice: 
         ("buy milk", "must be a list"),
         ({"content": "a", "status": P}, "must be a list"),
         ([{"content": "  ", "status": P}], "non-empty content"),
-        ([{"content": "a", "status": "done"}], "pending, in_progress, completed"),
+        ([{"content": "a", "status": "perhaps"}], "pending, in_progress, completed"),
+        ([{"content": "a", "status": 3}], "pending, in_progress, completed"),
         ([{"content": "a"}], "needs a status"),
-        ([{"content": "a", "status": P, "priority": 1}], "unknown keys: priority"),
+        ([{"status": P}], "non-empty content"),
     ],
 )
 async def test_a_list_against_the_schema_is_refused_and_the_old_one_stays(
@@ -90,6 +91,30 @@ async def test_a_list_against_the_schema_is_refused_and_the_old_one_stays(
     run = await Run(scripted(replies)).to_end()
     assert words in run.results[1]["error"]
     assert run.results[2]["todos"] == steps(("kept", I))
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ({"content": "a", "status": I, "activeForm": "Doing a"}, ("a", I)),  # Claude Code
+        ({"content": "a", "status": P, "priority": "high", "id": "1"}, ("a", P)),  # OpenCode
+        ({"step": "a", "status": C}, ("a", C)),  # Codex
+        ({"description": "a", "status": I}, ("a", I)),  # Gemini CLI
+        ({"content": "a", "status": "In Progress", "notes": {"deep": [1]}}, ("a", I)),
+        ({"content": "a", "status": "in-progress"}, ("a", I)),
+        ({"content": "a", "status": "DONE"}, ("a", C)),
+        ({"content": "a", "status": "todo"}, ("a", P)),
+        ({"content": "a", "status": "cancelled"}, None),
+    ],
+)
+async def test_a_step_in_the_form_of_another_harness_is_taken(
+    written: dict[str, Any], taken: tuple[str, str] | None
+) -> None:
+    made = [call("write_todos", todos=[written]), call("read_todos")]
+    replies: list[dict[str, Any]] = [*({"calls": [each]} for each in made), {"text": "x"}]
+    run = await Run(scripted(replies)).to_end()
+    assert run.results[0]["status"] == "success"
+    assert run.results[1]["todos"] == (steps(taken) if taken else [])
 
 
 def declared(name: str) -> tuple[str, dict[str, Any]]:
