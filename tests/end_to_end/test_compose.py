@@ -183,7 +183,9 @@ async def test_a_stopped_worker_gives_its_jobs_to_the_other_one(stack, client, t
     [worker] = await _all_run(client, [job_id])
     began = time.monotonic()
 
-    await asyncio.to_thread(docker, "stop", "--time", str(GRACE_SECONDS), stack.container_of(worker))
+    await asyncio.to_thread(
+        docker, "stop", "--time", str(GRACE_SECONDS), stack.container_of(worker)
+    )
     stopped_after = time.monotonic() - began
     result = await client.wait(job_id, timeout_seconds=60)
 
