@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cache
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
@@ -15,7 +15,6 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
-from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
@@ -30,6 +29,7 @@ from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
@@ -52,7 +52,7 @@ def create_deep_agent(
     delegation: DelegationStyle | None = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
-    output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
+    output_schema: OutputType | None = None,
     backend: Backend | BackendFactory | None = None,
     execution: ExecutionChoice | None = None,
     middleware: Sequence[Middleware] = (),
@@ -90,8 +90,9 @@ def create_deep_agent(
             path is below the root of the agent's own files.
         memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
             shown.
-        output_schema: The schema of the final message; an invalid one is returned to the model
-            once.
+        output_schema: The schema of the final message, as ADK takes it: a JSON Schema, a schema of
+            Gemini, or a type such as a pydantic model, a dataclass, `list[Model]` or `dict`. A
+            message that does not fit is returned to the model once.
         backend: The agent's files, or a function that finds them in the session's state, which is
             called for each call of a tool; the state itself when not given. With files that have a
             shell, the agent has `execute`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +12,6 @@ from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
-from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.adk.deep_llm_agent import DeepLlmAgent
@@ -47,7 +46,7 @@ from fanout.orchestrator.deep_agent.guards.interruptible_tools import interrupti
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema, OutputType
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
@@ -86,7 +85,7 @@ class Assembly:
     delegation: DelegationStyle | None
     skills: Sequence[str] | None
     memory: Sequence[str] | None
-    output_schema: Mapping[str, Any] | type[BaseModel] | None
+    output_schema: OutputType | None
     backend: Backend | BackendFactory | None
     execution: ExecutionChoice | None
     middleware: Sequence[Middleware]
