@@ -31,6 +31,7 @@ from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, B
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
 from fanout.orchestrator.deep_agent.inbox import Messages
+from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
@@ -70,6 +71,7 @@ def create_deep_agent(
     inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
     rate_limiter: RateLimiter | None = None,
+    notify: Notify | None = None,
 ) -> LlmAgent:
     """Return an ADK agent with the built-in tools, for any ADK Runner.
 
@@ -124,6 +126,8 @@ def create_deep_agent(
         fatal_errors: Exceptions of tools that end the run; all others become error results.
         rate_limiter: What each request to a model that is given by name waits for, also for
             summaries.
+        notify: Called with a sentence for the person who runs the agent: which skill or memory file
+            is left out, and why. Each is logged as well.
 
     Raises:
         ModelNotConfigured: A model's name is unknown, or its key or package is missing.

@@ -49,6 +49,7 @@ from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepa
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema, OutputType
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
@@ -103,6 +104,7 @@ class Assembly:
     inbox: Messages | None
     fatal_errors: tuple[type[Exception], ...]
     rate_limiter: RateLimiter | None
+    notify: Notify | None
 
     def agent(self) -> LlmAgent:
         """Return the agent.
@@ -153,8 +155,7 @@ class Assembly:
             *([OutputCheck(self._schema)] if self._schema else []),
             ToolErrors(self.fatal_errors),
             # Instructions that may change between two calls of the model come last.
-            *([Skills(self._files.shown, self._sources(self.skills))] if self.skills else []),
-            *([MemoryFiles(self._files.shown, self._sources(self.memory))] if self.memory else []),
+            *self._knowledge(),
             approval_gate(
                 self.interrupt_on or {},
                 self.inherited_interrupt_on or {},
@@ -191,6 +192,13 @@ class Assembly:
     def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
         is_local = self.execution == "local"
         return real_sources(paths, self.backend) if is_local else paths or ()
+
+    def _knowledge(self) -> list[Middleware]:
+        files, notify = self._files.shown, self.notify
+        return [
+            *([Skills(files, self._sources(self.skills), notify)] if self.skills else []),
+            *([MemoryFiles(files, self._sources(self.memory), notify)] if self.memory else []),
+        ]
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
@@ -263,6 +271,7 @@ class Assembly:
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
+            notify=self.notify,
         )
         return [
             inherited.subagents(self.subagents or (), self._files.unchecked, self._file_tools.lock)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from google.genai import types
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
+from fanout.orchestrator.deep_agent.markdown import markdown_blocks
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
 
 OutputType = Mapping[str, Any] | types.SchemaUnion
@@ -166,7 +166,7 @@ def _candidates(answer: str) -> Iterator[str]:
     if "```" in text or "~~~" in text:
         blocks = [
             token
-            for token in _markdown().parse(text[-MAX_SEARCHED_CHARACTERS:])
+            for token in markdown_blocks(text[-MAX_SEARCHED_CHARACTERS:])
             if token.type == "fence"
         ][-MAX_CANDIDATES:]
         blocks.reverse()
@@ -177,16 +177,6 @@ def _candidates(answer: str) -> Iterator[str]:
 
 def _may_be_json(info: str) -> bool:
     return not info.strip() or "json" in info.lower()
-
-
-@cache
-def _markdown() -> Any:
-    """Return a parser that knows the blocks of CommonMark and does not look into lines."""
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - few answers have a fenced block
-
-    parser = MarkdownIt("commonmark")
-    parser.core.ruler.enableOnly(["normalize", "block"])
-    return parser
 
 
 class _NotJson(ValueError):

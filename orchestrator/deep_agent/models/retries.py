@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -35,8 +34,9 @@ from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, tran
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 FALLBACK_FROM = "fallback_from"
 """Key of a reply's metadata: the models of the list that were asked first, with the failures."""
