@@ -130,7 +130,8 @@ def create_deep_agent(
             is left out, and why. Each is logged as well.
 
     Raises:
-        ModelNotConfigured: A model's name is unknown, or its key or package is missing.
+        ModelNotConfigured: A model's name is unknown, or its package is missing. A missing key is a
+            ModelDenied of the first request.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
     return Assembly(create=create_deep_agent, **locals()).agent()

@@ -292,7 +292,10 @@ class Assembly:
     def _resolved(self, model: str | BaseLlm) -> BaseLlm:
         if isinstance(model, BaseLlm):
             return model
-        return resolve_model(model, agent_name=self.name, rate_limiter=self.rate_limiter)
+        # A key may be set after the agent was made, so its lack is an error of a request.
+        return resolve_model(
+            model, agent_name=self.name, rate_limiter=self.rate_limiter, needs_key=False
+        )
 
 
 def _instruction_of(

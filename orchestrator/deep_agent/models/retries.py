@@ -32,6 +32,7 @@ from fanout.orchestrator.deep_agent.failures import (
 )
 from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, translated
 from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
 from fanout.orchestrator.logs import Logger
@@ -172,6 +173,8 @@ class ResilientModel(BaseLlm):
             _NoReply: It gave none, and another model may.
             ModelFailed: It gave none, and no other model would.
         """
+        if lacking := missing_key(candidate, name):
+            raise _NoReply(ModelDenied(lacking))
         for attempt in range(self.retries.attempts):
             replied = False
             # An attempt may create a cache, or fail because of one: later attempts use none.
