@@ -116,9 +116,7 @@ async def _read(backend: Backend, path: str, most: int) -> _File | None:
     decoded = data[:MAX_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
     text = (await asyncio.to_thread(without_comments, decoded)).strip()
     if len(text) > most:
-        fault = (
-            f"only its beginning is: the files together have over {MAX_TOTAL_CHARACTERS} characters"
-        )
+        fault = f"the files together have over {MAX_TOTAL_CHARACTERS} characters"
     return _File(text[:most], fault)
 
 
