@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -36,6 +38,10 @@ MAX_MATCHED_CHARACTERS = 100_000
 CHECK_SECONDS = 2.0
 """CPU time of one check; an ordinary one takes milliseconds."""
 
+MAX_KEYWORDS_DEEP = 260
+"""Keywords inside each other in one check: four for each level of a schema that is as deep as
+allowed. The stack of Python holds 300."""
+
 MAX_ERRORS = 100
 """Of one answer, among which the most telling is chosen."""
 
@@ -57,6 +63,13 @@ class _TookTooLong(Exception):
     """The time limit of a check."""
 
 
+class _Number(Decimal):
+    """A number as it is written in JSON: 19.99 is a multiple of 0.01."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass
 class _Run:
     """One check."""
@@ -65,13 +78,18 @@ class _Run:
     """On the clock of this thread's CPU time."""
     patterns: dict[str, SchemaValidator]
     """The compiled patterns of the schema."""
+    depth: int = 0
+    """Keywords that are being checked inside each other."""
 
 
 _run: ContextVar[_Run] = ContextVar("run")
 
 
 class SchemaCheck:
-    """The check of values against one schema (draft 2020-12).
+    """The check of values against one schema.
+
+    Its draft is the one that `$schema` names: 4, 6, 7, 2019-09 or 2020-12. Of a schema that names
+    none of these it is the newest one in which the schema is valid.
 
     Args:
         schema: The JSON Schema.
@@ -82,22 +100,24 @@ class SchemaCheck:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        from referencing import Registry  # noqa: PLC0415 - slow, and few jobs have a schema
-
-        _check_bounds(schema)
-        of_schemas, of_values = _validators()
+        _check_depth(schema)
+        own = _as_written(schema)
+        drafts = _drafts()
+        named = drafts.get(_name_of_draft(own))
         self._patterns: dict[str, SchemaValidator] = {}
+        refusals: list[InvalidOutputSchema] = []
         try:
-            with _limited_time(self._patterns):
-                problem = next(of_schemas.iter_errors(schema), None)
-                if problem is not None:
-                    text = problem.message[:500]
-                    raise InvalidOutputSchema(f"output_schema is not a JSON Schema: {text}")
-                _check_parts(schema, schema)
+            with _limited_time(self._patterns), _limited_stack():
+                for draft in [named] if named else drafts.values():
+                    try:
+                        self._validator = draft.validator(own)
+                    except InvalidOutputSchema as refusal:
+                        refusals.append(refusal)
+                    else:
+                        return
         except (_TookTooLong, RecursionError):
             raise InvalidOutputSchema("output_schema takes too long to check.") from None
-        own = {name: value for name, value in schema.items() if name != "$schema"}
-        self._validator = of_values(own, registry=Registry())  # which fetches nothing
+        raise refusals[0]
 
     def check(self, value: Any) -> None:
         """Check a JSON value.
@@ -105,27 +125,181 @@ class SchemaCheck:
         Raises:
             ValueMismatch: It does not match, or cannot be checked in time.
         """
-        from jsonschema.exceptions import best_match  # noqa: PLC0415 - slow
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - slow
+        self.first_fitting([value])
 
+    def first_fitting(self, values: Iterable[Any]) -> Any:
+        """Return the first of some JSON values that matches; all are checked in one time limit.
+
+        Raises:
+            ValueMismatch: None matches, or they cannot be checked in time; the text is about the
+                first one.
+        """
+        refusals: list[ValueMismatch] = []
         try:
             with _limited_time(self._patterns):
-                error = best_match(islice(self._validator.iter_errors(value), MAX_ERRORS))
+                for value in values:
+                    problem = self._problem(value)
+                    if problem is None:
+                        return value
+                    refusals.append(ValueMismatch(problem))
         except _TookTooLong:
-            raise ValueMismatch(
-                f"The answer cannot be checked against the schema in {CHECK_SECONDS:g} seconds."
-            ) from None
+            refusals.append(
+                ValueMismatch(
+                    f"The answer cannot be checked against the schema in {CHECK_SECONDS:g} seconds."
+                )
+            )
+        raise refusals[0] if refusals else ValueMismatch("There is no value.")
+
+    def _problem(self, value: Any) -> str | None:
+        from jsonschema.exceptions import best_match  # noqa: PLC0415 - slow
+
+        try:
+            with _limited_stack():
+                written = json.loads(json.dumps(value, allow_nan=False), parse_float=_Number)
+                error = best_match(islice(self._validator.iter_errors(written), MAX_ERRORS))
         except RecursionError:
-            raise ValueMismatch("The answer or the schema is nested too deeply.") from None
-        except Unresolvable:
-            raise ValueMismatch("The schema refers to a part that it does not have.") from None
-        if error is not None:
-            raise ValueMismatch(
-                f"The answer does not fit the schema at {error.json_path}: {error.message[:500]}."
+            return "The answer or the schema is nested too deeply."
+        except _unresolvable():
+            return "The schema refers to a part that it does not have."
+        except InvalidOutputSchema as refusal:  # a pattern of a part that only the check reaches
+            return str(refusal)
+        except (TypeError, ValueError):
+            return "The answer has a value that JSON cannot hold."
+        if error is None:
+            return None
+        return f"The answer does not fit the schema at {error.json_path}: {error.message[:500]}."
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """One version of JSON Schema."""
+
+    specification: Any
+    """What `referencing` knows of it: where schemas, identifiers and anchors are."""
+    of_schemas: Any
+    """Checks schemas."""
+    of_values: Any
+    """The class of the checks of values."""
+
+    def validator(self, schema: Any) -> Any:
+        """Return the check of values against a schema.
+
+        Raises:
+            InvalidOutputSchema: The schema is not one of this draft.
+        """
+        from jsonschema_specifications import (  # type: ignore[import-untyped] # noqa: PLC0415 - slow
+            REGISTRY,
+        )
+
+        self._check(schema)
+        resource = self.specification.create_resource(schema)
+        base = resource.id() or ""
+        try:  # a registry without `retrieve` fetches nothing
+            registry = REGISTRY.with_resource(base, resource).crawl()
+        except (ValueError, TypeError, AttributeError):
+            raise InvalidOutputSchema("output_schema has an $id that is no address.") from None
+        _Parts(self).look_at(schema, registry.resolver(base))
+        return self.of_values(schema, registry=registry)
+
+    def _check(self, schema: Any) -> None:
+        problem = next(self.of_schemas.iter_errors(schema), None)
+        if problem is not None:
+            raise InvalidOutputSchema(
+                f"output_schema is not a JSON Schema: {problem.message[:500]}"
             )
 
+    def check_target(self, reference: str, schema: Any) -> None:
+        """Check that what a reference leads to is a schema.
 
-def _check_bounds(schema: Mapping[str, Any]) -> None:
+        Raises:
+            InvalidOutputSchema: It is not.
+        """
+        try:
+            self._check(schema)
+        except InvalidOutputSchema:
+            raise InvalidOutputSchema(
+                f"output_schema refers to {reference[:200]!r}, which is not a JSON Schema."
+            ) from None
+
+
+@dataclass
+class _Parts:
+    """A look at all schemas in a schema, also at those that only a reference leads to."""
+
+    draft: _Draft
+    seen: set[int] = field(default_factory=set)
+    references: list[tuple[str, Any]] = field(default_factory=list)
+    """References that were not followed yet, with their resolvers."""
+    keywords: set[str] = field(default_factory=set)
+
+    def look_at(self, schema: Any, resolver: Any) -> None:
+        """Check the references and patterns.
+
+        Raises:
+            InvalidOutputSchema: One of them cannot be used.
+        """
+        self._look_into(schema, resolver)
+        while self.references:
+            reference, resolver = self.references.pop()
+            found = _resolved(reference, resolver)
+            if id(found.contents) not in self.seen:
+                self.draft.check_target(reference, found.contents)
+                self._look_into(found.contents, found.resolver)
+        if self.keywords >= {"patternProperties", "unevaluatedProperties"}:
+            # `jsonschema` would look for these patterns with Python's engine
+            raise InvalidOutputSchema(
+                "output_schema has patternProperties beside unevaluatedProperties: use "
+                "additionalProperties."
+            )
+
+    def _look_into(self, schema: Any, resolver: Any) -> None:
+        pending = [(schema, resolver)]
+        while pending:
+            _check_time()
+            part, resolver = pending.pop()
+            if not isinstance(part, Mapping) or id(part) in self.seen:
+                continue
+            self.seen.add(id(part))
+            self.keywords.update(part)
+            self.references += [
+                (part[name], resolver) for name in _REFERENCES if isinstance(part.get(name), str)
+            ]
+            for pattern in [*part.get("patternProperties", ()), part.get("pattern")]:
+                if isinstance(pattern, str):
+                    _compiled(pattern)
+            for below in self.draft.specification.subresources_of(part):
+                resource = self.draft.specification.create_resource(below)
+                pending.append((below, resolver.in_subresource(resource)))
+
+
+def _resolved(reference: str, resolver: Any) -> Any:
+    """Return what a reference leads to, by RFC 3986 and JSON Pointer.
+
+    Raises:
+        InvalidOutputSchema: It is not in the schema.
+    """
+    try:
+        return resolver.lookup(reference)
+    except _unresolvable():
+        pass
+    except (ValueError, TypeError, AttributeError):
+        pass  # of an address that is none, or an identifier where there is no schema
+    if reference.startswith("#/"):
+        raise InvalidOutputSchema(f"output_schema has no part {reference[:200]!r}.")
+    raise InvalidOutputSchema(
+        f"output_schema refers to {reference[:200]!r}, which is not in it, and nothing is fetched: "
+        "put that part into the schema and refer to it as #/$defs/NAME."
+    )
+
+
+@cache
+def _unresolvable() -> tuple[type[Exception], ...]:
+    from referencing.exceptions import NoSuchResource, Unresolvable  # noqa: PLC0415 - slow
+
+    return (Unresolvable, NoSuchResource)
+
+
+def _check_depth(schema: Mapping[str, Any]) -> None:
     pending: list[tuple[Any, int]] = [(schema, 1)]
     while pending:
         part, depth = pending.pop()
@@ -134,63 +308,26 @@ def _check_bounds(schema: Mapping[str, Any]) -> None:
                 f"output_schema is more than {MAX_SCHEMA_DEPTH} objects and lists deep."
             )
         pending += [(below, depth + 1) for below in _parts(part)]
+
+
+def _as_written(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a schema with numbers as they are written."""
     try:
-        size = len(json.dumps(schema).encode())
+        text = json.dumps(schema, allow_nan=False)
+        written: dict[str, Any] = json.loads(text, parse_float=_Number)
     except (TypeError, ValueError) as error:
         raise InvalidOutputSchema("output_schema is not JSON.") from error
+    size = len(text.encode())
     if size > MAX_SCHEMA_BYTES:
         raise InvalidOutputSchema(
             f"output_schema has {size:,} bytes, and {MAX_SCHEMA_BYTES:,} are allowed."
         )
+    return written
 
 
 def _parts(part: Any) -> list[Any]:
     values = part.values() if isinstance(part, Mapping) else part
     return [below for below in values if isinstance(below, (Mapping, list, tuple))]
-
-
-def _check_parts(part: Any, schema: Mapping[str, Any]) -> None:
-    """Check the references and patterns in a part of a schema."""
-    if isinstance(part, Mapping):
-        for name in _REFERENCES:
-            if isinstance(part.get(name), str):
-                _check_reference(part[name], schema)
-        patterns = part.get("patternProperties")
-        names = list(patterns) if isinstance(patterns, Mapping) else []
-        if names and "unevaluatedProperties" in part:
-            raise InvalidOutputSchema(
-                "output_schema has patternProperties beside unevaluatedProperties: use "
-                "additionalProperties."
-            )
-        for pattern in [*names, part.get("pattern")]:
-            if isinstance(pattern, str):
-                _compiled(pattern)
-    for below in _parts(part):
-        _check_parts(below, schema)
-
-
-def _check_reference(reference: str, schema: Mapping[str, Any]) -> None:
-    """Check that a reference is a path in the schema.
-
-    Raises:
-        InvalidOutputSchema: It is not.
-    """
-    part: Any = schema
-    if reference != "#":
-        if not reference.startswith("#/"):
-            raise InvalidOutputSchema(
-                f"output_schema refers to {reference[:200]!r}: put that part into the schema and "
-                "refer to it as #/$defs/NAME."
-            )
-        for step in reference[2:].split("/"):
-            key = step.replace("~1", "/").replace("~0", "~").replace("%25", "%")
-            is_index = isinstance(part, (list, tuple)) and key.isdecimal() and int(key) < len(part)
-            if isinstance(part, Mapping) and key in part:
-                part = part[key]
-            elif is_index:
-                part = part[int(key)]
-            else:
-                raise InvalidOutputSchema(f"output_schema has no part {reference[:200]!r}.")
 
 
 def _compiled(pattern: str) -> SchemaValidator:
@@ -216,23 +353,99 @@ def _compiled(pattern: str) -> SchemaValidator:
 
 
 @cache
-def _validators() -> tuple[Any, Any]:
-    """Return the check of schemas, and the class of the checks of values."""
-    from jsonschema import Draft202012Validator, validators  # noqa: PLC0415 - slow
-    from jsonschema_specifications import (  # type: ignore[import-untyped] # noqa: PLC0415 - slow
-        REGISTRY,
+def _drafts() -> dict[str, _Draft]:
+    """Return the drafts by their names, the newest one first."""
+    import jsonschema  # noqa: PLC0415 - slow
+    from jsonschema_specifications import REGISTRY  # noqa: PLC0415 - slow
+    from referencing.jsonschema import specification_with  # noqa: PLC0415 - slow
+
+    drafts: dict[str, _Draft] = {}
+    for stock in (
+        jsonschema.Draft202012Validator,
+        jsonschema.Draft201909Validator,
+        jsonschema.Draft7Validator,
+        jsonschema.Draft6Validator,
+        jsonschema.Draft4Validator,
+    ):
+        of_values = _own_validator(stock, drafts)
+        drafts[_name_of_draft(stock.META_SCHEMA)] = _Draft(
+            _own_specification(specification_with(str(stock.META_SCHEMA["$schema"]))),
+            of_values(stock.META_SCHEMA, registry=REGISTRY),
+            of_values,
+        )
+    return drafts
+
+
+def _own_specification(stock: Any) -> Any:
+    """Return what `referencing` knows of a draft, with all schemas in `dependencies`.
+
+    The newer drafts have two other names for it, and where it holds schemas beside lists of names,
+    `referencing` takes the lists for schemas or leaves the schemas out.
+    """
+    import referencing  # noqa: PLC0415 - slow
+
+    specification: Any = referencing.Specification  # mypy does not know its arguments
+
+    def subresources_of(schema: Any) -> list[Any]:
+        below = [
+            part for part in stock.subresources_of(schema) if isinstance(part, (Mapping, bool))
+        ]
+        dependencies = schema.get("dependencies") if isinstance(schema, Mapping) else None
+        more = dependencies.values() if isinstance(dependencies, Mapping) else ()
+        return [*below, *(part for part in more if isinstance(part, Mapping))]
+
+    return specification(
+        name=stock.name,
+        id_of=stock.id_of,
+        subresources_of=subresources_of,
+        anchors_in=lambda _, schema: stock.anchors_in(schema),
+        maybe_in_subresource=stock.maybe_in_subresource,
     )
+
+
+def _own_validator(stock: Any, drafts: Mapping[str, _Draft]) -> Any:
+    """Return a class of `jsonschema` with our keywords, numbers and time limit.
+
+    Args:
+        stock: The class for a draft.
+        drafts: All drafts: a part may name another one.
+    """
+    from jsonschema import Draft7Validator, Draft201909Validator, validators  # noqa: PLC0415 - slow
 
     own: dict[str, Keyword] = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        "multipleOf": _multiple_of,
+        # Keywords of older drafts, which are found in schemas without `$schema`.
+        "dependencies": Draft7Validator.VALIDATORS["dependencies"],
+        "$recursiveRef": Draft201909Validator.VALIDATORS["$recursiveRef"],
     }
-    keywords = {**Draft202012Validator.VALIDATORS, **own}
-    timed = {name: _timed(keyword) for name, keyword in keywords.items()}
-    of_values = validators.extend(Draft202012Validator, timed)  # type: ignore[no-untyped-call]
-    return of_values(Draft202012Validator.META_SCHEMA, registry=REGISTRY), of_values
+    timed = {name: _timed(keyword) for name, keyword in {**stock.VALIDATORS, **own}.items()}
+    of_values: Any = validators.extend(  # type: ignore[no-untyped-call]
+        stock,
+        timed,
+        type_checker=stock.TYPE_CHECKER.redefine("integer", _is_integer),
+    )
+
+    def evolve(self: Any, **changes: Any) -> Any:
+        # The stock method would choose a stock class for a part with `$schema`.
+        part = changes.get("schema", self.schema)
+        named = drafts.get(_name_of_draft(part)) if isinstance(part, Mapping) else None
+        return (named.of_values if named else type(self))(
+            part,
+            registry=self._registry,
+            _resolver=changes.get("_resolver", self._resolver),
+        )
+
+    of_values.evolve = evolve
+    return of_values
+
+
+def _name_of_draft(schema: Mapping[str, Any]) -> str:
+    name = schema.get("$schema")
+    return name.partition("://")[2].rstrip("#") if isinstance(name, str) else ""
 
 
 @contextmanager
@@ -244,19 +457,37 @@ def _limited_time(patterns: dict[str, SchemaValidator]) -> Iterator[None]:
         _run.reset(token)
 
 
+@contextmanager
+def _limited_stack() -> Iterator[None]:
+    """Raise a RecursionError also where `rpds` panics at the end of Python's stack."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":  # which has no Exception for it
+            raise RecursionError from None
+        raise
+
+
 def _check_time() -> None:
     if time.thread_time() > _run.get().ends_at:
         raise _TookTooLong
 
 
 def _timed(keyword: Keyword) -> Keyword:
-    """Return the check of a keyword that ends when the time is over."""
+    """Return the check of a keyword that ends when the time is over, or too deep in others."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _check_time()
-        for error in keyword(validator, value, instance, schema) or ():
-            _check_time()
-            yield error
+        run = _run.get()
+        run.depth += 1
+        try:
+            if run.depth > MAX_KEYWORDS_DEEP:
+                raise RecursionError
+            for error in keyword(validator, value, instance, schema) or ():
+                _check_time()
+                yield error
+        finally:
+            run.depth -= 1
 
     return check
 
@@ -315,10 +546,22 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
             yield _error(f"{instance!r} has non-unique elements")
 
 
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    del schema
+    if validator.is_type(instance, "number") and Fraction(instance) % Fraction(step):
+        yield _error(f"{instance!r} is not a multiple of {step!r}")
+
+
+def _is_integer(checker: Any, value: Any) -> bool:
+    del checker
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (isinstance(value, Decimal) and value == value.to_integral_value())
+
+
 def _plain(value: Any) -> Any:
     """Return a JSON value in which equal numbers are written in the same way: 1 and 1.0."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, Decimal):
+        return int(value) if _is_integer(None, value) else str(value.normalize())
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

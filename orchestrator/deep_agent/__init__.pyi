@@ -106,6 +106,11 @@ from .inbox import NUMBER_KEY as NUMBER_KEY
 from .inbox import message_number as message_number
 from .inbox import without_message_number as without_message_number
 
+# Memory and skills
+from .knowledge.memory import memory_fault as memory_fault
+from .knowledge.skill_file import SKILL_FILES as SKILL_FILES
+from .knowledge.skill_file import skill_fault as skill_fault
+
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
 from .mcp.tools import McpTools as McpTools

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cache
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
@@ -15,7 +15,6 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
-from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
@@ -30,7 +29,9 @@ from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
 from fanout.orchestrator.deep_agent.inbox import Messages
+from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
@@ -52,7 +53,7 @@ def create_deep_agent(
     delegation: DelegationStyle | None = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
-    output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
+    output_schema: OutputType | None = None,
     backend: Backend | BackendFactory | None = None,
     execution: ExecutionChoice | None = None,
     middleware: Sequence[Middleware] = (),
@@ -70,6 +71,7 @@ def create_deep_agent(
     inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
     rate_limiter: RateLimiter | None = None,
+    notify: Notify | None = None,
 ) -> LlmAgent:
     """Return an ADK agent with the built-in tools, for any ADK Runner.
 
@@ -90,8 +92,9 @@ def create_deep_agent(
             path is below the root of the agent's own files.
         memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
             shown.
-        output_schema: The schema of the final message; an invalid one is returned to the model
-            once.
+        output_schema: The schema of the final message, as ADK takes it: a JSON Schema, a schema of
+            Gemini, or a type such as a pydantic model, a dataclass, `list[Model]` or `dict`. A
+            message that does not fit is returned to the model once.
         backend: The agent's files, or a function that finds them in the session's state, which is
             called for each call of a tool; the state itself when not given. With files that have a
             shell, the agent has `execute`.
@@ -123,9 +126,12 @@ def create_deep_agent(
         fatal_errors: Exceptions of tools that end the run; all others become error results.
         rate_limiter: What each request to a model that is given by name waits for, also for
             summaries.
+        notify: Called with a sentence for the person who runs the agent: which skill or memory file
+            is left out, and why. Each is logged as well.
 
     Raises:
-        ModelNotConfigured: A model's name is unknown, or its key or package is missing.
+        ModelNotConfigured: A model's name is unknown, or its package is missing. A missing key is a
+            ModelDenied of the first request.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
     return Assembly(create=create_deep_agent, **locals()).agent()

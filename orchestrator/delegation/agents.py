@@ -23,6 +23,7 @@ from fanout.orchestrator.deep_agent import (
     ModelUsage,
     SummarizationConfig,
     create_deep_agent,
+    resolve_model,
 )
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
@@ -71,7 +72,12 @@ def create_agent(
         "delegation": None,  # a job delegates to jobs, by tools that it is given
     }
     try:
-        return create_deep_agent(model, list(tools), **{**defined, **options})
+        resolved = resolve_model(
+            model, agent_name=definition.name, rate_limiter=options.get("rate_limiter")
+        )
+        if definition.summarization.model is not None:
+            resolve_model(definition.summarization.model, agent_name=definition.name)
+        return create_deep_agent(resolved, list(tools), **{**defined, **options})
     except ValueError as error:
         raise InvalidJob(str(error)) from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import structlog
 from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
@@ -16,9 +15,10 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.logs import Logger, describe_error
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 TaskResult = dict[str, JsonValue]
 """What a tool that delegates returns to the model; `status` is `success` or `error`."""
@@ -158,7 +158,7 @@ def _why(failure: Exception) -> str:
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     if isinstance(failure, JobFailure):
         return str(failure)
-    log.error("task failed unexpectedly", error=type(failure).__name__, exc_info=failure)
+    log.error("task failed unexpectedly", **describe_error(failure))
     return f"The task failed unexpectedly ({type(failure).__name__})."
 
 

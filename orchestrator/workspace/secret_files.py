@@ -1,7 +1,8 @@
 """Files that stay at home because their name or their content says that they are secret.
 
 The names are those under which tools keep credentials. The contents are the forms of credentials
-that their issuers document, so that a password without a form of its own is not found.
+that their issuers document, so that a password without a form of its own is not found. What has
+such a form and is only an example is no credential: it says so, is a filler, or was published.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ _FORMS = {
     "Stripe key": (rb"(?<![A-Za-z0-9])[rs]k_live_[0-9A-Za-z]{16}", "sk_live_|rk_live_"),
     "Google API key": (rb"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{35}", "AIza"),
     "npm token": (
-        rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}|:_authToken\s*=\s*[^\s$]",
+        rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}|:_authToken\s*=\s*[^\s$<{%]",
         "npm_|:_authToken",
     ),
     "PyPI token": (rb"pypi-AgE[A-Za-z0-9_-]{20}", "pypi-AgE"),
@@ -112,6 +113,32 @@ _FORMS = {
     "Hugging Face token": (rb"(?<![A-Za-z0-9])hf_[A-Za-z]{34}", "hf_"),
 }
 """Name -> the form, and the texts of which one is in each that has the form."""
+
+_MAX_TOKEN_BYTES = 200
+"""Of the rest of a token after what its form asks for; a form may need only its beginning."""
+
+_TOKEN_REST = re.compile(rb"[A-Za-z0-9_\-./+=]{0,%d}" % _MAX_TOKEN_BYTES)
+
+_SAYS_EXAMPLE = re.compile(
+    rb"example|sample|placeholder|dummy|redacted|change[-_]?me|replace[-_]?me|not[-_]?(?:a[-_]?)?real"
+    rb"|your[-_]?(?:own|real|api|access|auth|secret|token|key|npm|github)|abcdefghijklmnop"
+    rb"|(?:^|[-_=\s])(?:fake|test|demo|todo|your)(?:[-_]|$)",
+    re.IGNORECASE,
+)
+_FILLER = re.compile(rb"([A-Za-z0-9*])\1{7}")
+"""One character again and again; among random ones that is as good as impossible."""
+
+_PUBLISHED = (
+    b"16C7e42F292c6912E7710c838347Ae178B4a",  # GitHub's documentation of OAuth
+    b"1B4a2e77838347a7E420ce178F2E7c6912E1",
+    b"SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe",  # Google's documentation of API keys
+    b"17653672481-19874698323-pdFZKVeTuE8sk7oOcBrzbqgy",  # Slack's documentation of oauth.v2.access
+)
+"""Examples in issuers' documentation that do not say so themselves, without the beginning that all
+of a form have."""
+
+_ELIDED = re.compile(rb"[A-Za-z0-9+/=\s\\\"']{0,400}?(?:\.\.\.|\xe2\x80\xa6|\*\*\*|<)")
+"""The rest of a key of which only the beginning is shown; headers of a block have a colon."""
 
 SLICE_BYTES = 256 * 1024
 """Searched at once: all places of a text are listed, a hostile file's as well."""
@@ -150,9 +177,19 @@ def secret_content(content: bytes) -> str | None:
             name = _names_of_texts()[text]
             if name not in looked_for:
                 looked_for.add(name)
-                if _forms()[name].search(content):
+                if any(not _is_example(found) for found in _forms()[name].finditer(content)):
                     return f"It contains a credential ({name})."
     return None
+
+
+def _is_example(found: re.Match[bytes]) -> bool:
+    """Return whether what has the form of a credential is only an example of one."""
+    if found[0].startswith((b"-----BEGIN", b"PuTTY")):
+        return _ELIDED.match(found.string, found.end()) is not None
+    rest = _TOKEN_REST.match(found.string, found.end())
+    token = found[0] + (rest[0] if rest else b"")
+    says_so = _SAYS_EXAMPLE.search(token) or _FILLER.search(token)
+    return says_so is not None or any(known in token for known in _PUBLISHED)
 
 
 def may_be_secret(contents: Sequence[bytes]) -> bool:

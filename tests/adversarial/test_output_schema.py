@@ -20,6 +20,8 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from tests.builders import make_spec
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
 
 class Listener:
     """Counts the connections to a port."""
@@ -131,6 +133,8 @@ EXPONENTIAL = ["^(a|a)*$", "(x+x+)+y", "(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$"]
         lambda pattern: {"patternProperties": {pattern: False}},
         lambda pattern: {"patternProperties": {pattern: {}}, "additionalProperties": False},
         lambda pattern: {"propertyNames": {"pattern": pattern}},
+        # A part that names a draft of its own would be checked by its stock keywords.
+        lambda pattern: {"allOf": [{"$schema": DRAFT_7, "pattern": pattern}]},
     ],
 )
 def test_a_pattern_takes_linear_time(pattern, of):
@@ -189,6 +193,8 @@ def doubling(levels: int) -> dict[str, Any]:
         {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
         doubling(30),
         {"anyOf": [{"not": {"$ref": "#"}}, {"$ref": "#"}]},
+        {"unevaluatedProperties": False, "$ref": "#"},
+        {"allOf": [{"$dynamicRef": "#"}]},
     ],
 )
 def test_a_schema_that_multiplies_itself_ends(schema):
@@ -241,6 +247,10 @@ def nested(depth: int) -> dict[str, Any]:
         ({"required": [*range(9000), "x"]}, "not a JSON Schema"),
         ({"type": "no-type"}, "not a JSON Schema"),
         ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "unevaluatedProperties"),
+        (
+            {"allOf": [{"patternProperties": {"a": {}}}], "unevaluatedProperties": False},
+            "unevaluatedProperties",
+        ),
     ],
 )
 def test_a_schema_that_is_too_large_or_wrong_is_refused(schema, why):
@@ -249,6 +259,25 @@ def test_a_schema_that_is_too_large_or_wrong_is_refused(schema, why):
     with pytest.raises(InvalidOutputSchema, match=why):
         SchemaCheck(schema)
     assert is_quick(began)
+
+
+def test_an_answer_that_is_nested_deeply_ends_with_a_sentence():
+    check = OutputSchema(
+        {
+            "$defs": {
+                "tree": {"properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+            },
+            "$ref": "#/$defs/tree",
+        }
+    )
+
+    for depth in (20, 110, 300):  # the middle one is where the stack ends within a library
+        answer = '{"a": [' * depth + "]}" * depth
+        if depth == 20:
+            check.parse(answer)
+        else:
+            with pytest.raises(OutputMismatch, match="nested too deeply"):
+                check.parse(answer)
 
 
 @pytest.mark.parametrize("answer", ["[" * 200_000, "```json\n" * 100_000, "```" * 100_000])

@@ -149,6 +149,44 @@ def test_what_only_looks_like_a_credential_travels(text: str) -> None:
     assert secret_content(text.encode()) is None
 
 
+EXAMPLES = (
+    "AWS_ACCESS_KEY_ID=AKIAIOSFODNN7EXAMPLE",
+    "ASIAI44QH8DHBEXAMPLE",
+    "gho_16C7e42F292c6912E7710c838347Ae178B4a",
+    f"ghp_{'x' * 36}",
+    f"AIza{'SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe'}",
+    f"AIza{'X' * 35}",
+    "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcBrzbqgy",
+    "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+    "sk_live_your_secret_key_here",
+    f"sk_live_{'0' * 24}",
+    "sk-ant-api03-your-api-key-goes-here",
+    f"sk-proj-{'x' * 40}",
+    f"npm_{'0' * 36}",
+    "//registry.npmjs.org/:_authToken=<token>",
+    "//registry.npmjs.org/:_authToken=YOUR_NPM_TOKEN",
+    f"-----BEGIN RSA {NAME}-----\nMIIEpAIBAAKCAQEA...\n-----END RSA {NAME}-----",
+)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+async def test_an_example_of_a_credential_travels_and_hides_no_real_one(
+    root: Path, text: str
+) -> None:
+    put(root, {"docs/page.md": f"Set {text}\n", "both.md": f"{text}\n{FORMS['AWS access key']}\n"})
+
+    snapshot = await snapshot_of(root)
+
+    assert "docs/page.md" in snapshot.files or "docs" in snapshot.files
+    assert set(snapshot.left_at_home) == {"both.md"}
+
+
+def test_a_key_block_whose_headers_name_a_person_is_no_example() -> None:
+    block = f"-----BEGIN PGP {NAME} BLOCK-----\n\nlQVYBGTest\nComment: A <a@example.com>\n"
+
+    assert secret_content(block.encode()) is not None
+
+
 @pytest.mark.parametrize("name", [".env.example", ".env.sample", "environment.py", "a.pem", "env"])
 def test_names_that_only_resemble_secret_ones_travel(name: str) -> None:
     assert secret_name(name) is None

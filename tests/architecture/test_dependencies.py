@@ -20,6 +20,7 @@ DISTRIBUTIONS = {
     "grpc": "grpcio",
     "google.protobuf": "protobuf",
     "jwt": "pyjwt",
+    "markdown_it": "markdown-it-py",
     "ulid": "python-ulid",
     "yaml": "pyyaml",
 }

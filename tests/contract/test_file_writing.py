@@ -58,6 +58,11 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
         ("a\r\nb\nc\r\n", "b", "b\nx", "a\r\nb\nx\nc\r\n"),
         ("a\r\nb\nc\r\n", "c", "c\nx", "a\r\nb\nc\r\nx\r\n"),
         ("a\r\n\nb\n", "a\n\nb", "a\nb", "a\r\nb\n"),
+        # A byte order mark is not seen, and stays.
+        ("\ufeffa\nb\n", "a\nb", "x", "\ufeffx\n"),
+        ("\ufeffa\r\nb\r\n", "\ufeffa\n", "x\ny\n", "\ufeffx\r\ny\r\nb\r\n"),
+        ("\ufeffa\nb", "\ufeffa", "\ufeffx", "\ufeffx\nb"),
+        ("\ufeff", "", "x", "\ufeffx"),
         ("\ufeffa\n", "a", "b", "\ufeffb\n"),
         ("a", "a", "b", "b"),
     ],
@@ -68,6 +73,21 @@ async def test_edit_keeps_line_ends_as_they_are(
     await tools.put(tools.at("f"), before)
     await tools.ok("edit_file", file_path=tools.at("f"), old_string=old, new_string=new)
     assert (await tools.get(tools.at("f"))).decode() == after
+
+
+async def test_a_byte_order_mark_is_not_shown_and_stays(tools: Tools) -> None:
+    path = tools.at("f")
+    await tools.put(path, "\ufeffa\r\nb\r\n")
+
+    read = await tools.ok("read_file", file_path=path)
+    await tools.ok("write_file", file_path=path, content="c\nd\n", overwrite=True)
+    written = await tools.get(path)
+    patch = f"*** Begin Patch\n*** Update File: {path}\n@@\n-c\n+e\n d\n*** End Patch"
+    await tools.ok("apply_patch", input=patch)
+
+    assert read["content"].split("\n")[0] == "     1\ta"
+    assert written.decode() == "\ufeffc\r\nd\r\n"
+    assert (await tools.get(path)).decode() == "\ufeffe\r\nd\r\n"
 
 
 async def test_an_edit_is_refused_when_the_file_changed_since_this_agent_read_it(

@@ -51,6 +51,7 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
@@ -342,6 +343,7 @@ class Subagent:
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
             rate_limiter=self._rate_limiter,
+            notify=self._notify,
         )
         return create_deep_app(
             agent,
@@ -354,6 +356,9 @@ class Subagent:
             ],
             budget=self._used.budget,
         )
+
+    async def _notify(self, sentence: str) -> None:
+        await self._journal.note(EventType.LOG, {"stream": "agent", "text": sentence})
 
     def _task(self) -> types.Content:
         """Return the job's first message: the description and the context that the parent gave."""

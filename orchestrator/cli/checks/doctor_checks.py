@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
+import posixpath
 import shutil
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
@@ -24,6 +25,7 @@ from fanout.orchestrator.configuration.configuration_file import (
     key_names,
     secret_variables,
 )
+from fanout.orchestrator.configuration.definition_files import is_relative
 from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -103,6 +105,7 @@ async def _agents_and_models(settings: Settings) -> list[Check]:
         agents,
         *_secrets(settings, definitions),
         *_models(settings, definitions),
+        *_knowledge(definitions),
         *[check async for check in _remote_agents(settings, definitions)],
     ]
 
@@ -138,6 +141,31 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
             yield Check("warn", name, str(error), advice)
         else:
             yield Check("ok", name, f"{model}: configured (not called)")
+
+
+def _knowledge(definitions: AgentDefinitions) -> Iterable[Check]:
+    """Check the memory and the skills that are files of the definitions."""
+    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+        SKILL_FILES,
+        memory_fault,
+        skill_fault,
+    )
+
+    for definition in definitions.values():
+        memory, skills = (
+            {posixpath.normpath(source) for source in sources if is_relative(source)}
+            for sources in (definition.memory, definition.skills)
+        )
+        name = f"agent {definition.name}"
+        for file in definition.files:
+            folder, base = posixpath.split(file.path)
+            fault = ""
+            if base in SKILL_FILES and skills & {folder or ".", posixpath.dirname(folder) or "."}:
+                fault = skill_fault(file.data, posixpath.basename(folder))
+            elif file.path in memory:
+                fault = memory_fault(file.data)
+            if fault:
+                yield Check("warn", name, f"{file.path}: {fault}", "Correct the file.")
 
 
 async def _remote_agents(settings: Settings, definitions: AgentDefinitions) -> AsyncIterator[Check]:

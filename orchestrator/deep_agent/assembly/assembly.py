@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +12,6 @@ from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
-from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.adk.deep_llm_agent import DeepLlmAgent
@@ -47,9 +46,10 @@ from fanout.orchestrator.deep_agent.guards.interruptible_tools import interrupti
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema, OutputType
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
@@ -86,7 +86,7 @@ class Assembly:
     delegation: DelegationStyle | None
     skills: Sequence[str] | None
     memory: Sequence[str] | None
-    output_schema: Mapping[str, Any] | type[BaseModel] | None
+    output_schema: OutputType | None
     backend: Backend | BackendFactory | None
     execution: ExecutionChoice | None
     middleware: Sequence[Middleware]
@@ -104,6 +104,7 @@ class Assembly:
     inbox: Messages | None
     fatal_errors: tuple[type[Exception], ...]
     rate_limiter: RateLimiter | None
+    notify: Notify | None
 
     def agent(self) -> LlmAgent:
         """Return the agent.
@@ -154,8 +155,7 @@ class Assembly:
             *([OutputCheck(self._schema)] if self._schema else []),
             ToolErrors(self.fatal_errors),
             # Instructions that may change between two calls of the model come last.
-            *([Skills(self._files.shown, self._sources(self.skills))] if self.skills else []),
-            *([MemoryFiles(self._files.shown, self._sources(self.memory))] if self.memory else []),
+            *self._knowledge(),
             approval_gate(
                 self.interrupt_on or {},
                 self.inherited_interrupt_on or {},
@@ -192,6 +192,13 @@ class Assembly:
     def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
         is_local = self.execution == "local"
         return real_sources(paths, self.backend) if is_local else paths or ()
+
+    def _knowledge(self) -> list[Middleware]:
+        files, notify = self._files.shown, self.notify
+        return [
+            *([Skills(files, self._sources(self.skills), notify)] if self.skills else []),
+            *([MemoryFiles(files, self._sources(self.memory), notify)] if self.memory else []),
+        ]
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
@@ -264,6 +271,7 @@ class Assembly:
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
+            notify=self.notify,
         )
         return [
             inherited.subagents(self.subagents or (), self._files.unchecked, self._file_tools.lock)
@@ -284,7 +292,10 @@ class Assembly:
     def _resolved(self, model: str | BaseLlm) -> BaseLlm:
         if isinstance(model, BaseLlm):
             return model
-        return resolve_model(model, agent_name=self.name, rate_limiter=self.rate_limiter)
+        # A key may be set after the agent was made, so its lack is an error of a request.
+        return resolve_model(
+            model, agent_name=self.name, rate_limiter=self.rate_limiter, needs_key=False
+        )
 
 
 def _instruction_of(

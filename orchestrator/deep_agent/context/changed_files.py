@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-import structlog
 from google.adk.events import Event
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.context.artifacts import CONVERSATION_HISTORY, is_artifact
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 MAX_CHANGED_FILES = 200
 """In a summary; all of them are among the workspace's changes anyway."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import structlog
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -68,8 +67,9 @@ from fanout.orchestrator.deep_agent.models.size import (
 )
 from fanout.orchestrator.deep_agent.summary_format import summary_text
 from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 Size = tuple[Literal["fraction", "tokens", "messages"], float]
 """A share of the model's window, a number of tokens, or a number of messages."""

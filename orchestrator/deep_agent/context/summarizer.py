@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import structlog
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -18,8 +17,9 @@ from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.messages import text_of
 from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 INPUT_SHARE = 0.8
 """Share of the summarizer's window for messages; the rest is for the prompt and the reply."""

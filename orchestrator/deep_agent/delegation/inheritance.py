@@ -28,6 +28,7 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.delegation.team import Team
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
+from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -60,6 +61,7 @@ class Inheritance:
     """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
     rate_limiter: RateLimiter | None
+    notify: Notify | None
 
     def subagents(
         self, subagents: Sequence[SubAgentSpec | BaseNode], files: BackendSource, lock: PathLock
@@ -119,4 +121,5 @@ class Inheritance:
             is_subagent=True,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
+            notify=self.notify,
         )

@@ -9,8 +9,8 @@ from typing import Any, Literal, Required, TypedDict
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
-from pydantic import BaseModel
 
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
 from fanout.orchestrator.deep_agent.names import agent_identifier
 from fanout.orchestrator.deep_agent.permissions.rules import Permission
 from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
@@ -38,7 +38,7 @@ class SubAgentSpec(TypedDict, total=False):
     """Rules for files and commands, beside its parent's, which always hold."""
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
-    output_schema: Mapping[str, Any] | type[BaseModel]
+    output_schema: OutputType
     context: Literal["isolated", "fork"]
     """`fork`: it sees its parent's conversation up to the call, as copies, and pays its input
     tokens at each of its steps. Otherwise it sees only its task. Only the specification decides
@@ -54,7 +54,7 @@ class Member:
     name: str
     description: str
     made: SubAgentSpec | BaseNode
-    output_schema: Mapping[str, Any] | type[BaseModel] | None = None
+    output_schema: OutputType | None = None
     """The schema of its last message."""
     forks: bool = False
     """Whether it sees its parent's conversation."""

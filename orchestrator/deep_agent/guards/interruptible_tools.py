@@ -19,15 +19,15 @@ from functools import partial
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary
 
-import structlog
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent.tool import CheckedTool
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 T = TypeVar("T")
 

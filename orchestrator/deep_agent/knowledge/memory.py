@@ -6,14 +6,18 @@ changed, and the text is never outdated.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.knowledge.comments import without_comments
+from fanout.orchestrator.deep_agent.knowledge.notices import Notice, Notices, Notify
 from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, Sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS
@@ -25,6 +29,8 @@ call pays for it."""
 MAX_TOTAL_CHARACTERS = 64 * 1024
 """All files together, about 16,000 tokens: an eighth of the smallest context window in use."""
 
+_BINARY = "it is a binary file"
+_TOO_LARGE = f"only its first {MAX_FILE_BYTES:,} bytes are shown"
 _TAG = "memory_file"
 _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 
@@ -36,61 +42,90 @@ class MemoryFiles(Middleware):
         backend_of: Finds the agent's files.
         sources: The paths of the memory files, in the order in which they are shown; relative ones
             are below the root of the agent's own files.
+        notify: Who is told of a file that is not shown, or not all of it.
 
     Raises:
         ValueError: A path is invalid.
     """
 
-    def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
+    def __init__(
+        self, backend_of: BackendSource, sources: Sequence[str], notify: Notify | None = None
+    ) -> None:
         self._backend_of = backend_of
         self._sources = Sources(sources)
+        self._notices = Notices(notify)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Return the existing files with their paths, and how to treat them."""
         backend = files_to_read(self._backend_of, context)
         left = MAX_TOTAL_CHARACTERS
         shown: list[str] = []
+        notices: list[Notice] = []
         for path in self._sources.on(backend.search_root):
-            text = await _text(backend, path, left)
-            if text is not None:
-                shown.append(text)
-                left -= len(text)
+            file = await _read(backend, path, left)
+            if file is not None:
+                shown.append(file.shown(path))
+                left -= len(shown[-1])
+                if file.fault:
+                    event = "memory file not shown" if file.text is None else "memory file cut"
+                    notices.append(Notice(event, path, file.fault))
+        await self._notices.tell(notices)
         if not shown:
             return ""
         update = prompts.MEMORY_UPDATE if not tools.isdisjoint(EDIT_TOOLS) else ""
         return "\n".join([prompts.MEMORY + update, *shown])
 
 
-async def _text(backend: Backend, path: str, most: int) -> str | None:
-    """Return a file as the agent sees it, or why it is not shown; None if it does not exist."""
+@dataclass(frozen=True)
+class _File:
+    """A memory file as the agent sees it."""
+
+    text: str | None
+    """None if it is not shown."""
+    fault: str = ""
+    """Why it is not shown, or not all of it."""
+
+    def shown(self, path: str) -> str:
+        if self.text is None:
+            return f"({path} is not shown: {self.fault}.)\n"
+        note = f"\n({path} is cut here; the rest can be read with the file tools.)"
+        text = _OWN_TAG.sub("&lt;", self.text) + (note if self.fault else "")
+        return f'<{_TAG} path="{path}">\n{text}\n</{_TAG}>\n'
+
+
+async def _read(backend: Backend, path: str, most: int) -> _File | None:
+    """Return a file; None if it does not exist.
+
+    Args:
+        backend: The agent's files.
+        path: The file.
+        most: The characters that may be shown of it.
+    """
     if most <= 0:
-        reason = f"the files together have over {MAX_TOTAL_CHARACTERS} characters"
-        return f"({path} is left out: {reason}.)\n"
+        return _File(None, f"the files together have over {MAX_TOTAL_CHARACTERS} characters")
     try:
         data = await backend.read_bytes(path, MAX_FILE_BYTES + 1)
     except MISSING:
         return None
     except OSError as error:
         is_folder = isinstance(error, IsADirectoryError)
-        reason = "it is a directory" if is_folder else "it cannot be read"
-        return f"({path} is not shown: {reason}.)\n"
-    if is_binary(data):
-        return f"({path} is not shown: it is a binary file.)\n"
-    text = without_comments(data[:MAX_FILE_BYTES].decode(errors="replace")).strip()
-    cut = len(data) > MAX_FILE_BYTES or len(text) > most
-    note = f"\n({path} is cut here; the rest can be read with the file tools.)" if cut else ""
-    return f'<{_TAG} path="{path}">\n{_OWN_TAG.sub("&lt;", text[:most])}{note}\n</{_TAG}>\n'
+        return _File(None, "it is a directory" if is_folder else "it cannot be read")
+    fault = memory_fault(data)
+    if fault == _BINARY:
+        return _File(None, fault)
+    decoded = data[:MAX_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
+    text = (await asyncio.to_thread(without_comments, decoded)).strip()
+    if len(text) > most:
+        fault = f"the files together have over {MAX_TOTAL_CHARACTERS} characters"
+    return _File(text[:most], fault)
 
 
-def without_comments(text: str) -> str:
-    """Return the text without HTML comments, which a person does not see.
+def memory_fault(data: bytes) -> str:
+    """Return why a memory file is not shown, or not all of it; empty if nothing is wrong with it.
 
-    A comment that is not closed extends to the end. A regular expression would take quadratic time
-    for many unclosed comments.
+    Args:
+        data: Its content, or the beginning of a large one.
     """
-    kept: list[str] = []
-    while text:
-        before, opening, rest = text.partition("<!--")
-        kept.append(before)
-        text = rest.partition("-->")[2] if opening else ""
-    return "".join(kept)
+    if is_binary(data):
+        return _BINARY
+    return _TOO_LARGE if len(data) > MAX_FILE_BYTES else ""

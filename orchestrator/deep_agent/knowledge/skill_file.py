@@ -1,23 +1,22 @@
-"""Parses the front matter of a SKILL.md and checks it against the rules of the format.
+"""Reads the front matter of a SKILL.md by the rules of the format (agentskills.io).
 
-The rules for the fields are those of ADK's `Frontmatter` (agentskills.io). For every backend, the
-name must be the folder's, and sizes are limited.
+What the agent needs is a name and a description. A fault that leaves both clear is only told to the
+person; a skill without them is left out.
 """
 
 from __future__ import annotations
 
-import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import yaml
-from google.adk.skills import Frontmatter
-from pydantic import ValidationError
-
+from fanout.orchestrator.deep_agent.knowledge.front_matter import NoFrontMatter, front_matter
 from fanout.orchestrator.shortening import one_line
 
-SKILL_FILE = "SKILL.md"
+SKILL_FILES = ("SKILL.md", "skill.md")
+"""The names of a skill's file; the first one that exists is read."""
 
 MAX_SKILL_BYTES = 10 * 1024**2
 """A larger SKILL.md is not an instruction; read_file has the same limit."""
@@ -25,9 +24,16 @@ MAX_SKILL_BYTES = 10 * 1024**2
 MAX_HEAD_BYTES = 16 * 1024
 """The front matter must end within this: several times the sum of the fields' own limits."""
 
-_HEAD = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
-_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_FIELDS = ("name", "description", "compatibility", "allowed-tools")
+MAX_NAME_CHARACTERS = 64
+"""The limit of the format."""
+
+MAX_DESCRIPTION_CHARACTERS = 1024
+"""The limit of the format."""
+
+MAX_COMPATIBILITY_CHARACTERS = 500
+"""The limit of the format."""
+
+_TEXTS = ("name", "description", "compatibility")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,8 @@ class Skill:
     compatibility: str = ""
     allowed_tools: str = ""
     """Only a hint: a file cannot give an agent tools."""
+    remark: str = ""
+    """What is against the format and does not keep the skill from being used."""
 
 
 class _BadSkill(ValueError):
@@ -56,55 +64,85 @@ def parse_skill(head: bytes, folder: str) -> Skill | str:
         folder: The name of its folder.
     """
     try:
-        return _parsed(head, folder)
-    except _BadSkill as fault:
+        return _parsed(head, unicodedata.normalize("NFKC", folder))
+    except (_BadSkill, NoFrontMatter) as fault:
         return str(fault)
 
 
+def skill_fault(data: bytes, folder: str) -> str:
+    """Return why a skill is not used, or what is against the format; empty for a correct one.
+
+    Args:
+        data: Its SKILL.md.
+        folder: The name of its folder.
+    """
+    found = parse_skill(data[:MAX_HEAD_BYTES], folder)
+    return found if isinstance(found, str) else found.remark
+
+
 def _parsed(head: bytes, folder: str) -> Skill:
-    found = _HEAD.match(head.decode(errors="replace"))
-    if found is None:
+    if len(head) >= MAX_HEAD_BYTES and b"\n---" not in head.replace(b"\r", b"\n")[3:]:
         raise _BadSkill(
             f"it does not begin with front matter between two lines --- in {MAX_HEAD_BYTES} bytes"
         )
-    fields = _fields(found[1])
+    if not folder.isprintable():
+        raise _BadSkill("the name of its folder has characters that are not printed")
+    front = front_matter(head.decode(errors="replace"), texts=_TEXTS)
     try:
-        front = Frontmatter.model_validate(fields)
-    except ValidationError as error:
-        raise _BadSkill(_format_error(error)) from None
-    if not _NAME.fullmatch(folder) or front.name != folder:
-        raise _BadSkill("its name is not the name of its folder")
-    if not front.description.strip():
+        return _skill(front.fields, folder)
+    except _BadSkill as fault:
+        raise _BadSkill(front.fault or str(fault)) from None
+
+
+def _skill(fields: Mapping[str, Any], folder: str) -> Skill:
+    remark = ""
+    name = unicodedata.normalize("NFKC", _text(fields, "name"))
+    if not name:
+        name, remark = folder, "it has no name, so its folder's is used"
+    _check_name(name)
+    if name != folder:
+        remark = "its name is not the name of its folder"
+    description = _text(fields, "description", MAX_DESCRIPTION_CHARACTERS)
+    if not description:
         raise _BadSkill("description must not be empty")
     return Skill(
-        name=front.name,
-        description=one_line(front.description),
-        compatibility=one_line(front.compatibility or ""),
-        allowed_tools=one_line(front.allowed_tools or ""),
+        name=name,
+        description=one_line(description),
+        compatibility=one_line(_text(fields, "compatibility", MAX_COMPATIBILITY_CHARACTERS)),
+        allowed_tools=" ".join(_tools(fields)),
+        remark=remark,
     )
 
 
-def _fields(text: str) -> dict[str, Any]:
-    """Return the fields of the front matter that we use."""
-    try:
-        data = yaml.safe_load(text)
-    # ValueError: an impossible date, for example
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 2}" if mark else ""
-        raise _BadSkill(f"its front matter is not YAML{line}") from None
-    if not isinstance(data, dict):
-        raise _BadSkill("its front matter is not a mapping")
-    fields = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-    tools = fields.get("allowed-tools")
-    if isinstance(tools, list):  # the format has a string; a list is a common mistake
-        fields["allowed-tools"] = " ".join(map(str, tools))
-    return fields
+def _check_name(name: str) -> None:
+    """Check a name by the rules of the format, which allow letters of any script.
+
+    Raises:
+        _BadSkill: It breaks one.
+    """
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _BadSkill(f"name must be at most {MAX_NAME_CHARACTERS} characters")
+    # Accents of some scripts are characters of their own.
+    characters = [one for one in name if not unicodedata.category(one).startswith("M")]
+    if name != name.lower() or not all(one.isalnum() or one == "-" for one in characters):
+        raise _BadSkill("name must be lowercase kebab-case: letters, digits and hyphens")
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        raise _BadSkill("name must not begin or end with a hyphen, or have two in a row")
 
 
-def _format_error(error: ValidationError) -> str:
-    """Return ADK's message for the first fault, which never quotes the file."""
-    fault = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, fault["loc"]))
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    return message if message.startswith(field) else f"{field}: {message}"
+def _text(fields: Mapping[str, Any], name: str, most: int | None = None) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise _BadSkill(f"{name} must be a text")
+    if most is not None and len(value.strip()) > most:
+        raise _BadSkill(f"{name} must be at most {most} characters")
+    return value.strip()
+
+
+def _tools(fields: Mapping[str, Any]) -> list[str]:
+    """Return the allowed tools, a text in the format and often a list."""
+    value = fields.get("allowed-tools", "")
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in items):
+        raise _BadSkill("allowed-tools must be names of tools")
+    return [one_line(item) for item in items]

@@ -11,23 +11,24 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import structlog
 from google.adk.agents.readonly_context import ReadonlyContext
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.knowledge.notices import Notice, Notices, Notify
 from fanout.orchestrator.deep_agent.knowledge.skill_file import (
     MAX_HEAD_BYTES,
     MAX_SKILL_BYTES,
-    SKILL_FILE,
+    SKILL_FILES,
     Skill,
     parse_skill,
 )
 from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, Sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.logs import Logger
 from fanout.orchestrator.shortening import one_line
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 MAX_FOLDERS = 100
 """Folders of all sources that are read before a model call: one short read each."""
@@ -36,7 +37,7 @@ MAX_LISTING_CHARACTERS = 20_000
 """The length of the list of skills, about 5,000 tokens: every call pays for it."""
 
 MAX_SHOWN_FAULTS = 5
-"""Invalid skills in the list; all of them are logged."""
+"""Invalid skills in the list; the person is told of all of them."""
 
 
 @dataclass
@@ -58,15 +59,18 @@ class Skills(Middleware):
         backend_of: Finds the agent's files.
         sources: Folders that are skills or contain skills; later ones win. Relative ones are below
             the root of the agent's own files.
+        notify: Who is told of a skill that is left out, or is not as the format says.
 
     Raises:
         ValueError: A source is not a valid path.
     """
 
-    def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
+    def __init__(
+        self, backend_of: BackendSource, sources: Sequence[str], notify: Notify | None = None
+    ) -> None:
         self._backend_of = backend_of
         self._sources = Sources(sources)
-        self._warned: set[tuple[str, str]] = set()
+        self._notices = Notices(notify)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Return the list of skills; empty for an agent that cannot read files."""
@@ -75,17 +79,19 @@ class Skills(Middleware):
         backend = files_to_read(self._backend_of, context)
         sources = self._sources.on(backend.search_root)
         found = await _discover(backend, sources)
-        self._warn(found.faults)
-        if not found.skills and not found.faults:
-            return ""
-        return prompts.SKILLS + _listing(found, sources)
+        listing, unlisted = _listing(found, sources)
+        await self._notices.tell([*_notices(found), *unlisted])
+        return prompts.SKILLS + listing if listing else ""
 
-    def _warn(self, faults: Sequence[tuple[str, str]]) -> None:
-        """Log each fault once, not before every model call."""
-        for path, fault in faults:
-            if (path, fault) not in self._warned:
-                log.warning("skill skipped", path=path, fault=fault)
-        self._warned = set(faults)
+
+def _notices(found: _Found) -> list[Notice]:
+    skipped = [Notice("skill skipped", path, fault) for path, fault in found.faults]
+    odd = [
+        Notice("skill used", path, skill.remark)
+        for skill, path in found.skills.values()
+        if skill.remark
+    ]
+    return skipped + odd
 
 
 async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
@@ -105,53 +111,64 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
         folders = folders[:left]
         left -= len(folders)
         results = await asyncio.gather(*(_skill_in(backend, folder) for folder in folders))
-        for folder, result in zip(folders, results, strict=True):
-            path = posixpath.join(folder, SKILL_FILE)
-            if isinstance(result, str):
-                found.faults.append((path, result))
-            elif result is not None:
-                found.skills[result.name] = result, path
+        for skill, path in filter(None, results):
+            if isinstance(skill, str):
+                found.faults.append((path, skill))
+            else:
+                found.skills[skill.name] = skill, path
     return found
 
 
 async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
     """Return the source itself if it is a skill, else the folders and links in it."""
     entries = await backend.list(source)
-    if any(posixpath.basename(entry.path) == SKILL_FILE for entry in entries):
+    if any(posixpath.basename(entry.path) in SKILL_FILES for entry in entries):
         return [source]
     return [entry.path for entry in entries if entry.kind in ("directory", "symlink")]
 
 
-async def _skill_in(backend: Backend, folder: str) -> Skill | str | None:
-    """Return the skill in a folder, or what is wrong with it; None if the folder is not a skill."""
-    path = posixpath.join(folder, SKILL_FILE)
-    try:
-        head = await backend.read_bytes(path, MAX_HEAD_BYTES)
-        if len(head) == MAX_HEAD_BYTES and (await backend.stat(path)).size_bytes > MAX_SKILL_BYTES:
-            return f"it is larger than {MAX_SKILL_BYTES} bytes"
-    except MISSING:
-        return None
-    except OSError:
-        return "it cannot be read"
-    return await asyncio.to_thread(parse_skill, head, posixpath.basename(folder))
+async def _skill_in(backend: Backend, folder: str) -> tuple[Skill | str, str] | None:
+    """Return the skill in a folder, or what is wrong with it, and the path of its file.
+
+    None if the folder is not a skill.
+    """
+    for name in SKILL_FILES:
+        path = posixpath.join(folder, name)
+        try:
+            head = await backend.read_bytes(path, MAX_HEAD_BYTES)
+            if len(head) == MAX_HEAD_BYTES:
+                size = (await backend.stat(path)).size_bytes
+                if size > MAX_SKILL_BYTES:
+                    return f"it is larger than {MAX_SKILL_BYTES} bytes", path
+        except MISSING:
+            continue
+        except OSError:
+            return "it cannot be read", path
+        return await asyncio.to_thread(parse_skill, head, posixpath.basename(folder)), path
+    return None
 
 
-def _listing(found: _Found, sources: Sequence[str]) -> str:
-    """Return the list of skills by name, with notes on what was left out or skipped."""
+def _listing(found: _Found, sources: Sequence[str]) -> tuple[str, list[Notice]]:
+    """Return the list of skills by name, with notes on what was left out or skipped.
+
+    The second value is what was left out for the list's length.
+    """
     lines = [_line(*found.skills[name]) for name in sorted(found.skills)]
     fitting, left = 0, MAX_LISTING_CHARACTERS
     while fitting < len(lines) and len(lines[fitting]) <= left:
         left -= len(lines[fitting])
         fitting += 1
     rest = len(lines) - fitting
+    unlisted: list[Notice] = []
     if rest or not found.complete:
         number = str(rest) if found.complete else "more"
-        lines[fitting:] = [
-            f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"
-        ]
+        where = ", ".join(sources)
+        lines[fitting:] = [f"- ({number} skills are not listed here: look in {where}.)\n"]
+        limits = f"{MAX_FOLDERS} folders and {MAX_LISTING_CHARACTERS:,} characters"
+        unlisted = [Notice(f"{number} skills not listed", where, f"a list has {limits} at most")]
     faults = found.faults[:MAX_SHOWN_FAULTS]
     skipped = [f"- skipped: {one_line(path)}: {fault}.\n" for path, fault in faults]
-    return "".join([*lines, *skipped])
+    return "".join([*lines, *skipped]), unlisted
 
 
 def _line(skill: Skill, path: str) -> str:

@@ -14,6 +14,7 @@ from google.adk.models.base_llm import BaseLlm
 
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
+from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.providers.clients import Preloading
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.retries import (
@@ -61,6 +62,7 @@ def resolve_model(
     agent_name: str,
     retries: RetryPolicy = DEFAULT_RETRIES,
     rate_limiter: RateLimiter | None = None,
+    needs_key: bool = True,
 ) -> BaseLlm:
     """Return the model of a name, or of a list of names such as `gemini-2.5-flash,gpt-5`.
 
@@ -70,6 +72,8 @@ def resolve_model(
             call.
         retries: How often and how long to retry.
         rate_limiter: What each request waits for; None for no limits.
+        needs_key: Whether each model's key has to be in the environment now; otherwise a request
+            without one is a ModelDenied.
 
     Raises:
         ModelNotConfigured: A name is unknown, or its key or package is missing.
@@ -78,6 +82,9 @@ def resolve_model(
     if not names:
         raise ModelNotConfigured(f"No model is named. A model is one of {KNOWN_NAMES}.")
     candidates = [_single(part, agent_name) for part in names]
+    for candidate, part in zip(candidates, names, strict=True):
+        if needs_key and (lacking := missing_key(candidate, part)):
+            raise ModelNotConfigured(lacking)
     return ResilientModel(
         model=candidates[0].model,
         candidates=candidates,
@@ -130,28 +137,15 @@ def _single(name: str, agent_name: str) -> BaseLlm:
 
 
 def _gemini(name: str) -> BaseLlm:
-    if not name.startswith("projects/"):  # which Vertex AI serves, with credentials of Google's own
-        _require_google_key(name)
     from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
     return Gemini(model=name)
 
 
 def _gemma(name: str) -> BaseLlm:
-    _require_google_key(name)
     from fanout.orchestrator.deep_agent.models.providers.google import Gemma  # noqa: PLC0415 - as above
 
     return Gemma(model=name)
-
-
-def _require_google_key(name: str) -> None:
-    if not _is_set(
-        "GOOGLE_API_KEY",
-        "GEMINI_API_KEY",
-        "GOOGLE_GENAI_USE_VERTEXAI",
-        "GOOGLE_GENAI_USE_ENTERPRISE",
-    ):
-        raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
 
 
 def _claude(name: str) -> BaseLlm:
@@ -159,14 +153,14 @@ def _claude(name: str) -> BaseLlm:
         from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
 
         return registry.made(name)  # on Vertex AI, as ADK's registry has it
-    _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")
+    _require(name, package="anthropic", extra="anthropic")
     from fanout.orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
 
     return claude(name)
 
 
 def _openai(name: str) -> BaseLlm:
-    _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
+    _require(name, package="openai", extra="openai")
     from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
 
     if name.startswith(_RESPONSES):
@@ -197,14 +191,12 @@ _OF_CLASS: dict[str, Callable[[str], BaseLlm]] = {
 """Create a model of a class of ADK's registry for which there is a client of ours."""
 
 
-def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:
+def _require(name: str, *, package: str, extra: str) -> None:
     if find_spec(package) is None:
         raise ModelNotConfigured(
             f"{name} needs the package {package}; install it with "
             f"`pip install 'fanout-orchestrator[{extra}]'`."
         )
-    if key and not _is_set(key):
-        raise ModelNotConfigured(f"{name} needs {key} in the environment.")
 
 
 def _is_set(*names: str) -> bool:

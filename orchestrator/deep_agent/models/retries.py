@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -33,10 +32,12 @@ from fanout.orchestrator.deep_agent.failures import (
 )
 from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, translated
 from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 FALLBACK_FROM = "fallback_from"
 """Key of a reply's metadata: the models of the list that were asked first, with the failures."""
@@ -172,6 +173,8 @@ class ResilientModel(BaseLlm):
             _NoReply: It gave none, and another model may.
             ModelFailed: It gave none, and no other model would.
         """
+        if lacking := missing_key(candidate, name):
+            raise _NoReply(ModelDenied(lacking))
         for attempt in range(self.retries.attempts):
             replied = False
             # An attempt may create a cache, or fail because of one: later attempts use none.

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
@@ -19,6 +19,7 @@ from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, tex
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, edited
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
     line_end_at,
+    split_byte_order_mark,
     with_line_ends_of,
     without_carriage_returns,
 )
@@ -197,12 +198,12 @@ class Files:
         raise ToolMistake(f"File already exists: {path}. Use edit_file to modify.{hint}")
 
     async def _overwritten(self, path: str, content: str, seen_version: str | None) -> WriteResult:
-        """Replace a file's text; a line that stays keeps its line end."""
+        """Replace a file's text; its byte order mark stays, and a line that stays keeps its end."""
         before = await self._whole(path, "delete it first to write it anew")
         if before and seen_version is None:
             raise ToolMistake(f"{path} exists and you have not read it. Read it first.")
         _check_seen(path, before, seen_version)
-        data = encoded(await asyncio.to_thread(_with_line_ends, before, content))
+        data = encoded(await asyncio.to_thread(_in_form_of, before, content))
         async with self._locator.errors(path):
             await self._backend.write_bytes(path, data)
         return WriteResult(path=path, version=version_of(data))
@@ -221,9 +222,11 @@ class Files:
             ToolMistake: The file has changed since, is not UTF-8, or an edit does not fit it.
         """
         path = self._locator.resolved(path)
-        text = (await self.current(path, seen_version)).decode()
+        mark, text = split_byte_order_mark((await self.current(path, seen_version)).decode())
+        if mark:
+            edits = [_without_byte_order_mark(edit) for edit in edits]
         new_text, occurrences = await asyncio.to_thread(edited, text, edits)
-        new_data = encoded(new_text)
+        new_data = encoded(mark + new_text)
         async with self._locator.errors(path):
             await self._backend.write_bytes(path, new_data)
         return WriteResult(path=path, version=version_of(new_data), occurrences=occurrences)
@@ -322,14 +325,20 @@ async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
     return await asyncio.to_thread(work) if len(data) > LARGE_BYTES else work()
 
 
-def _with_line_ends(before: bytes, content: str) -> str:
-    """Return the content with the line ends that the file has, if it has carriage returns."""
-    if b"\r\n" not in before:
-        return content
-    old = before.decode(errors="replace")
-    return with_line_ends_of(
-        old, without_carriage_returns(content), line_end_at(old, old.find("\n"))
-    )
+def _in_form_of(before: bytes, content: str) -> str:
+    """Return the content with the byte order mark and the line ends that the file has."""
+    mark, old = split_byte_order_mark(before.decode(errors="replace"))
+    content = content.removeprefix(mark)
+    if "\r\n" in old:
+        line_end = line_end_at(old, old.find("\n"))
+        content = with_line_ends_of(old, without_carriage_returns(content), line_end)
+    return mark + content
+
+
+def _without_byte_order_mark(edit: Edit) -> Edit:
+    _, old = split_byte_order_mark(edit.old)
+    _, new = split_byte_order_mark(edit.new)
+    return replace(edit, old=old, new=new)
 
 
 def _check_seen(path: str, data: bytes, seen_version: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.editing.line_ends import split_byte_order_mark
 from fanout.orchestrator.deep_agent.tools.editing.patch_format import (
     AddedFile,
     DeletedFile,
@@ -118,8 +119,8 @@ class Patching:
             raise ToolMistake(f"{str(failure).rstrip('.')}. {outcome}") from None
 
     async def _update(self, section: UpdatedFile, path: str, before: bytes) -> list[FileChange]:
-        text = await asyncio.to_thread(patched, before.decode(), section.hunks, path)
-        after = encoded(text)
+        mark, text = split_byte_order_mark(before.decode())
+        after = encoded(mark + await asyncio.to_thread(patched, text, section.hunks, path))
         if section.new_path is None:
             return [FileChange(path=path, before=before, after=after)]
         new_path = self._locator.resolved(section.new_path)

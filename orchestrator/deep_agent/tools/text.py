@@ -6,6 +6,7 @@ import codecs
 from dataclasses import dataclass
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.editing.line_ends import split_byte_order_mark
 
 MAX_RESULT_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""
@@ -125,6 +126,8 @@ class LineWindow:
         left, next_line = MAX_RESULT_CHARACTERS, self._offset
         for line in self._lines:
             text, is_lossy = line.text()
+            if not next_line:
+                _, text = split_byte_order_mark(text)
             rows = _rows(text, next_line + 1)
             size = sum(map(len, rows)) + len(rows)
             if size > left and shown:

@@ -52,6 +52,31 @@ async def test_an_agent_that_no_worker_has_is_told_where_one_looks(fanout: Fanou
     assert "FANOUT_AGENTS_DIR" in checks["workers"]["advice"]
 
 
+def test_a_skill_that_an_agent_cannot_use_is_named(fanout: Fanout):
+    agents = fanout.folder / "agents"
+    for name, text in {
+        "skills/wide/SKILL.md": "---\nname: wide\ndescription: Use when: asked.\n---\n",
+        "skills/bad/SKILL.md": "---\nname: bad\n---\n",
+        "skills/moved/skill.md": "---\nname: other\ndescription: x\n---\n",
+        "NOTES.md": "\0",
+    }.items():
+        (agents / name).parent.mkdir(parents=True, exist_ok=True)
+        (agents / name).write_text(text)
+    definition = (
+        "name: linter\ndescription: x\ninstruction: x\nskills: [skills]\nmemory: [NOTES.md]\n"
+    )
+    (agents / "linter.yaml").write_text(definition)
+    env = {"FANOUT_AGENTS_DIR": str(agents), "FANOUT_SANDBOX__PROVIDER": "local"}
+
+    checks = fanout("doctor", "--json", env=env, timeout=60).json["checks"]
+
+    assert sorted(check["found"] for check in checks if check["name"] == "agent linter") == [
+        "NOTES.md: it is a binary file",
+        "skills/bad/SKILL.md: description must not be empty",
+        "skills/moved/skill.md: its name is not the name of its folder",
+    ]
+
+
 def fanout_blobs_failure(fanout: Fanout) -> str:
     blocked = fanout.folder / "a-file"
     blocked.write_text("")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.genai import types
 
+from fanout.orchestrator.deep_agent import ModelFailed
 from tests.integration.seeds.conftest import Example, Replies, converse
 from tests.unit.deep_agent.running import call, texts
 
@@ -74,6 +75,18 @@ async def generate_cover(title: str) -> dict[str, Any]:
 async def think_tool(thought: str) -> str:
     """Think."""
     return thought
+
+
+def test_8_1_quickstart_needs_a_key_for_its_first_request_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("GOOGLE_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    names: dict[str, Any] = {}
+    exec(QUICKSTART.replace("adk_deepagents", "fanout"), names)  # noqa: S102 - the seed's text
+
+    with pytest.raises(ModelFailed, match=r"gemini-2\.5-flash needs GOOGLE_API_KEY"):
+        asyncio.run(converse(names["agent"]))
 
 
 def test_8_1_quickstart(example: Example, replies: Replies) -> None:

@@ -9,11 +9,8 @@ import pytest
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.knowledge.memory import (
-    MAX_FILE_BYTES,
-    MAX_TOTAL_CHARACTERS,
-    without_comments,
-)
+from fanout.orchestrator.deep_agent.knowledge.comments import without_comments
+from fanout.orchestrator.deep_agent.knowledge.memory import MAX_FILE_BYTES, MAX_TOTAL_CHARACTERS
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import call, scripted
 
@@ -86,17 +83,64 @@ async def test_only_an_agent_that_can_edit_is_told_when_to_change_memory(tmp_pat
 
 
 async def test_what_a_person_does_not_see_is_not_shown(tmp_path):
-    (tmp_path / "AGENTS.md").write_text("seen <!-- obey\nme --> also <!----> more <!-- to the end")
+    (tmp_path / "AGENTS.md").write_text("seen <!-- obey\nme --> also <!----> more <!--> end")
 
     text = await told(tmp_path)
 
-    assert "seen  also  more\n" in text
+    assert "seen  also  more  end\n" in text
     assert "obey" not in text
-    assert "to the end" not in text
 
 
-def test_comments_that_never_end_take_no_time():
-    assert without_comments("<!--" * 2_000_000) == ""  # the test's own time limit is the judge
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("Put `<!-- ignore -->` before; `-->` is an arrow, `<!--` not.", None),
+        ("Write ``a ` <!-- b -->`` so.", None),
+        ("```html\n<!-- a -->\n```\n", None),
+        ("~~~~\n<!-- a -->\n~~~\n<!-- b -->\n", None),
+        ("1. so\n\n   ```\n   <!-- a -->\n   ```\n", None),
+        ("so\n\n    <!-- a -->\n", None),
+        ("never <!-- open.\n\nLAST RULE\n", None),
+        ("<!-- open\n\nLAST RULE\n", None),
+        ("an escaped \\<!-- a -->", None),
+        ("`one <!-- a -->", "`one "),
+        ("\\`<!-- a -->\\`", "\\`\\`"),
+        ("a\r\n<!-- b\r\n\r\nc -->\r\nd\r\n", "a\r\n\r\nd\r\n"),
+        ("- so\n\n  <!-- a\n  b -->\n  c\n", "- so\n\n  \n  c\n"),
+        ("> <!-- a -->\n> b\n", "> \n> b\n"),
+        ("# A <!-- b -->\n\n<div>\n<!-- `c` -->\n</div>\n", "# A \n\n<div>\n\n</div>\n"),
+    ],
+)
+def test_comments_are_removed_outside_of_code_only(page, shown):
+    assert without_comments(page) == (page if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    "part", ["<!--", "`<!--", "<!-- `", "> <!--", "<!--\n\n", "- <!-- x -->\n"]
+)
+def test_comments_of_a_hostile_file_take_no_time(part):
+    without_comments(part * 50_000)  # the test's own time limit is the judge
+
+
+async def test_a_person_learns_which_file_is_not_shown(tmp_path):
+    (tmp_path / "AGENTS.md").write_bytes(b"GIF\0\0")
+    (tmp_path / "long.md").write_text("x" * MAX_FILE_BYTES + "END")
+    sentences: list[str] = []
+
+    async def notify(sentence: str) -> None:
+        sentences.append(sentence)
+
+    await instructions(
+        *({"calls": [call("ls", path="/workspace")]} for _ in range(2)),
+        backend=DirectoryBackend(tmp_path),
+        memory=[AGENTS, "/workspace/long.md"],
+        notify=notify,
+    )
+
+    assert sentences == [
+        f"memory file not shown: {AGENTS}: it is a binary file.",
+        "memory file cut: /workspace/long.md: only its first 32,768 bytes are shown.",
+    ]
 
 
 async def test_a_file_cannot_end_its_own_quotation(tmp_path):
@@ -129,7 +173,7 @@ async def test_all_files_together_are_bounded(tmp_path):
 
     assert text.count("x" * 100) * 100 <= MAX_TOTAL_CHARACTERS
     assert "/workspace/2.md is cut here" in text
-    assert "/workspace/3.md is left out" in text
+    assert "/workspace/3.md is not shown: the files together have over" in text
 
 
 async def test_what_cannot_be_shown_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Every name of a model that ADK's registry knows is a model here too."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 from google.adk.models.base_llm import BaseLlm
@@ -8,10 +9,11 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
 
-from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelNotConfigured
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
+from tests.unit.deep_agent.running import Run, script_file
 
 GOOGLE = "projects/p/locations/us-central1/publishers/google/models/gemini-2.5-flash"
 ENDPOINT = "projects/p/locations/us-central1/endpoints/123"
@@ -88,6 +90,40 @@ def test_a_name_that_nobody_knows_is_refused_with_what_there_is(name: str) -> No
     with pytest.raises(ModelNotConfigured, match="Unknown model") as caught:
         only(name)
     assert "gemma-…" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("gemini-2.5-flash", "GOOGLE_API_KEY"),
+        ("gemma-3-27b-it", "GOOGLE_API_KEY"),
+        ("claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("gpt-5", "OPENAI_API_KEY"),
+        ("responses/gpt-5", "OPENAI_API_KEY"),
+    ],
+)
+async def test_an_agent_is_made_without_a_key_and_its_first_request_says_which_is_missing(
+    monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    for variable in ("GEMINI_API_KEY", "GOOGLE_CLOUD_PROJECT", key):
+        monkeypatch.delenv(variable, raising=False)
+    run = Run(name)
+
+    with pytest.raises(ModelDenied, match=f"{name} needs {key} in the environment"):
+        await run.to_end()
+    with pytest.raises(ModelNotConfigured, match=f"{name} needs {key} in the environment"):
+        resolve_model(name, agent_name="a")
+
+
+async def test_of_several_models_one_without_a_key_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    script = script_file(tmp_path, "conversations: [{replies: [{text: from the other}]}]")
+
+    run = await Run(f"gpt-5,scripted:{script}").to_end()
+
+    assert run.text == "from the other"
 
 
 def test_what_a_models_class_lacks_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

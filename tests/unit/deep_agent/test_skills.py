@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -122,16 +123,16 @@ BAD = {
     "does not begin with front matter": "# No front matter\n",
     "is not YAML, line 3": "---\nname: [secret-word\n---\n",
     "is not a mapping": "---\n- secret-word\n---\n",
-    "its name is not the name of its folder": skill("secret-word"),
+    "have two in a row": skill("secret--word"),
     "name must be lowercase kebab-case": skill("Secret_Word"),
     "name must be at most 64 characters": skill("a" * 65),
-    "description: Field required": "---\nname: bad\n---\n",
     "description must not be empty": "---\nname: bad\ndescription: '  '\n---\n",
+    "description must not be empty.": "---\nname: bad\n---\n",
     "description must be at most 1024 characters": skill("bad", "x" * 1025),
     "compatibility must be at most 500 characters": skill(
         "bad", more=f"compatibility: {'x' * 501}\n"
     ),
-    "description: Input should be a valid string": skill("bad", "[a]"),
+    "description must be a text": skill("bad", "[a]"),
     f"two lines --- in {MAX_HEAD_BYTES} bytes": skill(
         "bad", more=f"note: {'x' * MAX_HEAD_BYTES}\n"
     ),
@@ -156,6 +157,80 @@ async def test_a_bad_skill_is_skipped_by_name_of_its_fault_and_the_good_one_stay
         ("skill skipped", f"{SKILLS}/bad/SKILL.md")
     ]
     assert "secret-word" not in words + str(logs)
+
+
+@pytest.mark.parametrize(
+    ("text", "told_of_it"),
+    [
+        ("---\nname: a\ndescription: Use when: x. Not: y\n---\n", "Use when: x. Not: y"),
+        ("---\nname:\ta\ndescription:\tDoes.\nmetadata:\n\tv: 1\n---\n", "Does."),
+        ("\ufeff---\r\nname: a\r\ndescription: Does: it\r\n---  \r\n", "Does: it"),
+        ("---\nname: a\ndescription: >-\n  Use: when\n  asked\n---\n", "Use: when asked"),
+        ("---\nname: a\nnote: a: b\ndescription: |\n  Use: when\n\n  asked\n---\n", "asked"),
+        ("---\nname: a\ndescription: Use: when\n  asked: so\n---\n", "Use: when asked: so"),
+        ("---\nname: a\ndescription:\n  Use when: asked\n---\n", "Use when: asked"),
+        ("---\nname: a\ndescription: [WIP] @someone's `x`\n---\n", "[WIP] @someone's `x`"),
+        ("---\nname: a\ndescription: {{tool}} runs\n---\n", "{{tool}} runs"),
+        ("---\nname: a\ndescription: no\n---\n", "no"),
+        ("---\nName: a\nDescription: Does.\n---\n", "Does."),
+        ("---\nname: a\ndescription: Does: it\n\n# How\n\ndescription: other\n", "Does: it"),
+        ("---\nname: a\ndescription: Does.", "Does."),
+        ("---\nname: a\ndescription: Does.\nallowed-tools:\n  - Bash(git:*)\n---\n", "Bash(git:*)"),
+        ("---\nname: a\ndescription: x: y\nallowed-tools: Read, Bash(jq *)\n---\n", "Bash(jq *)"),
+    ],
+)
+async def test_front_matter_that_is_nearly_yaml_is_read_as_its_author_meant_it(
+    tmp_path, text, told_of_it
+):
+    put(tmp_path / "skills", "a", text)
+
+    listed = next(line for line in (await told(tmp_path)).splitlines() if "a/SKILL.md" in line)
+
+    assert listed.startswith("- a: ")
+    assert told_of_it in listed
+
+
+@pytest.mark.parametrize("name", ["café", "cafe\u0301", "技能", "123", "a-1", "हिन्दी"])
+async def test_a_name_may_be_of_any_script(tmp_path, name):
+    put(tmp_path / "skills", name)
+
+    assert f"- {unicodedata.normalize('NFKC', name)}: Does it." in await told(tmp_path)
+
+
+async def test_a_skill_whose_file_is_in_lower_case_is_found(tmp_path):
+    made = put(tmp_path / "skills", "a")
+    (made / "SKILL.md").rename(made / "skill.md")
+
+    assert f"- a: Does it. ({SKILLS}/a/skill.md)" in await told(tmp_path)
+    assert "- a: Does it. (/workspace/skills/a/skill.md)" in await told(tmp_path, f"{SKILLS}/a")
+
+
+async def test_a_person_learns_what_is_left_out_and_what_is_used_in_spite_of_a_fault(tmp_path):
+    put(tmp_path / "skills", "bad", skill("bad", "''"))
+    put(tmp_path / "skills", "folder", skill("other"))
+    put(tmp_path / "skills", "unnamed", "---\ndescription: Does it.\n---\n")
+    sentences: list[str] = []
+
+    async def notify(sentence: str) -> None:
+        sentences.append(sentence)
+
+    text = await told(tmp_path, notify=notify)
+
+    assert "- other: Does it." in text
+    assert "- unnamed: Does it." in text
+    assert sentences == [
+        f"skill skipped: {SKILLS}/bad/SKILL.md: description must not be empty.",
+        f"skill used: {SKILLS}/folder/SKILL.md: its name is not the name of its folder.",
+        f"skill used: {SKILLS}/unnamed/SKILL.md: it has no name, so its folder's is used.",
+    ]
+
+
+async def test_a_list_that_multiplies_itself_is_refused(tmp_path):
+    levels = "\n".join(f"x{n}: &x{n} [{','.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 20))
+    more = f"x0: &x0 [a]\n{levels}\nallowed-tools: *x19\n"
+    put(tmp_path / "skills", "a", skill("a", more=more))
+
+    assert "a/SKILL.md: allowed-tools must be names of tools" in await told(tmp_path)
 
 
 async def test_a_fault_is_logged_once_and_not_before_every_call(tmp_path):

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import structlog
 from google.adk.events import Event
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
@@ -34,8 +33,9 @@ from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismat
 from fanout.orchestrator.deep_agent.messages import text_of
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.summary import summary_of
+from fanout.orchestrator.logs import Logger, describe_error
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 
 MAX_SUMMARY_CHARACTERS = 80_000
 """About the 20,000 tokens above which a tool result goes to a file: a longer message ran away."""
@@ -165,9 +165,7 @@ class Child:
         """
         if isinstance(reason, Exception):
             known = isinstance(reason, (ModelFailed, ToolMistake))
-            log.warning(
-                "sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason
-            )
+            log.warning("sub-agent failed", **describe_error(reason))
             unexpected = f"The sub-agent failed unexpectedly ({type(reason).__name__})."
             reason = str(reason) if known else unexpected
         return await self._record(

@@ -54,6 +54,11 @@ class Claude(AnthropicLlm):
     """A model of Anthropic's API."""
 
     @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`."""
+        return ("ANTHROPIC_API_KEY",)
+
+    @property
     def searches_web(self) -> bool:
         """See `SearchingModel`: all but the first models of Claude 3."""
         return not self.model.startswith(_WITHOUT_SEARCH)

@@ -24,6 +24,12 @@ VARIABLES = (
     "GOOGLE_CLOUD_LOCATION",
 )
 
+_KEYS = (
+    "GOOGLE_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_GENAI_USE_VERTEXAI",
+    "GOOGLE_GENAI_USE_ENTERPRISE",
+)
 _RESOURCES = "projects/"
 """The beginning of a model's full resource name, which only Vertex AI knows."""
 
@@ -51,6 +57,11 @@ def _on_unreachable_url() -> AdkGemini:
 
 class Gemini(AdkGemini):
     """A model of Google's API or of Vertex AI."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`; Vertex AI has credentials of Google's own."""
+        return () if self.model.startswith(_RESOURCES) else _KEYS
 
     @property
     def searches_web(self) -> bool:

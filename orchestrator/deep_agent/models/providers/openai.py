@@ -49,6 +49,11 @@ class ChatCompletions(OpenAILlm):
     max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
     """The size of a reply; None for the model's own limit."""
 
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`."""
+        return ("OPENAI_API_KEY",)
+
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
@@ -69,6 +74,11 @@ class Responses(OpenAIResponsesLlm):
     store: bool | None = False
     include_response_metadata: bool = False
     """True would put each reply into the journal twice."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`."""
+        return ("OPENAI_API_KEY",)
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""

@@ -1,4 +1,7 @@
-"""Line ends: a model sees none of the carriage returns, and each line keeps the end it has."""
+"""What a text has beside its characters: a model does not see it, and an edit keeps it.
+
+These are the carriage returns at the ends of lines, and a byte order mark at the beginning.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,15 @@ import difflib
 MAX_COMPARED_LINES = 1_000_000
 """The product of the numbers of lines that are compared one by one: at most about a second. Above
 it, lines are paired by their position."""
+
+
+BYTE_ORDER_MARK = "\ufeff"
+
+
+def split_byte_order_mark(text: str) -> tuple[str, str]:
+    """Return a text's byte order mark, empty if it has none, and the rest of the text."""
+    rest = text.removeprefix(BYTE_ORDER_MARK)
+    return text[: len(text) - len(rest)], rest
 
 
 def without_carriage_returns(text: str) -> str:
