@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.valid_text import ValidTextModel
 
 GIB = 1024**3
 
@@ -39,8 +40,10 @@ MAX_OWNER_CHARACTERS = 256
 """Of the name of an owner: an identity provider's subjects have up to 255."""
 
 
-class WireModel(BaseModel):
+class WireModel(ValidTextModel):
     """The base of all models that cross a boundary: frozen, and strict about unknown fields.
+
+    Their texts are cleaned (`orchestrator.valid_text`).
 
     A model's validator is built when it is first needed: a short command needs few of them.
     """

@@ -27,6 +27,7 @@ from fanout.orchestrator.deep_agent.prompts import (
 )
 from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES
 from fanout.orchestrator.deep_agent.tools.search import MAX_WALKED_FILES
+from fanout.orchestrator.valid_text import clean
 
 MAX_INLINE_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""
@@ -63,10 +64,11 @@ class Eviction(Middleware):
     ) -> dict[str, Any] | None:
         """Replace a result that is too long by its path and a preview."""
         del args
-        size = characters(tool_response)
+        response = clean(tool_response)  # a dict was cleaned before; others have to be replaced
+        size = characters(response)
         if tool.name in BOUNDED or size <= MAX_INLINE_CHARACTERS:
-            return None
-        value = _bare(tool_response)
+            return None if response is tool_response else {"result": response}
+        value = _bare(response)
         text = await asyncio.to_thread(readable, value) if size > LARGE_BYTES else readable(value)
         data, left_out = _fitting(text)
         result = {

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fanout.orchestrator.output_schema import SchemaCheck, ValueMismatch
+from fanout.orchestrator.valid_text import clean
 
 _FENCE = "```"
 
@@ -51,7 +52,7 @@ def _json_in(answer: str) -> Any:
     """Parse the answer; text around a fenced block is ignored, because models often add it."""
     for candidate in (answer.strip(), *reversed(list(_fenced(answer)))):
         try:
-            return json.loads(candidate)
+            return clean(json.loads(candidate))
         except (ValueError, RecursionError):
             continue
     raise OutputMismatch("The answer is not JSON.")

@@ -167,7 +167,7 @@ def tool_name(server: str, tool: str) -> str:
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", whole)
     if len(name) <= MAX_NAME_CHARACTERS:
         return name
-    mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    mark = hashlib.sha256(whole.encode(errors="replace")).hexdigest()[:8]
     return f"{name[: MAX_NAME_CHARACTERS - 9]}_{mark}"
 
 

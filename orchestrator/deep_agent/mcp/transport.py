@@ -22,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
+from fanout.orchestrator.valid_text import clean_json
 
 MAX_MESSAGE_BYTES = 16 << 20
 """The size of a server's message: several large images fit, and so do messages for many jobs."""
@@ -95,7 +96,7 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
             trace.status = response.status_code
 
     return httpx2.AsyncClient(
-        headers=dict(server.headers),
+        headers={"Accept-Encoding": "identity", **server.headers},  # see `_BoundedStream`
         timeout=httpx2.Timeout(_REQUESTS_LEFT_OPEN_SECONDS, connect=CONNECT_SECONDS),
         event_hooks={"response": [note, _bound]},
     )
@@ -103,22 +104,35 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
 
 async def _bound(response: httpx2.Response) -> None:
     """Limit the size of a response that is read as a whole; events are limited one by one."""
-    if "event-stream" in response.headers.get("content-type", ""):
-        return
-    response.stream = _BoundedStream(response.stream)
+    is_of_events = "event-stream" in response.headers.get("content-type", "")
+    response.stream = _BoundedStream(response.stream, is_of_events=is_of_events)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: Any) -> None:
+    """A response line by line, with its JSON cleaned: an event or a message never has half of one.
+
+    Args:
+        stream: The bytes of the response, not compressed.
+        is_of_events: Whether the response may go on for ever: then each line is limited.
+    """
+
+    def __init__(self, stream: Any, *, is_of_events: bool) -> None:
         self._stream = stream
+        self._is_of_events = is_of_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_MESSAGE_BYTES
+        line, size = bytearray(), 0
         async for part in self._stream:
-            left -= len(part)
-            if left < 0:
+            size += len(part)
+            line += part
+            end = line.rfind(b"\n") + 1
+            if (len(line) if self._is_of_events else size) > MAX_MESSAGE_BYTES:
                 raise MessageTooBig
-            yield part
+            if end:
+                yield clean_json(bytes(line[:end]))
+                del line[:end]
+        if line:
+            yield clean_json(bytes(line))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -162,7 +176,7 @@ async def _read_messages(
         for start_of_next in others:
             with contextlib.suppress(ValueError):
                 message = mcp_types.jsonrpc_message_adapter.validate_json(
-                    bytes(line), by_name=False
+                    clean_json(bytes(line)), by_name=False
                 )
                 await to_session.send(SessionMessage(message))
             line = bytearray(start_of_next)
