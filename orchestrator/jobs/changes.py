@@ -119,7 +119,6 @@ class Changes(WireModel):
     """The document `changes.json` of a bundle."""
 
     version: Literal[1, 2] = 1
-    """See `document`."""
     files: tuple[ChangedFile, ...] = ()
     """Sorted by path."""
     ignored: tuple[str, ...] = ()
@@ -128,17 +127,17 @@ class Changes(WireModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_first_version(cls, values: Any) -> Any:
-        """Turn the paths of a document of version 1, which are names, into path texts."""
-        if not isinstance(values, dict) or values.get("version") != 1:
+    def _set_version(cls, values: Any) -> Any:
+        """Give new changes the lowest version that expresses them; read version 1 as names."""
+        if not isinstance(values, dict):
             return values
-        return {**values, "files": [_with_path_texts(file) for file in values.get("files") or ()]}
-
-    def document(self) -> str:
-        """Return it as JSON, with the lowest version that expresses it."""
-        needs_second = any(file.path_bytes or file.from_path_bytes for file in self.files)
-        version: Literal[1, 2] = 2 if needs_second else 1
-        return self.model_copy(update={"version": version}).model_dump_json()
+        files = values.get("files") or ()
+        if "version" not in values:
+            needs_second = any(file.path_bytes or file.from_path_bytes for file in files)
+            return {**values, "version": 2 if needs_second else 1}
+        if values["version"] == 1 and isinstance(files, list):
+            return {**values, "files": [_with_path_texts(file) for file in files]}
+        return values
 
     def summary(self) -> tuple[FileChange, ...]:
         """Return the entries without their contents, for a `JobResult`."""
@@ -271,7 +270,7 @@ def _git_mode(version: FileVersion) -> str:
 def empty_bundle() -> IO[bytes]:
     """Return the change bundle of a job that changed nothing, open at its start."""
     bundle = io.BytesIO()
-    document = Changes().document().encode()
+    document = Changes().model_dump_json().encode()
     with tarfile.open(fileobj=bundle, mode="w", format=tarfile.GNU_FORMAT) as archive:
         member = tarfile.TarInfo("changes.json")
         member.size = len(document)

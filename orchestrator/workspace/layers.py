@@ -123,7 +123,7 @@ def write_layer(
         contents: The SHA-256 and the content of each file and symlink afterwards, sorted.
     """
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        add_content(archive, "changes.json", Changes(files=files).document().encode())
+        add_content(archive, "changes.json", Changes(files=files).model_dump_json().encode())
         for sha256, content in contents:
             add_content(archive, f"objects/{sha256}", content)
 
@@ -183,7 +183,7 @@ def _groups(files: Sequence[Path]) -> list[list[int]]:
     for number, file in enumerate(files):
         with ChangeBundle.open(file) as bundle:
             more = len(bundle.changes.files)
-            more_bytes = len(bundle.changes.document())
+            more_bytes = len(bundle.changes.model_dump_json())
         members, document_bytes = members + more, document_bytes + more_bytes
         fits = members + _OTHER_MEMBERS <= MAX_MEMBERS and document_bytes <= MAX_DOCUMENT_BYTES
         if groups and fits:

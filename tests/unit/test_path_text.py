@@ -141,6 +141,6 @@ def test_a_list_of_an_older_release_has_names_and_not_texts() -> None:
 def test_a_list_has_the_oldest_version_that_can_express_it(name: str, version: int) -> None:
     changes = Changes(files=(ChangedFile(path=name, change=ChangeKind.ADDED),))
 
-    read = Changes.model_validate_json(changes.document())
+    read = Changes.model_validate_json(changes.model_dump_json())
 
     assert (read.version, read.files) == (version, changes.files)
