@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -73,19 +73,13 @@ class FileChange(WireModel):
     size_bytes: int = 0
     """The size afterwards; 0 when deleted."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _derive_bytes(cls, values: Any) -> Any:
+    @model_validator(mode="after")
+    def _derive_bytes(self) -> Self:
         """Derive the bytes of both paths: what somebody else says of them cannot contradict."""
-        if not isinstance(values, dict):
-            return values
-        derived = {
-            f"{name}_bytes": differing_bytes(values[name])
-            for name in ("path", "from_path")
-            if isinstance(values.get(name), str)
-        }
-        others = values.keys() - {"path_bytes", "from_path_bytes"}
-        return {name: values[name] for name in values if name in others} | derived
+        # Into the dict, because the model is frozen.
+        self.__dict__["path_bytes"] = differing_bytes(self.path)
+        self.__dict__["from_path_bytes"] = differing_bytes(self.from_path or "")
+        return self
 
 
 class FileVersion(WireModel):
@@ -125,19 +119,15 @@ class Changes(WireModel):
     """Changed paths that the snapshot's ignore rules exclude; listed, not merged."""
     skipped: tuple[SkippedFile, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _set_version(cls, values: Any) -> Any:
+    @model_validator(mode="after")
+    def _set_version(self) -> Self:
         """Give new changes the lowest version that expresses them; read version 1 as names."""
-        if not isinstance(values, dict):
-            return values
-        files = values.get("files") or ()
-        if "version" not in values:
-            needs_second = any(file.path_bytes or file.from_path_bytes for file in files)
-            return {**values, "version": 2 if needs_second else 1}
-        if values["version"] == 1 and isinstance(files, list):
-            return {**values, "files": [_with_path_texts(file) for file in files]}
-        return values
+        if any(file.path_bytes or file.from_path_bytes for file in self.files):
+            if "version" not in self.model_fields_set:
+                self.__dict__["version"] = 2
+            elif self.version == 1:
+                self.__dict__["files"] = tuple(map(_with_path_texts, self.files))
+        return self
 
     def summary(self) -> tuple[FileChange, ...]:
         """Return the entries without their contents, for a `JobResult`."""
@@ -145,11 +135,9 @@ class Changes(WireModel):
         return tuple(FileChange(**file.model_dump(include=fields)) for file in self.files)
 
 
-def _with_path_texts(file: Any) -> Any:
-    if not isinstance(file, dict):
-        return file
-    paths = {name: file[name] for name in ("path", "from_path") if isinstance(file.get(name), str)}
-    return {**file, **{name: path_text(path) for name, path in paths.items()}}
+def _with_path_texts(file: ChangedFile) -> ChangedFile:
+    from_path = None if file.from_path is None else path_text(file.from_path)
+    return ChangedFile(**{**vars(file), "path": path_text(file.path), "from_path": from_path})
 
 
 class MalformedBundle(ValueError):

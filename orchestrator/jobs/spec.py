@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
@@ -40,10 +40,8 @@ MAX_OWNER_CHARACTERS = 256
 """Of the name of an owner: an identity provider's subjects have up to 255."""
 
 
-class WireModel(ValidTextModel):
+class WireModel(BaseModel):
     """The base of all models that cross a boundary: frozen, and strict about unknown fields.
-
-    Their texts are cleaned (`orchestrator.valid_text`).
 
     A model's validator is built when it is first needed: a short command needs few of them.
     """
@@ -141,7 +139,7 @@ def _without_default(form: dict[str, Any]) -> None:
     form.pop("default", None)
 
 
-class JobSpec(WireModel):
+class JobSpec(WireModel, ValidTextModel):
     """One run of one agent on one task, as the parent specifies it.
 
     Equal ids are the same job: a repeated submission adds no job.

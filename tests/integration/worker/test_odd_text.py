@@ -20,7 +20,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from tests.builders import make_spec
-from tests.integration.jobs.bench import Bench, opened_bench
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, says, write_script
 
 HALF = "\ud83d"
@@ -75,7 +75,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     script = write_script(tmp_path, *SCRIPT)
     async with (
         FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script) as bench,
+        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
     ):
         yield bench
 
