@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,19 +105,24 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
 async def _bound(response: httpx2.Response) -> None:
     """Limit the size of a response that is read as a whole; events are limited one by one."""
     is_of_events = "event-stream" in response.headers.get("content-type", "")
-    response.stream = _BoundedStream(response.stream, is_of_events=is_of_events)
+    is_plain = response.headers.get("content-encoding", "identity") == "identity"
+    if is_plain or not is_of_events:
+        clean = clean_json if is_plain else bytes  # some compress what was not asked for so
+        response.stream = _BoundedStream(response.stream, clean, is_of_events=is_of_events)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
     """A response line by line, with its JSON cleaned: an event or a message never has half of one.
 
     Args:
-        stream: The bytes of the response, not compressed.
+        stream: The bytes of the response.
+        clean: Cleans whole lines.
         is_of_events: Whether the response may go on for ever: then each line is limited.
     """
 
-    def __init__(self, stream: Any, *, is_of_events: bool) -> None:
+    def __init__(self, stream: Any, clean: Callable[[bytes], bytes], *, is_of_events: bool) -> None:
         self._stream = stream
+        self._clean = clean
         self._is_of_events = is_of_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -129,10 +134,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
             if (len(line) if self._is_of_events else size) > MAX_MESSAGE_BYTES:
                 raise MessageTooBig
             if end:
-                yield clean_json(bytes(line[:end]))
+                yield self._clean(bytes(line[:end]))
                 del line[:end]
         if line:
-            yield clean_json(bytes(line))
+            yield self._clean(bytes(line))
 
     async def aclose(self) -> None:
         await self._stream.aclose()

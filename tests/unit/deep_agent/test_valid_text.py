@@ -12,6 +12,7 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.mcp.transport import MessageTooBig, _BoundedStream
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
+from fanout.orchestrator.valid_text import clean_json
 from tests.unit.deep_agent.running import Run, call, scripted
 
 HALF = "\ud83d"
@@ -123,7 +124,7 @@ async def test_an_escape_of_a_server_that_comes_in_pieces_is_replaced(
 ) -> None:
     pieces = _Pieces(b'data: {"a": "\\ud', b'83d"}', b'\n\ndata: {"b": "\\ud83d', b'\\ude00"}\n')
 
-    stream = _BoundedStream(pieces, is_of_events=is_of_events)
+    stream = _BoundedStream(pieces, clean_json, is_of_events=is_of_events)
 
     read = b"".join([piece async for piece in stream])
     assert read == b'data: {"a": "\\ufffd"}\n\ndata: {"b": "\\ud83d\\ude00"}\n'
@@ -133,8 +134,13 @@ async def test_events_without_end_are_bounded_one_by_one(monkeypatch: pytest.Mon
     monkeypatch.setattr("fanout.orchestrator.deep_agent.mcp.transport.MAX_MESSAGE_BYTES", 10)
     lines = [b"12345678\n"] * 5
 
-    read = [piece async for piece in _BoundedStream(_Pieces(*lines), is_of_events=True)]
+    read = [piece async for piece in _BoundedStream(_Pieces(*lines), clean_json, is_of_events=True)]
     assert read == lines
     for pieces, is_of_events in ((lines, False), ([b"1234", b"5678901"], True)):
         with pytest.raises(MessageTooBig):
-            [piece async for piece in _BoundedStream(_Pieces(*pieces), is_of_events=is_of_events)]
+            [
+                piece
+                async for piece in _BoundedStream(
+                    _Pieces(*pieces), clean_json, is_of_events=is_of_events
+                )
+            ]
