@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     JsonValue,
@@ -17,6 +16,8 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+
+from fanout.orchestrator.valid_text import ValidTextModel
 
 Decision = Literal["approve", "edit", "reject", "respond"]
 """A person's decision about a call: run it, run it with other arguments, do not run it, or use the
@@ -34,7 +35,7 @@ InterruptOn = Mapping[
 or which decisions are offered."""
 
 
-class ApprovalRequest(BaseModel):
+class ApprovalRequest(ValidTextModel):
     """A tool call that needs a person's decision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -51,7 +52,7 @@ class ApprovalRequest(BaseModel):
     """Why the request is repeated; empty the first time."""
 
 
-class ApprovalAnswer(BaseModel):
+class ApprovalAnswer(ValidTextModel):
     """A person's answer to one request."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

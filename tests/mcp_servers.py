@@ -43,6 +43,7 @@ TOOLS = [
     tool("where", "Where the server runs, and what it sees."),
     tool("sleep", seconds={"type": "number"}),
     tool("die"),
+    tool("half\ud83d"),
     tool("flood", size={"type": "integer"}),
 ]
 
@@ -57,6 +58,8 @@ def answer(method, params):
         sys.exit("out of luck")
     if name == "sleep":
         time.sleep(given["seconds"])
+    if name.startswith("half"):
+        return text("half \ud83d")
     if name == "flood":
         return text("x" * given["size"])
     if name == "where":

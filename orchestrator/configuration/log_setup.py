@@ -9,6 +9,8 @@ from typing import Any
 import structlog
 import structlog.tracebacks
 
+from fanout.orchestrator.valid_text import clean
+
 _QUOTE_REQUESTS = (
     "httpx", "httpcore", "httpx2", "httpcore2", "urllib3", "google_genai", "google_adk", "openai",
     "anthropic", "docker", "mcp", "client",
@@ -27,6 +29,13 @@ def _traceback(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
     for stack in stacks:
         stack.pop("exc_value", None)
     return stacks
+
+
+def _with_valid_text(
+    _logger: object, _method: str, record: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Return a record that every reader of JSON accepts."""
+    return {str(key): value for key, value in clean(record).items()}
 
 
 def set_up_logging(level: str) -> None:
@@ -58,6 +67,7 @@ def set_up_logging(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _with_valid_text,
                 structlog.processors.JSONRenderer(),
             ],
         ),

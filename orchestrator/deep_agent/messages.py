@@ -47,6 +47,16 @@ def last_reply(events: Sequence[Event]) -> Event | None:
     return next(replies, None)
 
 
+def event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
+    """Return the newest event that contains the call; None if there is none."""
+    holders = (
+        event
+        for event in reversed(events)
+        if any(call.id == call_id for call in event.get_function_calls())
+    )
+    return next(holders, None)
+
+
 def with_response(part: types.Part, response: dict[str, Any]) -> types.Part:
     """Return a copy of a part with a tool's result, with another result."""
     answer = part.function_response or types.FunctionResponse()

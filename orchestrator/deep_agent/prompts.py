@@ -138,6 +138,11 @@ MALFORMED_REPLY = (
     "again. To call a tool, use its exact name and give the arguments as one JSON object."
 )
 
+REPLACED_CHARACTERS = (
+    "Your reply with this call had characters that no text can hold (half of a surrogate pair): "
+    "each was replaced by U+FFFD (�)."
+)
+
 TOO_MANY_CALLS = (
     "Your last reply had {count} tool calls, and a reply may have {most}. None was run. Reply again "
     "with fewer calls."

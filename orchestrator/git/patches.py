@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fanout.orchestrator.git.pack import Pack
 from fanout.orchestrator.git.process import GitFailed, run_git
+from fanout.orchestrator.path_text import path_bytes
 
 RENAME_CANDIDATES = 400
 """Above so many files on either side, only files with equal content count as renamed (git's own
@@ -35,6 +36,7 @@ class PatchFile(NamedTuple):
     """One file of a side."""
 
     path: str
+    """A path text."""
     mode: str
     """`100644`, `100755` or `120000`: a symlink, whose content is its target."""
     content: Callable[[], bytes]
@@ -121,7 +123,7 @@ class _Trees:
         root = _Folder(None, b"")
         folders = [root]
         for path, mode, content in files:
-            *above, name = path.encode().split(b"/")
+            *above, name = path_bytes(path).split(b"/")
             folder = root
             for one in above:
                 if one not in folder.folders:

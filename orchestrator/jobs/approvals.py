@@ -24,6 +24,7 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.spec import JobId
 from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import valid_json
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""
@@ -73,12 +74,9 @@ def answer_json(answer: ApprovalAnswer) -> str:
     """Return the answer as JSON.
 
     Raises:
-        InvalidAnswer: It is too long, or not valid Unicode.
+        InvalidAnswer: It is too long.
     """
-    try:
-        text = answer.model_dump_json(exclude_none=True)
-    except ValueError:
-        raise InvalidAnswer("The answer holds text that is not valid Unicode.") from None
+    text = valid_json(answer, exclude_none=True)
     size = json_bytes(text)
     if size > MAX_ANSWER_BYTES:
         raise InvalidAnswer(f"An answer may have {MAX_ANSWER_BYTES:,} bytes as JSON, not {size:,}.")

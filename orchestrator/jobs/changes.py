@@ -8,6 +8,9 @@ A change bundle is one uncompressed tar archive:
 It contains both sides, so that a merge needs nothing but the bundle and the workspace, and a patch
 is made of them when somebody asks for it. Bundles of older releases have a member `patch` besides,
 which nobody reads.
+
+Paths are path texts (`orchestrator.path_text`). A document in which one differs from the file's
+name has version 2; in version 1 every path is the name itself.
 """
 
 from __future__ import annotations
@@ -21,19 +24,25 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fanout.orchestrator.git.patches import PatchFile, patch_between
 from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.jobs.spec import BlobId, WireModel
+from fanout.orchestrator.path_text import differing_bytes, path_text
 
-BUNDLE_VERSION: Literal[1] = 1
-"""Incremented with every change of what a merge reads: it must understand all of that."""
+BUNDLE_VERSION: Literal[2] = 2
+"""Incremented with every change of what a merge reads: it must understand all of that. A document
+that the version before could express has that version."""
 MAX_DOCUMENT_BYTES = 16 * 1024**2
 """Of `changes.json`: a steward writes half of it at most, whatever the job's paths are."""
 MAX_MEMBERS = 25_000
 """Of a bundle: a steward writes both sides of 10,000 changes and the list."""
 FileKind = Literal["file", "symlink", "directory"]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class ChangeKind(StrEnum):
@@ -50,14 +59,27 @@ class FileChange(WireModel):
     """One changed path, as a result lists it. Paths are relative to the workspace, with `/`."""
 
     path: str
+    """Its path text: a byte that is not UTF-8 is written as `\\xNN`."""
+    path_bytes: str | None = Field(default=None, exclude_if=_is_none)
+    """The bytes of the path in Base64, if its text is not the path itself."""
     change: ChangeKind
     from_path: str | None = None
     """The previous path of a renamed file."""
+    from_path_bytes: str | None = Field(default=None, exclude_if=_is_none)
+    """As `path_bytes`, of the previous path."""
     lines_added: int = 0
     lines_removed: int = 0
     binary: bool = False
     size_bytes: int = 0
     """The size afterwards; 0 when deleted."""
+
+    @model_validator(mode="after")
+    def _derive_bytes(self) -> Self:
+        """Derive the bytes of both paths: what somebody else says of them cannot contradict."""
+        # Into the dict, because the model is frozen.
+        self.__dict__["path_bytes"] = differing_bytes(self.path)
+        self.__dict__["from_path_bytes"] = differing_bytes(self.from_path or "")
+        return self
 
 
 class FileVersion(WireModel):
@@ -90,17 +112,32 @@ class SkippedFile(WireModel):
 class Changes(WireModel):
     """The document `changes.json` of a bundle."""
 
-    version: Literal[1] = BUNDLE_VERSION
+    version: Literal[1, 2] = 1
     files: tuple[ChangedFile, ...] = ()
     """Sorted by path."""
     ignored: tuple[str, ...] = ()
     """Changed paths that the snapshot's ignore rules exclude; listed, not merged."""
     skipped: tuple[SkippedFile, ...] = ()
 
+    @model_validator(mode="after")
+    def _set_version(self) -> Self:
+        """Give new changes the lowest version that expresses them; read version 1 as names."""
+        if any(file.path_bytes or file.from_path_bytes for file in self.files):
+            if "version" not in self.model_fields_set:
+                self.__dict__["version"] = 2
+            elif self.version == 1:
+                self.__dict__["files"] = tuple(map(_with_path_texts, self.files))
+        return self
+
     def summary(self) -> tuple[FileChange, ...]:
         """Return the entries without their contents, for a `JobResult`."""
         fields = set(FileChange.model_fields)
         return tuple(FileChange(**file.model_dump(include=fields)) for file in self.files)
+
+
+def _with_path_texts(file: ChangedFile) -> ChangedFile:
+    from_path = None if file.from_path is None else path_text(file.from_path)
+    return ChangedFile(**{**vars(file), "path": path_text(file.path), "from_path": from_path})
 
 
 class MalformedBundle(ValueError):

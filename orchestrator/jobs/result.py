@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.bounds import (
 from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.spec import BlobId, JobId, WireModel
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.valid_text import ValidTextModel
 
 MAX_SUMMARY_CHARACTERS = 4_000
 """About a thousand tokens: another model reads the summary."""
@@ -70,7 +71,7 @@ class ContextStats(WireModel):
     tokens_saved: int = 0
 
 
-class JobError(WireModel):
+class JobError(WireModel, ValidTextModel):
     """A failure as data: it is sent by name and message, never as a pickle."""
 
     type: str
@@ -78,7 +79,7 @@ class JobError(WireModel):
     retryable: bool = False
 
 
-class Verification(WireModel):
+class Verification(WireModel, ValidTextModel):
     """One run of a job's `verify` command."""
 
     command: str
@@ -122,7 +123,7 @@ class ResultSoFar(WireModel):
     sandbox: str | None = None
 
 
-class JobResult(WireModel):
+class JobResult(WireModel, ValidTextModel):
     """The end of a job: its state, its answer and its changes."""
 
     job_id: JobId

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.valid_text import ValidTextModel
 
 GIB = 1024**3
 
@@ -138,7 +139,7 @@ def _without_default(form: dict[str, Any]) -> None:
     form.pop("default", None)
 
 
-class JobSpec(WireModel):
+class JobSpec(WireModel, ValidTextModel):
     """One run of one agent on one task, as the parent specifies it.
 
     Equal ids are the same job: a repeated submission adds no job.

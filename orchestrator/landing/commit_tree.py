@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
+from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 from fanout.orchestrator.text_merge import is_text
 from fanout.orchestrator.workspace.repositories.commits import Commits, TreeEntry
 from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path
 from fanout.orchestrator.workspace.three_way import is_executable
 
 Entries = Mapping[str, TreeEntry | None]
-"""Path in the repository -> its entry; None: it has none."""
+"""Path text in the repository -> its entry; None: it has none."""
 
 _LINK, _SUBMODULE = "120000", "160000"
 
@@ -43,7 +44,7 @@ class CommitTree:
         self._commits = commits
         top = str(commits.repository.work_tree)
         inner = posixpath.relpath(workspace, top)
-        self._prefix = "" if inner == "." else f"{inner}/"
+        self._prefix = "" if inner == "." else f"{path_text(inner)}/"
         self._workspace = workspace
         self._entries: dict[str, TreeEntry] = {}
         self._below: dict[str, set[str]] = {}
@@ -174,7 +175,7 @@ class CommitTree:
 
     def _require_own(self, path: str) -> None:
         names = check_path(path)
-        if "\\" in path:
+        if b"\\" in path_bytes(path):
             raise PathRefused("Git keeps no name with a backslash.")
         if path in self._filtered:
             raise PathRefused(
@@ -187,7 +188,7 @@ class CommitTree:
             if entry is not None and entry.mode == _LINK:
                 raise PathRefused("The path goes through a symlink.")
             is_submodule = entry is not None and entry.mode == _SUBMODULE
-            if is_submodule or os.path.lexists(f"{self._workspace}/{above}/.git"):
+            if is_submodule or os.path.lexists(f"{self._workspace}/{os_path(above)}/.git"):
                 raise PathRefused(_IN_ANOTHER.format(above))
 
 

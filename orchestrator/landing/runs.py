@@ -12,14 +12,16 @@ import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.landing.branch import BranchLanding, BranchReport, land_on_branch
 from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import RootedFolder
@@ -28,12 +30,20 @@ KEPT_RUNS = 1000
 """Of one state folder: the newest ones; a file has some hundred bytes."""
 
 
+StoredPath = Annotated[
+    Path,
+    BeforeValidator(lambda path: os_path(path) if isinstance(path, str) else path),
+    PlainSerializer(lambda path: path_text(str(path)), when_used="json"),
+]
+"""A path that is stored as its path text."""
+
+
 class Landing(BaseModel):
     """Where the changes of a run are merged when it has succeeded."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    workspace: Path
+    workspace: StoredPath
     """The folder that the run started from."""
     lands: bool = True
     """False: they are left to a later `fanout apply`."""

@@ -29,7 +29,7 @@ from fanout.orchestrator.server.http.runs import routes as runs
 from fanout.orchestrator.server.http.runs import snapshots
 from fanout.orchestrator.server.http.webhooks import routes as webhooks
 from fanout.orchestrator.server.mcp.http import mcp_app
-from fanout.orchestrator.server.middleware import BodyLimit, PlainPaths, RequestIds
+from fanout.orchestrator.server.middleware import BodyLimit, PlainPaths, RequestIds, ValidBodies
 from fanout.orchestrator.server.problems import add_problems
 
 log = structlog.get_logger(__name__)
@@ -109,6 +109,7 @@ def create_app(
                 max_bytes=bounds.body_bytes,
                 larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
             ),
+            Middleware(ValidBodies),
             authentication,
         ],
     )

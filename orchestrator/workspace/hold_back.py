@@ -25,6 +25,7 @@ from fanout.orchestrator.executable_config import (
     why_code,
 )
 from fanout.orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
 from fanout.orchestrator.workspace.repositories.repository import (
     all_settings,
@@ -71,7 +72,7 @@ class HoldBack:
 
     def why(self, path: str) -> str | None:
         """Return why a change at a path is held back; None if it is not."""
-        reason = why_code(path)
+        reason = why_code(os_path(path))
         if reason is not None:
             return reason
         if self._code:
@@ -91,10 +92,10 @@ class HoldBack:
         """
         paths = [file.path] if file.from_path is None else [file.path, file.from_path]
         if file.after is not None and file.after.kind == "symlink":
-            if may_hold_code(file.path):
+            if may_hold_code(os_path(file.path)):
                 return LINK
             with suppress(MalformedBundle):  # the merge reports it
-                target = os.fsdecode(content_of(file.after))
+                target = path_text(content_of(file.after))
                 if self.why(link_target(file.path, target)) is not None:
                     return LINK
         return next(filter(None, map(self.why, paths)), None)
@@ -142,7 +143,7 @@ def names_below(root: Path) -> Names:
 
     def names(path: str) -> Iterable[str]:
         with suppress(PathRefused, OSError):
-            return folder.names(path) if path else os.listdir(root)  # noqa: PTH208 - names only
+            return folder.names(path) if path else map(path_text, os.listdir(root))  # noqa: PTH208
         return ()
 
     return names
@@ -157,7 +158,7 @@ def code_of_folder(root: Path) -> frozenset[str]:
     Args:
         root: The workspace.
     """
-    return frozenset(_linked(root)) | frozenset(_configured(root))
+    return frozenset(map(path_text, (*_linked(root), *_configured(root))))
 
 
 def _linked(root: Path) -> Iterable[str]:

@@ -1,5 +1,7 @@
 """Access to the files below one folder, such that no path and no symlink leads out of it.
 
+A `Folder` takes and returns path texts (`orchestrator.path_text`).
+
 Every step of a path is opened relative to the directory before it and never through a link, so a
 link that is created between a check and its use has no effect.
 """
@@ -19,6 +21,7 @@ from typing import Protocol
 
 from fanout.orchestrator.executable_config import is_git_data
 from fanout.orchestrator.jobs.changes import FileKind
+from fanout.orchestrator.path_text import os_path, path_text
 
 MAX_HELD_BYTES = 64 * 1024**2
 """A file up to this size, the largest in a change bundle, is read into memory; others are only
@@ -128,7 +131,8 @@ class RootedFolder:
             self._parent(path) as (folder, name),
             opened(os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)) as descriptor,
         ):
-            return frozenset(os.listdir(descriptor))  # noqa: PTH208 - a Path has no descriptors
+            names = os.listdir(descriptor)  # noqa: PTH208 - a Path has no descriptors
+            return frozenset(map(path_text, names))
         return frozenset()
 
     def identity(self, path: str) -> Identity | None:
@@ -153,7 +157,7 @@ class RootedFolder:
                 stream.write(content)
                 stream.flush()
                 if replaces is not None:
-                    _keep_owner(descriptor, folder, replaces)
+                    _keep_owner(descriptor, folder, os_path(replaces))
                 os.fchmod(descriptor, mode & PERMISSION_BITS)
 
     def create_link(self, path: str, target: bytes) -> None:
@@ -241,7 +245,8 @@ class RootedFolder:
     @contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the directory of a path's last name; yields its descriptor and the name."""
-        *above, name = check_path(path)
+        check_path(path)
+        *above, name = os_path(path).split("/")
         with opened(_descend(self._root, above)) as folder:
             yield folder, name
 
@@ -299,7 +304,7 @@ def current_umask() -> int:
 
 
 def check_path(path: str) -> list[str]:
-    """Return the names in a path that stays inside its folder.
+    """Return the names in a path text whose path stays inside its folder.
 
     Raises:
         PathRefused: The path is absolute, has `..` or an empty name, or names Git's data.
@@ -307,12 +312,8 @@ def check_path(path: str) -> list[str]:
     names = path.split("/")
     if path.startswith("/") or "\0" in path or {"", ".", ".."}.intersection(names):
         raise PathRefused("The path leaves the workspace.")
-    if any(is_git_data(name) for name in names):
+    if any(map(is_git_data, os_path(path).split("/"))):
         raise PathRefused("The path is in Git's own data, where files can become commands.")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        raise PathRefused("The path cannot be a file name on this system.") from error
     return names
 
 

@@ -160,7 +160,14 @@ CASES = (
         {'data/quo"te\nnew.txt': "modified", "a\tb\\c": "added"},
     ),
     Case(
-        "a name that is no text", "touch \"$(printf 'bad\\377name')\"", skipped=("bad\\udcffname",)
+        "names that are no text",
+        "echo x > \"$(printf 'bad\\377name')\"; echo y > 'bad\\xffname'; "
+        "mv data/quo* \"$(printf 'data/\\203e.txt')\"",
+        {
+            r"bad\xffname": "added",
+            r"bad\x5cxffname": "added",
+            r"data/\x83e.txt": 'renamed<data/quo"te\nnew.txt',
+        },
     ),
     Case(
         "a name that looks like an option",

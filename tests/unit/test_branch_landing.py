@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -422,3 +423,45 @@ def test_nothing_to_commit_makes_no_branch(root: Path) -> None:
 
     assert (report.outcome, len(report.merge.conflicts)) == ("nothing", 1)
     assert git(root, "branch", "--format=%(refname:short)").split() == ["main"]
+
+
+def test_a_name_that_is_no_utf_8_is_committed_renamed_and_reported_by_its_text(root: Path) -> None:
+    for name in ("caf\udce9.txt", "sub/old\udcff"):
+        (root / name).write_bytes(OLD)
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "second")
+    version = BundleBuilder().file(OLD)
+    bundle = (
+        BundleBuilder()
+        .edit(r"caf\xe9.txt", OLD, edited(OLD, b"one"))
+        .rename(r"sub/old\xff", r"sub/new\xfe", version, version)
+        .add("n\xf6.txt", version)
+    )
+
+    report = land(one_job(bundle), root)
+
+    assert report.branch == "new"
+    listed = subprocess.run(
+        ["git", "ls-tree", "-r", "-z", "--name-only", "new"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    ).stdout.split(b"\0")
+    assert {b"caf\xe9.txt", b"sub/new\xfe", "nö.txt".encode()} <= set(listed)
+    assert b"sub/old\xff" not in listed
+    content = subprocess.run(
+        ["git", "show", os.fsdecode(b"new:caf\xe9.txt")], cwd=root, check=True, capture_output=True
+    ).stdout
+    assert content == edited(OLD, b"one")
+
+
+def test_a_conflict_in_a_name_that_is_no_utf_8_is_reported_by_its_text(root: Path) -> None:
+    (root / "caf\udce9.txt").write_bytes(edited(OLD, b"two"))
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "second")
+    line = OLD.replace(b"two", b"other")
+
+    report = land(one_job(BundleBuilder().edit(r"caf\xe9.txt", OLD, line)), root)
+
+    assert [one.path for one in report.conflicts] == [r"caf\xe9.txt"]
+    report.merge.model_dump_json()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
+from fanout.orchestrator.path_text import os_path
 from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
 from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, scan_upper
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
@@ -101,7 +102,7 @@ def _contents(root: Path, paths: set[str]) -> dict[str, tuple[str, bytes]]:
     """Kind and content of the paths, as far as git can carry them."""
     found = {}
     for path in paths:
-        place = root / path
+        place = root / os_path(path)
         if not os.path.lexists(place) or (place.is_dir() and not place.is_symlink()):
             continue
         if place.is_symlink():
@@ -141,7 +142,7 @@ def test_the_bundle_holds_both_sides(workspace: Workspace, case: Case) -> None:
             ):
                 if version is None:
                     continue
-                place = side / path
+                place = side / os_path(path)
                 content = bundle.content(version)
                 assert stat.S_IMODE(place.lstat().st_mode) == version.mode
                 if version.kind == "symlink":

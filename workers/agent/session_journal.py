@@ -39,6 +39,7 @@ from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import valid_json
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease
@@ -155,7 +156,7 @@ class AttemptJournal:
             LedgerUnavailable: Redis does not answer for a long time.
             JobFailure: A large event cannot be stored as a blob.
         """
-        raw = event.model_dump_json(exclude_none=True)
+        raw = valid_json(event, exclude_none=True)
         readable = fit(_readable(event), MAX_NOTE_BYTES)
         data = readable if isinstance(readable, dict) else {}
         if len(raw) > MAX_EVENT_BYTES or json_bytes(complete := json.loads(raw)) > MAX_EVENT_BYTES:

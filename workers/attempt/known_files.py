@@ -19,6 +19,7 @@ from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import StartFiles
+from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.attempt.definition_files import DefinitionFolder
 from fanout.workers.sandbox import WORKSPACE
@@ -148,7 +149,7 @@ def _in_layer(bundle: Path, name: str) -> Found | None:
 def _in_archive(archive: Path, name: str) -> Found:
     with tarfile.open(archive) as opened:
         for member in opened:
-            if member.name == name:
+            if member.name == os_path(name):
                 content = opened.extractfile(member) if member.isreg() else None
                 is_small = content is not None and member.size <= MAX_BYTES
                 return content.read() if content is not None and is_small else "unknown"

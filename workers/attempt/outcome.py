@@ -86,7 +86,7 @@ class Outcome:
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     """Return the result of an attempt that ended its job, in a form that can be stored.
 
-    An answer that is not valid Unicode, or too large, is dropped, and the job fails.
+    An answer that is too large is dropped, and the job fails.
 
     Args:
         claim: The attempt.
@@ -100,16 +100,7 @@ def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "was dropped: have large results written to files."
         )
         outcome = replace(outcome, output=None, failure=outcome.failure or too_large)
-    try:
-        result = _result(claim, outcome, ran_seconds)
-        result.model_dump_json()
-    except ValueError:
-        dropped = AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
-        kept = Outcome(
-            usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure or dropped
-        )
-        return _result(claim, kept, ran_seconds)
-    return result
+    return _result(claim, outcome, ran_seconds)
 
 
 def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:

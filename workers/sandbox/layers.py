@@ -21,6 +21,7 @@ from fanout.orchestrator.jobs.changes import (
     NewerBundle,
 )
 from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.inside.snapshots import EMPTY_SNAPSHOT
@@ -123,7 +124,7 @@ def _removed(changes: Changes) -> set[str]:
 def _member(path: str, version: FileVersion | None = None) -> tarfile.TarInfo:
     if "\0" in path:  # a tar would end its name there
         raise MalformedBundle("a path cannot exist")
-    member = tarfile.TarInfo(path)
+    member = tarfile.TarInfo(os_path(path))
     member.mtime = ARCHIVE_MTIME
     if version is not None:
         member.mode = version.mode

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from fanout.orchestrator.cancellation import ended
 from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.merge import FolderMerge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import (
@@ -137,7 +138,7 @@ class SandboxFolder:
         aside = _aside(path)
         writing = self._sandbox.write_bytes
         self._wait(writing(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode))
-        self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
+        self._run("mv", "-fT", "--", _here(aside), _here(path))
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
         """Create a symlink atomically."""
@@ -146,20 +147,20 @@ class SandboxFolder:
         self._checked(path)
         aside = _aside(path)
         if folder := path.rpartition("/")[0]:
-            self._run("mkdir", "-p", "--", f"./{folder}")
-        self._run("ln", "-s", "--", os.fsdecode(target), f"./{aside}")
-        self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
+            self._run("mkdir", "-p", "--", _here(folder))
+        self._run("ln", "-s", "--", os.fsdecode(target), _here(aside))
+        self._run("mv", "-fT", "--", _here(aside), _here(path))
 
     def put_directory(self, path: str, mode: int) -> None:
         """Create a directory and its parents; an existing one does not change."""
         self._checked(path)
-        self._run("mkdir", "-p", "-m", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
+        self._run("mkdir", "-p", "-m", f"{mode & PERMISSION_BITS:o}", "--", _here(path))
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits."""
         del instead_of
         self._checked(path)
-        self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
+        self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", _here(path))
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Remove a file or a link."""
@@ -169,7 +170,7 @@ class SandboxFolder:
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
         self._checked(path)
-        self._run("rmdir", "--", f"./{path}")
+        self._run("rmdir", "--", _here(path))
 
     def _checked(self, path: str) -> str:
         """Return the path in the sandbox; PathRefused when a link is on the way."""
@@ -185,7 +186,7 @@ class SandboxFolder:
     def _content(self, path: str, entry: Entry) -> bytes | None:
         """Return a link's target, or a file's bytes; None when it is too large for a bundle."""
         if entry.kind == "symlink":
-            return self._run("readlink", "-n", "--", f"./{path}")
+            return self._run("readlink", "-n", "--", _here(path))
         if entry.size_bytes > MAX_HELD_BYTES:
             return None
         return self._wait(self._sandbox.read_bytes(entry.path))
@@ -202,6 +203,11 @@ class SandboxFolder:
             operation.close()
             raise asyncio.CancelledError
         return asyncio.run_coroutine_threadsafe(operation, self._loop).result()
+
+
+def _here(path: str) -> str:
+    """Return a path in the workspace as an argument of a command that runs there."""
+    return f"./{os_path(path)}"
 
 
 def _aside(path: str) -> str:

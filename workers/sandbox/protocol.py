@@ -79,6 +79,7 @@ class Sandbox(Backend, Shell, Protocol):
     """A running sandbox: a deep agent's backend with a shell, and what a job needs besides.
 
     Paths are absolute in the sandbox; links are followed as its own processes would follow them.
+    File operations have path texts (`orchestrator.path_text`), commands what `os` takes.
     Every method may raise a `SandboxFailure`; afterwards the sandbox is dead and every later call
     fails too.
     """

@@ -11,6 +11,7 @@ import typer
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.rooted import PathRefused, check_path
 
 SHOWN_FILES = 20
@@ -42,9 +43,11 @@ def included_files(paths: Sequence[str], workspace: Path) -> frozenset[str]:
 
 def _included(text: str, workspace: Path) -> str:
     path = Path(text).expanduser()
+    if not (workspace / path).exists():  # as a list of what was left at home shows it
+        path = Path(os_path(text)).expanduser()
     try:
         inner = (path.relative_to(workspace) if path.is_absolute() else path).as_posix()
-        check_path(inner)
+        check_path(path_text(inner))
         is_file = (workspace / inner).is_file()
     except (ValueError, PathRefused):
         is_file = False

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fanout.orchestrator import shortening
+from fanout.orchestrator.valid_text import REPLACEMENT, clean
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -28,8 +29,16 @@ GAP = 2
 
 
 def printable(text: object) -> str:
-    """Replace the control characters of foreign text, except line ends and tabs."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    r"""Replace the control characters of foreign text, except line ends and tabs.
+
+    A byte of a path that is not UTF-8 is shown as `\xNN`.
+    """
+    return _CONTROL.sub(_replaced, str(text))
+
+
+def _replaced(found: re.Match[str]) -> str:
+    is_byte = "\udc80" <= found[0] <= "\udcff"
+    return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else REPLACEMENT
 
 
 def one_line(text: object, width: int | None = None) -> str:
@@ -61,12 +70,12 @@ def raw_payload(data: bytes) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document."""
-    print(_escaped(json.dumps(value, indent=2, ensure_ascii=False)))
+    print(_escaped(json.dumps(clean(value), indent=2, ensure_ascii=False)))
 
 
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
-    print(_escaped(json.dumps(value, ensure_ascii=False)), flush=True)
+    print(_escaped(json.dumps(clean(value), ensure_ascii=False)), flush=True)
 
 
 def _escaped(document: str) -> str:

@@ -35,6 +35,7 @@ from fanout.orchestrator.deep_agent.approval.requests import (
     request_of,
 )
 from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
+from fanout.orchestrator.deep_agent.messages import event_with_call
 from fanout.orchestrator.deep_agent.middleware import Middleware
 
 AWAITING = {
@@ -155,7 +156,7 @@ class ApprovalFlow(Middleware):
         was_asked = tool_context.tool_confirmation is not None and not is_pause
         if not was_asked or not isinstance(tool_response, dict):
             return
-        made = _event_with_call(tool_context.session.events, call_id)
+        made = event_with_call(tool_context.session.events, call_id)
         calls = made.get_function_calls() if made is not None else []
         if any(call.id == call_id and (call.args or {}) != args for call in calls):
             shown = json.dumps(args, ensure_ascii=False)[:NOTED_CHARACTERS]
@@ -190,19 +191,9 @@ def _missing_requests(context: InvocationContext, events: Sequence[Event]) -> li
                 update={"requested_tool_confirmations": {call_id: request}}
             )
             alone = result.model_copy(update={"actions": actions})
-            made = _event_with_call(events, call_id)
+            made = event_with_call(events, call_id)
             asking += [generate_request_confirmation_event(context, made, alone)] if made else []
     return [event for event in asking if event is not None]
-
-
-def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
-    """Return the newest event that contains the call; None if there is none."""
-    holders = (
-        event
-        for event in reversed(events)
-        if any(call.id == call_id for call in event.get_function_calls())
-    )
-    return next(holders, None)
 
 
 def request_approval(

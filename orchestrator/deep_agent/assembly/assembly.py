@@ -47,6 +47,7 @@ from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema, OutputType
+from fanout.orchestrator.deep_agent.guards.valid_text import ValidText
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.notices import Notify
@@ -134,6 +135,7 @@ class Assembly:
         """Return all middleware in the order in which their hooks are called."""
         return [
             ApprovalFlow(),
+            ValidText(),
             DeferredResults(),
             self._permissions,
             BaseInstructions(

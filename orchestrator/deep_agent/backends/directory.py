@@ -2,7 +2,8 @@
 
 Nothing leads out of the root: paths are resolved one name at a time on open directories
 (`jail.py`), so a link that is swapped in between two steps leads nowhere either. All work is done
-in threads.
+in threads. The public methods take and return path texts (`orchestrator.path_text`), all others the
+paths of the operating system.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -33,6 +34,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
     Hits,
     Walk,
 )
+from fanout.orchestrator.path_text import os_path, path_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +87,7 @@ class DirectoryBackend:
     @property
     def search_root(self) -> str:
         """The mount point."""
-        return self._mount
+        return path_text(self._mount)
 
     async def stat(self, path: str) -> Entry:
         return await self._in_thread(path, self._stat)
@@ -137,7 +139,7 @@ class DirectoryBackend:
     ) -> T:
         """Run work on a path; an OSError names the whole path, not a part of it."""
         try:
-            return await asyncio.to_thread(work, path, *args, **kwargs)
+            return await asyncio.to_thread(work, os_path(path), *args, **kwargs)
         except OSError as error:
             if error.filename is not None:
                 error.filename = path
@@ -169,23 +171,25 @@ class DirectoryBackend:
     def _real_path(self, path: str) -> str:
         mount = next((each for each in self._roots if _is_below(path, each)), None)
         if mount is None:
-            return path
+            return path_text(path)
         real = os.path.realpath(self._roots[mount] / path[len(mount) :].strip("/"))
         for mount, root in self._roots.items():
             if _is_below(real, top := os.path.realpath(root)):
-                return posixpath.join(mount, real[len(top) :].strip("/")).rstrip("/")
-        raise AccessRefused(f"{path} leads out of the directory.")
+                found = posixpath.join(mount, real[len(top) :].strip("/")).rstrip("/")
+                return path_text(found)
+        raise AccessRefused(f"{path_text(path)} leads out of the directory.")
 
     def _above_mount(self, path: str) -> Entry | None:
         """Return the only entry of a directory above the mount point: the next directory."""
         if path in self._jails or not (path == "/" or self._mount.startswith(path + "/")):
             return None
         rest = self._mount[len(path) :].strip("/")
-        return Entry(path=posixpath.join(path, rest.split("/")[0]), kind="directory")
+        above = path_text(posixpath.join(path, rest.split("/")[0]))
+        return Entry(path=above, kind="directory")
 
     def _stat(self, path: str, *, follow: bool = True) -> Entry:
         if self._above_mount(path):
-            return Entry(path=path, kind="directory")
+            return Entry(path=path_text(path), kind="directory")
         with self._place(path, follow_last=follow) as place:
             return _entry(path, place.lstat())
 
@@ -238,25 +242,26 @@ class DirectoryBackend:
         if self._above_mount(path):
             path = self._mount
         entries: list[Entry] = []
-        for entry, _ in self._files(path):
+        for name, found, _ in self._files(path):
             if len(entries) >= max_entries or time.monotonic() > deadline:
                 return Walk(entries=_sorted(entries), complete=False)
-            entries.append(entry)
+            entries.append(_entry(name, found))
         return Walk(entries=_sorted(entries))
 
     def _grep(
         self, path: str, text: str, only: Sequence[str] | None, max_hits: int, deadline: float
     ) -> Hits:
         search = TextSearch(text, max_hits=max_hits, deadline=deadline)
+        only = None if only is None else [*map(os_path, only)]
         for name, place in self._searched(path, only):
             if search.is_over:
                 break
             try:
                 with _opened(place) as file:
-                    search.file(name, _blocks(file, search.overlap))
+                    search.file(path_text(name), _blocks(file, search.overlap))
             except OSError as error:
                 if error.errno in _UNREADABLE:
-                    search.leave_out(name)
+                    search.leave_out(path_text(name))
         return search.result()
 
     def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, Place]]:
@@ -268,12 +273,12 @@ class DirectoryBackend:
                 with suppress(OSError), self._place(name, follow_last=False) as place:
                     yield name, place
             return
-        for entry, place in self._files(self._mount if self._above_mount(path) else path):
-            if entry.kind == "file":
-                yield entry.path, place
+        for name, found, place in self._files(self._mount if self._above_mount(path) else path):
+            if stat.S_ISREG(found.st_mode):
+                yield name, place
 
-    def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
-        """Yield the entries below a directory except directories, each with its open parent.
+    def _files(self, path: str) -> Iterator[tuple[str, os.stat_result, Place]]:
+        """Yield the paths below a directory except directories, each with its open parent.
 
         Links are not followed.
         """
@@ -289,7 +294,7 @@ class DirectoryBackend:
                     place = Place(directory=descriptor, name=name)
                     with suppress(OSError):
                         full = posixpath.normpath(posixpath.join(path, relative, name))
-                        yield _entry(full, place.lstat()), place
+                        yield full, place.lstat(), place
 
 
 def _is_below(path: str, top: str) -> bool:
@@ -377,7 +382,7 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
 
 def _entry(path: str, found: os.stat_result) -> Entry:
     return Entry(
-        path=path,
+        path=path_text(path),
         kind=_kind(found.st_mode),
         size_bytes=found.st_size,
         modified_at=found.st_mtime,

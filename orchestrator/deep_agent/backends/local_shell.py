@@ -19,6 +19,7 @@ from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFiles
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.path_text import os_path
 
 INHERITED_VARIABLES = (
     "PATH",
@@ -80,7 +81,7 @@ class LocalShellBackend(DirectoryBackend):
         on_output: OutputSink | None = None,
     ) -> Execution:
         """See `Shell.execute`."""
-        folder = Path(self.search_root)
+        folder = Path(os_path(self.search_root))
         return await self.execute_in(folder, command, timeout_seconds, max_output_bytes, on_output)
 
     async def execute_in(

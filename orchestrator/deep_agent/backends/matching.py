@@ -11,6 +11,7 @@ from wcmatch import glob as wcglob
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.path_text import path_glob
 
 MAX_PATTERN_CHARACTERS = 500
 """Longer than any pattern that a person writes; patterns are compiled to regular expressions."""
@@ -62,7 +63,7 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
         raise ToolMistake(f"A glob pattern may hold at most {MAX_GLOBSTARS} '**'.")
     try:
         # `re` blocks all threads until it has a result, which with some patterns takes hours.
-        translated = wcglob.translate(pattern, flags=_FLAGS, limit=MAX_ALTERNATIVES)[0]
+        translated = wcglob.translate(path_glob(pattern), flags=_FLAGS, limit=MAX_ALTERNATIVES)[0]
         accepted = [regex.compile(each) for each in translated]
     except Exception as error:  # noqa: BLE001 - the class of "too many alternatives" is private
         raise ToolMistake(f"Not a usable glob pattern: {pattern} ({error})") from None

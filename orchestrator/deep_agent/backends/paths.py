@@ -1,4 +1,7 @@
-"""The rules for paths that the file tools accept, the same for every backend."""
+"""The rules for paths that the file tools accept, the same for every backend.
+
+A path is a path text (`orchestrator.path_text`): a backend on real files converts it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, Backend
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.path_text import normal_path_text, path_bytes
 
 MAX_PATH_CHARACTERS = 4_096
 """PATH_MAX of Linux, its final NUL included."""
@@ -24,7 +28,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def checked(path: str, root: str | None = None) -> str:
-    """Return the normalised absolute path.
+    """Return the normalised absolute path, as its one path text.
 
     Args:
         path: The path as it was given.
@@ -45,24 +49,15 @@ def checked(path: str, root: str | None = None) -> str:
         raise ToolMistake(
             f"Windows paths are not supported: {path}. Give a path below {root or '/'}."
         )
+    path = normal_path_text(path)
     if root is None and not path.startswith("/"):
         raise ToolMistake(f"The path must be absolute: {path}.")
     normal = posixpath.normpath("/" + posixpath.join(root or "/", path).lstrip("/"))
-    if any(len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES for name in normal.split("/")):
+    if any(len(name) > MAX_NAME_BYTES for name in path_bytes(normal).split(b"/")):
         raise ToolMistake(f"A name in the path is longer than {MAX_NAME_BYTES} bytes.")
     if normal.count("/") > MAX_DEPTH:
         raise ToolMistake(f"Not a valid path: it has more than {MAX_DEPTH} names.")
-    if not _is_encodable(normal):
-        raise ToolMistake("Not a valid path: it holds characters that UTF-8 cannot express.")
     return normal
-
-
-def _is_encodable(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def real_path(backend: Backend, path: str) -> str:

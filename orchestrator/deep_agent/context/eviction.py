@@ -30,6 +30,7 @@ from fanout.orchestrator.deep_agent.prompts import (
 )
 from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES
 from fanout.orchestrator.deep_agent.tools.search import MAX_WALKED_FILES
+from fanout.orchestrator.valid_text import clean
 
 MAX_INLINE_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""
@@ -66,8 +67,10 @@ class Eviction(Middleware):
     ) -> dict[str, Any] | None:
         """Replace a result that is too long by its path and a preview."""
         del args
+        response = clean(tool_response)  # a dict was cleaned before; others have to be replaced
         call_id = tool_context.function_call_id or tool_context.run_id
-        return await self.replacement(tool.name, tool_response, call_id, tool_context.state)
+        stored = await self.replacement(tool.name, response, call_id, tool_context.state)
+        return {"result": response} if stored is None and response is not tool_response else stored
 
     async def replacement(
         self, tool: str, response: Any, call_id: str, state: SessionState

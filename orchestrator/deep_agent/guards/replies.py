@@ -26,6 +26,7 @@ from fanout.orchestrator.deep_agent.messages import parts_of, text_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
 from fanout.orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.valid_text import clean_text
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""
@@ -136,7 +137,7 @@ class ToolErrors(Middleware):
             return None
         if type(tool) is BaseTool:
             return None  # an unknown tool: ADK's own message lists the tools that exist
-        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+        text = clean_text(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARACTERS]
         return error_result(f"{tool.name} failed: {text}")
 
 

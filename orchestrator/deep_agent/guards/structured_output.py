@@ -12,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from fanout.orchestrator.deep_agent.markdown import markdown_blocks
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
+from fanout.orchestrator.valid_text import clean
 
 OutputType = Mapping[str, Any] | types.SchemaUnion
 """What ADK takes as an `output_schema`: a JSON Schema, a schema of Gemini, or a type that pydantic
@@ -143,13 +144,14 @@ def _values_in(answer: str) -> tuple[list[Any], str]:
 
 def _json_value(text: str) -> Any:
     try:
-        return json.loads(
+        value = json.loads(
             text,
             parse_constant=_no_constant,
             parse_float=_finite,
             parse_int=_bounded,
             object_pairs_hook=_unambiguous,
         )
+        return clean(value)
     except json.JSONDecodeError as error:
         raise _NotJson(
             f"The answer is not JSON (line {error.lineno}, column {error.colno}): send the JSON "

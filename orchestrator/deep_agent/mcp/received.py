@@ -26,6 +26,7 @@ from fanout.orchestrator.deep_agent.mcp.schemas import (
     type_name,
     without_faults,
 )
+from fanout.orchestrator.valid_text import clean
 
 LARGE_BYTES = 256 * 1024
 """A larger message is read in a thread: it would block all other agents for milliseconds."""
@@ -44,8 +45,6 @@ _BLOCKS: TypeAdapter[Any] = TypeAdapter(mcp_types.ContentBlock)
 
 _ID = re.compile(r'"id"\s*:\s*"?(-?\d+)')
 _START = re.compile(r'\{\s*"(?:jsonrpc|id|result|error)"')
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Received:
@@ -85,9 +84,7 @@ class Received:
 
     def _messages(self, data: bytes, answers: RequestId | None) -> list[Message] | None:
         text = data.decode(errors="replace").strip().removeprefix("\ufeff")
-        values = list(_values(text)) if text else []
-        if _SURROGATE_ESCAPE.search(data):
-            values = [_without_surrogates(value) for value in values]
+        values = [clean(value) for value in _values(text)] if text else []
         found = [message for value in values if (message := self._message(value, answers))]
         if any("method" not in message for message in found):
             answers = None
@@ -296,15 +293,3 @@ def _finite(number: str) -> float | None:
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _: None)
 """Reads NaN and infinities, which JSON does not have, as null."""
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Return a value without halves of characters, which UTF-8 does not have."""
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_without_surrogates(inner) for inner in value]
-    if isinstance(value, dict):
-        pairs = value.items()
-        return {_without_surrogates(key): _without_surrogates(inner) for key, inner in pairs}
-    return value

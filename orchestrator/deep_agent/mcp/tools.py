@@ -201,7 +201,7 @@ def tool_name(whole: str, *, is_taken: bool = False) -> str:
         name = f"_{name}"
     if len(name) <= MAX_NAME_CHARACTERS and not is_taken:
         return name
-    mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    mark = hashlib.sha256(whole.encode(errors="replace")).hexdigest()[:8]
     return f"{name[: MAX_NAME_CHARACTERS - 9]}_{mark}"
 
 

@@ -35,6 +35,7 @@ from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.deep_agent.models.valid_replies import clean_reply
 from fanout.orchestrator.logs import Logger
 
 log = Logger(__name__)
@@ -245,6 +246,7 @@ class ResilientModel(BaseLlm):
                         raise
                     raise TimeoutError(f"nothing came for {limit:g} s") from None
                 response.model_version = candidate.model
+                clean_reply(response)
                 _mark_cut_calls(response)
                 replied = replied or not response.partial
                 yield response

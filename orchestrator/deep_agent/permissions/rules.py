@@ -12,6 +12,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from wcmatch import glob
 
+from fanout.orchestrator.path_text import path_glob
+
 Operation = Literal["read", "write", "execute"]
 """Deleting is writing; names in listings and lines of searches are reading."""
 
@@ -112,7 +114,7 @@ class Permissions:
 
 @lru_cache(maxsize=256)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    expressions, _ = glob.translate(list(patterns), flags=_FLAGS)
+    expressions, _ = glob.translate([*map(path_glob, patterns)], flags=_FLAGS)
     return tuple(re.compile(expression) for expression in expressions)
 
 

@@ -28,6 +28,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.valid_text import clean, clean_text
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0
@@ -157,10 +158,10 @@ class Journal:
             LedgerUnavailable: Redis does not respond.
         """
         fence = "" if token is None else token
-        stored = json.dumps(data)
+        stored = json.dumps(clean(data))
         if len(stored) > MAX_RECORD_BYTES:
             raise InvalidJob(f"An event of {len(stored):,} bytes is too large for a journal.")
-        event = (job_id, kind, attempt, stored, line or "")
+        event = (job_id, kind, attempt, stored, clean_text(line or ""))
         request = (name or uuid4().hex, APPENDED_SECONDS, fence)
         charged = [value for pair in (used or {}).items() for value in pair]
         added = await self._run("append", *event, *request, *charged)

@@ -52,6 +52,7 @@ from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.valid_text import clean, clean_text, valid_json
 
 INSTALLATION_BYTES = 8
 """Random: enough that no two installations ever have the same id."""
@@ -210,15 +211,12 @@ class Ledger(Records):
 
         Raises:
             UnknownJob: The job does not exist.
-            InvalidJob: The job has ended or received too many messages, or the message is empty,
-                too long or not valid Unicode.
+            InvalidJob: The job has ended or received too many messages, or the message is empty
+                or too long.
         """
         if not text.strip() or len(text) > MAX_MESSAGE_CHARACTERS:
             raise InvalidJob(f"A message has 1 to {MAX_MESSAGE_CHARACTERS} characters.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidJob("The message holds text that is not valid Unicode.") from error
+        text = clean_text(text)
         state = await self._run(
             "send", job_id, text, json.dumps({"text": text}), uuid4().hex, MAX_MESSAGES
         )
@@ -396,8 +394,12 @@ class Ledger(Records):
             MessagesUnread: The job has received more messages; nothing is committed.
         """
         known = -1 if messages is None else messages
-        result_json = result.bounded().model_dump_json(exclude_defaults=True)
-        stored = (str(result.state), result_json, json.dumps(fit(dict(data), MAX_NOTE_BYTES)))
+        result_json = valid_json(result.bounded(), exclude_defaults=True)
+        stored = (
+            str(result.state),
+            result_json,
+            json.dumps(fit(clean(dict(data)), MAX_NOTE_BYTES)),
+        )
         pending = int(result.collection is CollectionState.PENDING)
         outcome = await self._run("finish", job_id, token, *stored, known, pending)
         if outcome == UNREAD:
@@ -472,7 +474,7 @@ class Ledger(Records):
         Raises:
             InvalidJob: A child cannot be stored; nothing has changed.
         """
-        requests = chain(*((approval.id, approval.model_dump_json()) for approval in approvals))
+        requests = chain(*((approval.id, valid_json(approval)) for approval in approvals))
         submissions = chain(*map(_child, children))
         awaited = awaited_tools([approval.tool for approval in approvals])
         time: tuple[int | str, str] = "", ""
@@ -524,7 +526,7 @@ class Ledger(Records):
         Returns:
             False when the attempt no longer holds the job.
         """
-        stored = so_far.model_dump_json(exclude_defaults=True)
+        stored = valid_json(so_far, exclude_defaults=True)
         event = "" if entry is None else json.dumps(entry)
         return bool(await self._run("checkpoint", job_id, token, stored, event))
 

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.valid_text import clean
 
 _DEFINITION = re.compile(
     r"^local (?:function )?(?P<name>\w+).*\n(?:(?!local |--|\n).*\n)*", re.MULTILINE
@@ -47,7 +48,7 @@ class Scripts:
             LedgerUnavailable: Redis does not respond.
         """
         with redis_failures():
-            return await self.registered[name](keys=[], args=[self._prefix, *arguments])
+            return await self.registered[name](keys=[], args=[self._prefix, *clean(arguments)])
 
 
 @cache

@@ -16,6 +16,7 @@ from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BY
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.valid_text import valid_json
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)
@@ -51,15 +52,12 @@ def submission(spec: JobSpec) -> Submission:
     """Return what is stored of a new job.
 
     Raises:
-        InvalidJob: Its text is not valid Unicode, or it is too large.
+        InvalidJob: It is too large.
     """
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
-    try:
-        stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
-        wire = versions.version_of(json.loads(stored)) if versions.ADDED else versions.WIRE_OLDEST
-    except ValueError as error:
-        raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
+    stored = valid_json(spec, exclude_defaults=True, exclude_none=True)
+    wire = versions.version_of(json.loads(stored)) if versions.ADDED else versions.WIRE_OLDEST
     size = len(stored.encode())
     if size > MAX_SPEC_BYTES:
         raise InvalidJob(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.layers import PathChange, composed
 from fanout.orchestrator.workspace.rooted import PERMISSION_BITS
 from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
@@ -75,7 +76,7 @@ class ResultArchive:
 
     def _files(self) -> dict[str, _File]:
         """Return what is at each path after the job."""
-        base = {} if self._base is None else {one.name: one for one in self._base}
+        base = {} if self._base is None else {path_text(one.name): one for one in self._base}
         found: dict[str, _File] = {
             path: one for path, one in base.items() if path not in self._changed
         }
@@ -97,7 +98,7 @@ class ResultArchive:
         return member, source or io.BytesIO()
 
     def _new(self, path: str, change: PathChange) -> tuple[tarfile.TarInfo, IO[bytes]]:
-        member = tarfile.TarInfo(path)
+        member = tarfile.TarInfo(os_path(path))
         member.mtime = ARCHIVE_MTIME
         if change.after is None:
             raise ValueError(path)

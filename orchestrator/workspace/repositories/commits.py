@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fanout.orchestrator.git.process import GitFailed, run_git
+from fanout.orchestrator.path_text import path_bytes, path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     parse_configuration,
@@ -85,16 +86,16 @@ class Commits:
         self._no_object = "0" * (64 if is_sha256 else 40)
 
     def read(self, commit: str) -> dict[str, TreeEntry]:
-        """Put a commit into the private index, and return its entries by path."""
+        """Put a commit into the private index, and return its entries by path text."""
         if self.git("cat-file", "-t", commit).strip() != b"commit":
             raise Unreadable(f"{commit} is no commit")
         self.git("read-tree", commit)
         listed = self.git("ls-files", "--stage", "-z")
         found = {}
         for line in filter(None, listed.split(b"\0")):
-            head, _, path = os.fsdecode(line).partition("\t")
-            mode, identity, _ = head.split(" ")
-            found[path] = TreeEntry(mode, identity)
+            head, _, path = line.partition(b"\t")
+            mode, identity, _ = head.decode("ascii").split(" ")
+            found[path_text(path)] = TreeEntry(mode, identity)
         return found
 
     def blobs(self, ids: Collection[str]) -> dict[str, bytes]:
@@ -129,9 +130,9 @@ class Commits:
     def write_tree(self, changes: Mapping[str, TreeEntry | None]) -> str:
         """Change the private index, None removes a path, and return the id of its tree."""
         gone = [path for path, entry in changes.items() if entry is None]
-        lines = [f"0 {self._no_object}\t{path}" for path in gone]
-        lines += [f"{entry.mode} {entry.id}\t{path}" for path, entry in changes.items() if entry]
-        given = b"".join(os.fsencode(line) + b"\0" for line in lines)
+        lines = [(f"0 {self._no_object}", path) for path in gone]
+        lines += [(f"{entry.mode} {entry.id}", path) for path, entry in changes.items() if entry]
+        given = b"".join(b"%s\t%s\0" % (head.encode(), path_bytes(path)) for head, path in lines)
         self.git("update-index", "-z", "--index-info", stdin=given)
         return self.git("write-tree", "--missing-ok").decode().strip()
 
@@ -155,8 +156,8 @@ class Commits:
     def filtered(self, paths: Iterable[str]) -> dict[str, str]:
         """Return the paths of which the index's attributes name a filter, with its name."""
         asking = ("check-attr", "--cached", "-z", "--stdin", *FILTERS)
-        given = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        fields = os.fsdecode(self.git(*asking, stdin=given)).split("\0")
+        given = b"".join(path_bytes(path) + b"\0" for path in paths)
+        fields = [path_text(field) for field in self.git(*asking, stdin=given).split(b"\0")]
         triples = zip(fields[0::3], fields[1::3], fields[2::3], strict=False)
         return {
             path: name if value == "set" else value

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
 from fanout.orchestrator.workspace.repositories.git_data import (
     carried_content,
@@ -37,7 +38,7 @@ from fanout.orchestrator.workspace.rooted import (
 )
 from fanout.orchestrator.workspace.secret_files import SLICE_BYTES, may_be_secret, secret_content
 from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
-from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, printable, unreadable
+from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, unreadable
 
 _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read at once; a larger one is copied to a temporary file first, because
@@ -271,7 +272,7 @@ class Contents:
         """Return whether a file contains a credential, which is noted."""
         reason = secret_content(content)
         if reason is not None:
-            file = SkippedFile(path=printable(entry.path), reason=reason)
+            file = SkippedFile(path=path_text(entry.path), reason=reason)
             self.omitted.left_at_home.append(file)
         return reason is not None
 

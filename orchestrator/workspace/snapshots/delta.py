@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.snapshots.archive import Version
 from fanout.orchestrator.workspace.snapshots.base import Base
 from fanout.orchestrator.workspace.snapshots.contents import Contents, Member, Omitted, TooLarge
@@ -79,7 +80,7 @@ def changes_since(base: Base, root: Path, tree: Tree) -> Delta:
     files = [*reading.files, *(_changed(path, versions[path], None) for path in removed)]
     if len(files) > max_paths:
         raise WholeSnapshotNeeded
-    _check_paths(file.path for file in files)
+    _check_paths(files)
     return Delta(
         tuple(sorted(files, key=lambda file: file.path)), reading.contents, contents.omitted
     )
@@ -128,14 +129,10 @@ def _folders_of(paths: Iterable[str]) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
-def _check_paths(paths: Iterable[str]) -> None:
-    """Refuse paths that a layer's list cannot name."""
-    for path in paths:
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise WholeSnapshotNeeded from None
-        if path.count("/") >= _MAX_NAMES:
+def _check_paths(files: Iterable[ChangedFile]) -> None:
+    """Refuse paths that a layer may not have, or that not every release reads in one."""
+    for file in files:
+        if file.path_bytes or file.path.count("/") >= _MAX_NAMES:
             raise WholeSnapshotNeeded
 
 
@@ -148,7 +145,7 @@ def _changed(path: str, before: Version | None, after: Version | None) -> Change
         is_same = (before.kind, before.sha256) == (after.kind, after.sha256)
         kind = ChangeKind.MODE if is_same else ChangeKind.MODIFIED
     return ChangedFile(
-        path=path,
+        path=path_text(path),
         change=kind,
         size_bytes=after.size if after else 0,
         before=before and _file_version(before),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
 from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
 from fanout.orchestrator.workspace.repositories.repository import (
@@ -172,7 +173,7 @@ class _Walk:
             except Unreadable as error:
                 self.skipped.append(
                     SkippedFile(
-                        path=printable(folder.path),
+                        path=path_text(folder.path),
                         reason=f"Git cannot list the files that it ignores: {error}.",
                     )
                 )
@@ -190,7 +191,7 @@ class _Walk:
             if folder.left_out is None or folder.left_out(path, name):
                 return
             if (reason := secret_name(path, is_folder=is_folder)) is not None:
-                shown = f"{printable(path)}{'/' * is_folder}"
+                shown = f"{path_text(path)}{'/' * is_folder}"
                 self.left_at_home.append(SkippedFile(path=shown, reason=reason))
                 return
         if is_folder:
@@ -200,7 +201,7 @@ class _Walk:
             self.entries.append(_file_entry(path, status, git_dir))
         else:
             self.skipped.append(
-                SkippedFile(path=printable(path), reason="It is not a file, directory or symlink.")
+                SkippedFile(path=path_text(path), reason="It is not a file, directory or symlink.")
             )
 
     def _add_included(self) -> None:
@@ -306,9 +307,4 @@ def _folders_above(path: str) -> list[str]:
 def unreadable(path: str, error: Exception) -> SkippedFile:
     """Return a file as one that could not be read."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    return SkippedFile(path=printable(path), reason=f"It could not be read: {reason}.")
-
-
-def printable(path: str) -> str:
-    """Return a path as valid Unicode: bytes that are not UTF-8 are replaced."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    return SkippedFile(path=path_text(path), reason=f"It could not be read: {reason}.")

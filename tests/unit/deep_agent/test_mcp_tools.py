@@ -277,6 +277,12 @@ async def test_a_big_result_is_put_aside_like_that_of_every_tool(sandbox: Sandbo
     assert found["characters"] > 2_000_000
 
 
+async def test_half_a_character_from_a_server_is_replaced(sandbox: Sandbox) -> None:
+    (found,) = await results(inside(sandbox), call("files__half_"))
+
+    assert found == {"status": "success", "output": "half �"}
+
+
 async def test_a_server_that_dies_in_a_call_is_told_and_is_started_again_by_the_next(
     sandbox: Sandbox,
 ) -> None:

@@ -75,7 +75,7 @@ def _encode(value: Any, parts: list[bytes]) -> None:
     elif isinstance(value, float):
         parts.append(b"d%s;" % repr(value).encode())
     elif isinstance(value, str):
-        raw = value.encode("utf-8", "surrogateescape")
+        raw = _encoded_text(value)
         parts += (b"s%d;" % len(raw), raw)
     elif isinstance(value, bytes):
         parts += (b"b%d;" % len(value), value)
@@ -90,6 +90,13 @@ def _encode(value: Any, parts: list[bytes]) -> None:
             _encode(key, parts)
             _encode(item, parts)
         parts.append(b"e")
+
+
+def _encoded_text(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, which no name and no command has
+        return text.encode("utf-8", "replace")
 
 
 def decode(data: bytes, max_values: int = _UNLIMITED) -> Any:

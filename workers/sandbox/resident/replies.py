@@ -9,6 +9,8 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit, OutputFile
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.path_text import path_text
+from fanout.orchestrator.valid_text import clean_text
 from fanout.workers.sandbox.inside import frames, outputs
 
 PARSED_ON_LOOP_BYTES = 64 << 10
@@ -42,9 +44,13 @@ def parse_reply(header: bytes) -> dict[str, Any] | Exception:
     reply = frames.decode_header(header, frames.MAX_REPLY_VALUES)
     if "errno" in reply:
         number, path = integer(reply, "errno", 1, _MAX_ERRNO), reply.get("path")
-        return OSError(number, os.strerror(number), None if path is None else _text(path))
+        return OSError(
+            number, os.strerror(number), None if path is None else path_text(_text(path))
+        )
     if "refused" in reply:
-        return OperationFailed(_text(reply["refused"]), _text(reply.get("message", "")))
+        return OperationFailed(
+            *map(clean_text, (_text(reply["refused"]), _text(reply.get("message", ""))))
+        )
     result = reply.get("result")
     if not isinstance(result, dict):
         raise frames.FrameError("a reply without a result")
@@ -133,7 +139,7 @@ def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:
 def _entry(record: bytes) -> Entry:
     kind, size, modified, mode, path = record.split(b" ", 4)
     entry = Entry(
-        path=os.fsdecode(path),
+        path=path_text(path),
         kind=_KINDS[kind],
         size_bytes=int(size),
         modified_at=float(modified),
@@ -162,7 +168,7 @@ def parse_hits(data: bytes, most: int) -> tuple[tuple[Hit, ...], tuple[str, ...]
     records, names = found["hits"], found["unsearched"]
     if not isinstance(records, list) or not isinstance(names, list):
         raise frames.FrameError("not a list of hits")
-    return tuple(_hit(record) for record in records), tuple(_text(name) for name in names)
+    return tuple(map(_hit, records)), tuple(path_text(_text(name)) for name in names)
 
 
 def _hit(record: Any) -> Hit:
@@ -171,7 +177,7 @@ def _hit(record: Any) -> Hit:
     path, number, line = record
     if not 0 < number <= _MAX_SIZE:
         raise frames.FrameError("not a line's number")
-    return Hit(path=path, line_number=number, line=line)
+    return Hit(path=path_text(path), line_number=number, line=clean_text(line))
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
+from fanout.orchestrator.path_text import os_path
 from fanout.workers.sandbox.inside import commands as resident_commands
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import MAX_ANSWER_BYTES
@@ -42,6 +43,8 @@ _LARGEST_LIST = 2 * MAX_ANSWER_BYTES
 
 class ResidentSandbox(Sandbox):
     """The commands and file operations of a `Sandbox`, carried out by a resident.
+
+    The resident takes and returns the paths of the operating system, not path texts.
 
     Providers add `open_process` and `changes`.
     """
@@ -108,6 +111,25 @@ class ResidentSandbox(Sandbox):
         """Return the sentence about a full disk; empty where the disk is no limit of the job's."""
         return ""
 
+    async def _request_at(
+        self,
+        path: str,
+        operation: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        max_reply_bytes: int = frames.CHUNK_BYTES,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Request an operation on a path; an OSError names the path as it was given."""
+        arguments = {"path": os_path(path), **arguments}
+        try:
+            return await self._client.request(
+                operation, arguments, payload, max_reply_bytes=max_reply_bytes
+            )
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = path
+            raise
+
     async def read_bytes(
         self, path: str, max_bytes: int | None = None, *, offset: int = 0
     ) -> bytes:
@@ -116,8 +138,8 @@ class ResidentSandbox(Sandbox):
         wanted = max_bytes
         while True:
             size = frames.CHUNK_BYTES if wanted is None else min(wanted, frames.CHUNK_BYTES)
-            arguments = {"path": path, "offset": offset, "max_bytes": size}
-            _, data = await self._client.request("read", arguments, max_reply_bytes=max(0, size))
+            arguments = {"offset": offset, "max_bytes": size}
+            _, data = await self._request_at(path, "read", arguments, max_reply_bytes=max(0, size))
             parts.append(data)
             offset += len(data)
             wanted = None if wanted is None else wanted - len(data)
@@ -128,15 +150,15 @@ class ResidentSandbox(Sandbox):
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
     ) -> None:
         """See `Sandbox.write_bytes`."""
-        arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
+        arguments: dict[str, Any] = {"create_only": create_only, "mode": mode}
         if len(data) > frames.CHUNK_BYTES:
-            folder = str(PurePosixPath(path).parent)
+            folder = str(PurePosixPath(os_path(path)).parent)
             arguments["upload"], data = await upload(self._client, data, folder), b""
-        await self._client.request("write", arguments, data)
+        await self._request_at(path, "write", arguments, data)
 
     async def delete(self, path: str) -> None:
         """See `Backend.delete`."""
-        await self._client.request("delete", {"path": path})
+        await self._request_at(path, "delete", {})
 
     async def stat(self, path: str) -> Entry:
         """See `Backend.stat`."""
@@ -152,7 +174,7 @@ class ResidentSandbox(Sandbox):
 
     async def lstat(self, path: str) -> Entry:
         """See `Sandbox.lstat`."""
-        _, data = await self._client.request("stat", {"path": path})
+        _, data = await self._request_at(path, "stat", {})
         entries = await self._parsed(data, partial(parse_entries, most=1))
         if not entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -160,17 +182,15 @@ class ResidentSandbox(Sandbox):
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         """See `Backend.list`."""
-        _, data = await self._client.request("list", {"path": path}, max_reply_bytes=_LARGEST_LIST)
+        _, data = await self._request_at(path, "list", {}, max_reply_bytes=_LARGEST_LIST)
         return await self._parsed(data, parse_entries)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         """See `Backend.walk`."""
-        arguments = {
-            "path": path,
-            "max_entries": max_entries,
-            "timeout_seconds": float(timeout_seconds),
-        }
-        result, data = await self._client.request("walk", arguments, max_reply_bytes=_LARGEST_LIST)
+        arguments = {"max_entries": max_entries, "timeout_seconds": float(timeout_seconds)}
+        result, data = await self._request_at(
+            path, "walk", arguments, max_reply_bytes=_LARGEST_LIST
+        )
         entries = await self._parsed(data, partial(parse_entries, most=max_entries))
         with self._client.parsing():
             complete = flag(result, "complete")
@@ -188,12 +208,13 @@ class ResidentSandbox(Sandbox):
         """See `Backend.grep`."""
         arguments = {
             "text": text,
-            "path": path,
-            "only": None if only is None else list(only),
+            "only": None if only is None else [*map(os_path, only)],
             "max_hits": max_hits,
             "timeout_seconds": float(timeout_seconds),
         }
-        result, data = await self._client.request("grep", arguments, max_reply_bytes=_LARGEST_LIST)
+        result, data = await self._request_at(
+            path, "grep", arguments, max_reply_bytes=_LARGEST_LIST
+        )
         hits, unsearched = await self._parsed(data, partial(parse_hits, most=max_hits))
         with self._client.parsing():
             return Hits(

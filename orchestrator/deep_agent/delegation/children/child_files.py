@@ -20,6 +20,7 @@ from fanout.orchestrator.deep_agent.delegation.apply_changes import (
 )
 from fanout.orchestrator.deep_agent.delegation.children.folder_copy import Marks, marks_of
 from fanout.orchestrator.deep_agent.delegation.children.shell_overlay import ShellOverlay
+from fanout.orchestrator.path_text import os_path
 
 MAX_WATCHED_FILES = 200_000
 """In a folder on which a child works directly: a second for comparing them."""
@@ -195,7 +196,7 @@ class DirectFiles:
         if before is None or now is None:
             self.note = "It worked directly on your files; what it changed is not listed here."
             return AppliedChanges()
-        root = Path(self._files.search_root)
+        root = Path(os_path(self._files.search_root))
         changed = sorted(
             path for path in before.keys() | now.keys() if before.get(path) != now.get(path)
         )
@@ -213,5 +214,5 @@ class DirectFiles:
     async def _marks(self) -> Marks | None:
         if not isinstance(self._files, LocalShellBackend):
             return None
-        root = Path(self._files.search_root)
+        root = Path(os_path(self._files.search_root))
         return await asyncio.to_thread(marks_of, root, MAX_WATCHED_FILES)

@@ -18,6 +18,7 @@ from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBacken
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from fanout.orchestrator.deep_agent.delegation.children.folder_copy import Changes, FolderCopy
+from fanout.orchestrator.path_text import os_path, path_text
 
 
 class ShellOverlay(OverlayBackend):
@@ -97,12 +98,16 @@ class ShellOverlay(OverlayBackend):
 
     def _stage_all(self, copy: FolderCopy, changes: Changes) -> None:
         for file in changes.files:
-            path = str(self._root / file.path)
+            path = self._text(file.path)
             self.put(replace(file, path=path))
             self._put[path] = self._staged[path]
             copy.seen(file.path, changes)
-        self.left_out = {str(self._root / path) for path in changes.left_out}
-        self._removed.update(str(self._root / path) for path in changes.removed_folders)
+        self.left_out = set(map(self._text, changes.left_out))
+        self._removed.update(map(self._text, changes.removed_folders))
+
+    def _text(self, path: str) -> str:
+        """Return the path text of a path in the copy, as the agent names it."""
+        return path_text(str(self._root / path))
 
     async def _current_copy(self) -> FolderCopy:
         """Return the copy with all changes of the overlay."""
@@ -111,7 +116,7 @@ class ShellOverlay(OverlayBackend):
             await asyncio.to_thread(self._copy.make)
         for file in self.changes:
             if self._put.get(file.path) is not file:
-                below, _, relative = file.path.partition(f"{self._root}/")
+                below, _, relative = os_path(file.path).partition(f"{self._root}/")
                 if not below:
                     await asyncio.to_thread(self._copy.put, relative, file.after)
                 self._put[file.path] = file

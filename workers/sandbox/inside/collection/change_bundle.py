@@ -3,13 +3,13 @@
 Standard library only: see `steward`.
 
 The bundle has the format that `orchestrator.jobs.changes` describes. The contents of `.git` folders
-are left out; special, large and unreadable files, names that are not text and what exceeds the
-limits below are named in the bundle, but not carried. The lists of named paths end with how many
-more there are.
+are left out; special, large and unreadable files and what exceeds the limits below are named in the
+bundle, but not carried. The lists of named paths end with how many more there are.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -133,7 +133,7 @@ def write_bundle(
         kept_paths = (path for path in paths if path not in excluded)
         changes = _changes(contents, old, new, kept_paths, skipped)
         document = {
-            "version": 1,
+            "version": _version(changes),
             "files": _file_entries(changes, diffs_of(changes, contents, scratch.git)),
             "ignored": ignored.named(),
             "skipped": skipped.with_reasons(),
@@ -254,7 +254,7 @@ def _changes(
             if change.before != change.after:
                 _check_name(path)
                 changes.append(change)
-                left -= _ENTRY_BYTES + 2 * len(json.dumps(path))
+                left -= _ENTRY_BYTES + 2 * len(json.dumps(_with_bytes("path", path)))
         except Skip as reason:
             skipped.add(path, str(reason))
     return changes
@@ -273,17 +273,26 @@ def _check_depth(path: str, first: os.stat_result | None, second: os.stat_result
 
 
 def _check_name(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise Skip("its name is not UTF-8") from None
     if any(part.lower() == ".git" for part in path.split("/")):
         raise Skip("git refuses its name")
 
 
 def _text(path: str) -> str:
-    """Return a path as readable text; undecodable bytes are escaped."""
-    return path.encode("utf-8", "backslashreplace").decode()
+    """Return a path's text, as `orchestrator.path_text` defines it."""
+    return os.fsencode(path).replace(rb"\x", rb"\x5cx").decode("utf-8", "backslashreplace")
+
+
+def _with_bytes(name: str, path: str | None) -> dict[str, str | None]:
+    """Return a path's text under a name, and its bytes if they are not those of the text."""
+    text = None if path is None else _text(path)
+    if path is None or text == path:
+        return {name: text}
+    return {name: text, f"{name}_bytes": base64.b64encode(os.fsencode(path)).decode()}
+
+
+def _version(changes: list[Change]) -> int:
+    """Return the lowest version of a document that has these paths."""
+    return 1 if all(_text(change.path) == change.path for change in changes) else 2
 
 
 def _file_entries(changes: list[Change], diffs: dict[str, PathDiff]) -> list[dict[str, Any]]:
@@ -302,9 +311,9 @@ def _file_entries(changes: list[Change], diffs: dict[str, PathDiff]) -> list[dic
         before = by_path[from_path].before if from_path else change.before
         entries.append(
             {
-                "path": path,
+                **_with_bytes("path", path),
                 "change": "renamed" if from_path else _kind(before, change.after),
-                "from_path": from_path,
+                **_with_bytes("from_path", from_path),
                 "lines_added": diff.lines_added,
                 "lines_removed": diff.lines_removed,
                 "binary": diff.binary,
@@ -313,7 +322,7 @@ def _file_entries(changes: list[Change], diffs: dict[str, PathDiff]) -> list[dic
                 "after": change.after._asdict() if change.after else None,
             }
         )
-    return entries
+    return sorted(entries, key=lambda entry: str(entry["path"]))
 
 
 def _kind(before: Version | None, after: Version | None) -> str:

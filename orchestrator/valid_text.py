@@ -1,0 +1,112 @@
+r"""Text that every encoding, file and service can hold.
+
+A Python text may have half of a surrogate pair, for example of a JSON escape such as `\ud83d`
+without its other half, and nothing can encode it. Text of others is cleaned where it comes in;
+those who write logs, records and journals clean once more, so that no text can make them fail.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, model_validator
+from pydantic_core import PydanticSerializationError
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\."
+)
+"""An escape of JSON: a surrogate pair, half of one, or any other."""
+
+
+def clean_text(text: str) -> str:
+    """Return a text without surrogates: two halves that follow each other become their character.
+
+    A half without the other becomes U+FFFD. A text that is valid is returned as it is.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean(value: Any) -> Any:
+    """Return a value with all texts in its dicts, lists and tuples cleaned, keys included.
+
+    What is valid is returned as it is, not as a copy. Values of other types are not looked into. Of
+    keys that are equal when they are cleaned, the later ones get a number: no value is lost.
+    """
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return _clean_mapping(value)
+    if isinstance(value, (list, tuple)):
+        cleaned = [clean(item) for item in value]
+        if all(new is old for new, old in zip(cleaned, value, strict=True)):
+            return value
+        return cleaned if isinstance(value, list) else tuple(cleaned)
+    return value
+
+
+class ValidTextModel(BaseModel):
+    """A model whose texts are cleaned when it is validated."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean_texts(cls, values: Any) -> Any:
+        return clean(values)
+
+
+def valid_json(model: BaseModel, **options: Any) -> str:
+    """Return a model as JSON whatever its texts are; what no text can hold is replaced.
+
+    Args:
+        model: The model.
+        **options: As for `model_dump_json`.
+    """
+    try:
+        return model.model_dump_json(**options)
+    except PydanticSerializationError:
+        cleaned = type(model).model_validate(clean(model.model_dump()))
+        return cleaned.model_dump_json(**options)
+
+
+def clean_json(data: bytes) -> bytes:
+    r"""Return JSON whose texts every reader takes.
+
+    Strict readers refuse the whole of it for an escaped half of a surrogate pair, such as `\ud83d`,
+    or for a byte that is not UTF-8. What is not JSON stays that, and JSON in UTF-16 stays as it is.
+    """
+    if not data.isascii() and json.detect_encoding(data) == "utf-8":
+        data = data.decode("utf-8", "replace").encode()
+    if b"\\u" not in data:
+        return data
+    return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
+
+
+def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    pairs = [(key, clean(key), inner, clean(inner)) for key, inner in value.items()]
+    if all(key is new_key and inner is new for key, new_key, inner, new in pairs):
+        return value
+    taken = {key for key, new_key, _, _ in pairs if new_key is key}
+    cleaned: dict[Any, Any] = {}
+    for key, new_key, _, new in pairs:
+        unique = new_key if new_key is key else _unused(new_key, taken)
+        taken.add(unique)
+        cleaned[unique] = new
+    return cleaned
+
+
+def _unused(key: Any, taken: set[Any]) -> Any:
+    number, unused = 1, key
+    while unused in taken:
+        number += 1
+        unused = f"{key} ({number})"
+    return unused
