@@ -57,7 +57,7 @@ def submission(spec: JobSpec) -> Submission:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
     try:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
-        wire = versions.version_of(json.loads(stored)) if versions.ADDED else versions.WIRE_OLDEST
+        wire = versions.version_of(json.loads(stored))
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
     size = len(stored.encode())
@@ -95,20 +95,39 @@ def unique_key(spec: JobSpec) -> str:
     return json.dumps([spec.tenant, *owner, spec.idempotency_key])
 
 
-def spec_of(stored: str) -> JobSpec:
+def spec_of(stored: str | None, *, extra: ExtraValues = "forbid") -> JobSpec:
     """Return a stored specification of a version that this release reads, for a worker.
+
+    Args:
+        stored: The text; None where this release finds none.
+        extra: Whether unknown fields are ignored or refused.
 
     Raises:
         InvalidJob: The text is not a specification; the message quotes nothing of it.
     """
     try:
-        return JobSpec.model_validate_json(stored)
+        return JobSpec.model_validate_json(stored or "", extra=extra)
     except ValidationError as error:
         fields = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
         where = f" (at {', '.join(fields)})" if fields else ""
         raise InvalidJob(
             f"Its stored specification cannot be read{where}: submit the task again."
         ) from None
+
+
+def shown_spec(job_id: str, stored: str | None) -> JobSpec:
+    """Return what this release knows of a stored specification, to show it.
+
+    Args:
+        job_id: The job's id.
+        stored: The text; None where this release finds none, because another moved it.
+
+    Raises:
+        InvalidJob: What it knows is not valid; the message quotes nothing of it.
+    """
+    if stored is None:
+        return JobSpec(id=job_id, description=OF_ANOTHER_RELEASE)
+    return spec_of(stored, extra="ignore")
 
 
 def entry_of_child(spec: JobSpec) -> str:
