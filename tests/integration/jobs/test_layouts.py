@@ -6,7 +6,6 @@ import pytest
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import CollectedChanges, CollectionState, ResultSoFar
-from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.builders import make_result, make_spec
 from tests.integration.jobs.conftest import Hand

@@ -48,9 +48,10 @@
 local PREFIX = ARGV[1]
 
 -- The fields of a record that nobody reads after the job's end: half a KiB.
-local OF_LIVE_JOBS = {'so_far', 'token', 'dispatched', 'dispatches', 'sequence', 'max_attempts',
-  'ran_ms', 'files_host', 'claim', 'claimed_at', 'beat_at', 'requeued_at', 'cancel', 'cancel_told',
-  'awaited', 'approvals_kept', 'last_message', 'unread_by'}
+local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
+  sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
+  claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
+  awaited = true, approvals_kept = true, last_message = true, unread_by = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
@@ -116,6 +117,20 @@ local function adopt(id)
   if redis.call('HEXISTS', key('job', id), 'spec') == 1 then return end
   local spec = redis.call('GET', key('spec', id))
   if spec then redis.call('HSET', key('job', id), 'spec', spec) end
+end
+
+-- Deletes the fields of an ended job's record that nobody reads any more. It is written again: the
+-- table of a hash does not shrink when it is half empty.
+local function shrink_record(id)
+  local record, kept = redis.call('HGETALL', key('job', id)), {}
+  for at = 1, #record, 2 do
+    if not OF_LIVE_JOBS[record[at]] then
+      kept[#kept + 1] = record[at]
+      kept[#kept + 1] = record[at + 1]
+    end
+  end
+  redis.call('DEL', key('job', id))
+  redis.call('HSET', key('job', id), unpack(kept))
 end
 
 -- Releases the memory that a journal's stream has allocated for further entries: up to 4 KiB, in
@@ -470,7 +485,7 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
   data.state = state
   journal(id, attempt, data)
-  redis.call('HDEL', key('job', id), unpack(OF_LIVE_JOBS))
+  shrink_record(id)
   shrink_journal(id)
   redis.call('PUBLISH', key('bell', id, 'ended'), id)
   notify_parent(id, state)
