@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.config import ExtraValues
@@ -168,7 +168,16 @@ def _reason(result: str) -> str | None:
 
 def labels_of(stored: str) -> dict[str, str]:
     """Return the labels of a stored specification, without reading the rest of it."""
-    return json.loads(stored).get("labels") or {} if '"labels"' in stored else {}
+    return fields_of(stored).get("labels") or {} if '"labels"' in stored else {}
+
+
+def fields_of(stored: str) -> dict[str, Any]:
+    """Return the fields of a stored specification, unchecked; none of one that is damaged."""
+    try:
+        fields = json.loads(stored)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:

@@ -59,11 +59,12 @@ local IN_LANE = '0'
 local IN_TRANSIT = '1'
 local RESTS = '2'
 
--- How long a job rests that a worker could not read, before it is looked for one that has not tried.
+-- How long a job rests that a worker could not read, while another one may be able to.
 local REST_MS = 500
 
--- The same when all living workers that seemed to be able to run it have tried.
-local LONG_REST_MS = 5000
+-- The same when all have tried. A new worker gets it by then; earlier releases, which take it for one
+-- whose message was lost, add an event to its journal each time.
+local LONG_REST_MS = 10000
 
 -- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
 local SHORT_JOURNAL = 32
@@ -539,34 +540,41 @@ local function is_listed(names, worker)
   return string.find((names or '') .. ' ', ' ' .. worker .. ' ', 1, true) ~= nil
 end
 
+-- Returns whether one of the workers may be able to read a job, and has not tried.
+local function has_reader(id, workers)
+  local job = redis.call('HMGET', key('job', id), 'agent', 'wire', 'unread_by')
+  local class = {agent = job[1], wire = tonumber(job[2])}
+  for _, worker in ipairs(workers) do
+    if reads(worker, class) and not is_listed(job[3], worker.name) then return true end
+  end
+  return false
+end
+
 -- Leaves a queued job, which holds no slots, to other workers than one that cannot read it: as it
 -- is, and outside of its lane, so that it is not offered to the same workers without end. Of the
 -- workers that could not read it, those that live are listed.
 local function leave_to_others(id, worker)
   local listed, names = redis.call('HGET', key('job', id), 'unread_by'), ' ' .. worker
-  for _, other in ipairs(living_workers(now_ms())) do
+  local workers, now = living_workers(now_ms()), now_ms()
+  for _, other in ipairs(workers) do
     if other.name ~= worker and is_listed(listed, other.name) then
       names = names .. ' ' .. other.name
     end
   end
   redis.call('HSET', key('job', id), 'unread_by', names, 'dispatched', RESTS,
     'waiting_for', 'a newer worker: the living ones cannot read it')
-  redis.call('ZADD', key('leases'), now_ms() + REST_MS, id)
+  redis.call('ZADD', key('leases'), now + (has_reader(id, workers) and REST_MS or LONG_REST_MS), id)
 end
 
 -- Ends the rest of a job if one of the workers may be able to read it; else prolongs it.
-local function look_for_reader(id, root, workers)
-  local job = redis.call('HMGET', key('job', id), 'agent', 'wire', 'unread_by')
-  local class = {agent = job[1], wire = tonumber(job[2])}
-  for _, worker in ipairs(workers) do
-    if reads(worker, class) and not is_listed(job[3], worker.name) then
-      redis.call('ZREM', key('leases'), id)
-      redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
-      enter_lane(id, root)
-      return
-    end
+local function end_rest(id, root, workers)
+  if has_reader(id, workers) then
+    redis.call('ZREM', key('leases'), id)
+    redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
+    enter_lane(id, root)
+  else
+    redis.call('ZADD', key('leases'), now_ms() + LONG_REST_MS, id)
   end
-  redis.call('ZADD', key('leases'), now_ms() + LONG_REST_MS, id)
 end
 
 -- Returns the fields of a job that an attempt holds, with the milliseconds that all its attempts

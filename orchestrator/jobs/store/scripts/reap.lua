@@ -63,7 +63,7 @@ for _, id in ipairs(lapsed('leases')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'dispatched')
   if job[1] == 'queued' and job[4] == RESTS then
     workers = workers or living_workers(now)
-    look_for_reader(id, job[2], workers)
+    end_rest(id, job[2], workers)
   elseif job[1] == 'queued' then
     release_slots(id, job[2])
     requeue(id, job[2], job[3], 'its message was lost')
