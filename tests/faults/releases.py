@@ -1,4 +1,4 @@
-"""Releases of fanout beside each other; earlier ones are taken out of the repository's history."""
+"""Releases of fanout side by side; earlier ones are taken out of the repository's history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This release and the earlier ones beside each other: up, back, and in any order, nothing is lost.
+"""This release and earlier ones side by side: up, back, and in any order, nothing is lost.
 
 Real workers, servers and clients of each release share a Redis, a queue and a state folder.
 """
@@ -186,7 +186,7 @@ async def test_workers_first_then_servers_and_clients_and_back_under_load(
         ids = await submit_by_command(earlier, place, "old command, old worker")
         new = await start_worker(THIS_RELEASE, place, client, others=1)
         ids += await submit_here(client, "new client, both workers")
-        await stop(old)  # its jobs go on elsewhere, parents and children, running and queued
+        await stop(old)  # its jobs continue elsewhere, parents and children, running and queued
         ids += await submit_over_http(old_server, key, "old server, new worker")
         await ended(client, ids)
 

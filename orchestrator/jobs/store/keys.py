@@ -16,7 +16,7 @@ class Keys:
         return f"{self.prefix}:job:{job_id}"
 
     def spec(self, job_id: str) -> str:
-        """String: a job's specification in layout 2 (releases.toml), which is read, not written."""
+        """String: a job's specification in layout 2, which is read, not written."""
         return f"{self.prefix}:spec:{job_id}"
 
     def result(self, job_id: str) -> str:

@@ -107,7 +107,7 @@ local function add_event(id, attempt, kind, data)
 end
 
 -- Returns a job's specification, or its result: a field of its record, where all releases read it,
--- or a key of its own, where those of layout 2 have written it (releases.toml).
+-- or a key of its own, where those of layout 2 have written it: see tests/faults/releases.toml.
 local function text_of(kind, id)
   return redis.call('HGET', key('job', id), kind) or redis.call('GET', key(kind, id))
 end
