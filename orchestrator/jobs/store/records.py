@@ -238,8 +238,7 @@ class Records:
         found = zip(ids, answers, specs, strict=True)
         return [
             JobSketch(
-                *(job_id, state, tenant, _owner(owned), agent, root, parent),
-                spec=in_record or in_key or "",
+                job_id, state, tenant, _owner(owned), agent, root, parent, in_record or in_key or ""
             )
             for job_id, (state, tenant, owned, agent, root, parent, in_record), in_key in found
             if state
