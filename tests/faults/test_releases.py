@@ -23,7 +23,7 @@ from tests.integration.worker.children import children_of, delegates, delegating
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer, WorkerProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
 LISTED = {f"layout-{listed['layout']}": listed for listed in listed_releases()}
 SCRIPT = (
@@ -37,7 +37,7 @@ SCRIPT = (
     conversation("short", shell("echo made > made.txt"), DONE),
 )
 CHILDREN = 3
-SHORT_JOBS = 8
+SHORT_JOBS = 6
 SLOTS = 3
 """Of a worker: fewer than the jobs that are submitted at once, so that most are queued."""
 
