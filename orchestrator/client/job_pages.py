@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.records import JobSketch, Records
-from fanout.orchestrator.jobs.store.stored import owner_key
+from fanout.orchestrator.jobs.store.stored import fields_of, owner_key
 
 STEP = 500
 """Records fetched in one round trip."""
@@ -49,7 +48,7 @@ class JobFilter:
         )
 
     def _describes(self, job: JobSketch) -> bool:
-        spec = json.loads(job.spec)
+        spec = fields_of(job.spec)
         labels: dict[str, str] = spec.get("labels") or {}
         if not (self.labels or {}).items() <= labels.items():
             return False

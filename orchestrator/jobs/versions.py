@@ -3,16 +3,21 @@
 Specifications, records, journals, answers, results and bundles are read by other processes than
 those that wrote them, possibly of another release. So
 
-- requests for work are read strictly: a worker claims a job only when it knows everything that the
-  job uses;
+- requests for work are read strictly: a worker runs a job only when it knows everything that the
+  job uses, and else leaves it to others as it is: no attempt used, its version unchanged;
 - reports of work are read leniently: a reader ignores fields and kinds of events that it does not
   know;
 - the scripts of several releases work on the same keys: a missing field has its default, an unknown
-  one is left unchanged.
+  one is left unchanged;
+- a job is written in the lowest version that has what it uses, in the layout of Redis that the
+  releases before this one read. A release that moves data reads the new layout first, and only the
+  next one writes it.
 
-A release that adds or changes a form increments `WIRE_NEWEST` and enters the form in `ADDED`;
-`tests/unit/wire` fails until it does. This includes all data that a job's conversation is resumed
-from: its journal, its checkpoints, its snapshot's archive. States of a job are never added.
+A release that adds or changes a field of a specification, or the layout of Redis, increments
+`WIRE_NEWEST`, enters the field in `ADDED`, and names the last commit of the version before in
+`tests/faults/releases.toml`. `tests/unit/wire` fails until it does. This includes all data that a
+job's conversation is resumed from: its journal, its checkpoints, its snapshot's archive. States of
+a job are never added.
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ from typing import Any
 
 WIRE_OLDEST = 1
 """The oldest version that this release reads."""
-WIRE_NEWEST = 1
-"""The newest version that this release reads, and the one that it writes."""
+WIRE_NEWEST = 2
+"""The newest version that this release reads. Releases of version 1 have two layouts of Redis that
+they do not tell apart, and raise a job to 2 that they cannot read: version 2 reads both."""
 
-ADDED: Mapping[int, frozenset[str]] = MappingProxyType({})
+ADDED: Mapping[int, frozenset[str]] = MappingProxyType({2: frozenset()})
 """Version -> the fields of a specification that it added or changed, those of its limits as
 `limits.pids`. All other fields are of version 1."""
 

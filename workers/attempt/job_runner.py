@@ -298,9 +298,9 @@ class JobRunner:
         if isinstance(failure, LeaseLost):
             return Unfinished("another worker has it", has_run=True)
         if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
-            newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
+            unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
             await self._retry_in_outage(
-                lambda: self._ledger.release(job_id, token, str(failure), wire=newer)
+                lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
             )
             return Unfinished("given back to the queue", has_run=True)
         if failure is None and outcome.waits:

@@ -12,15 +12,15 @@ class Keys:
     prefix: str = "fanout"
 
     def job(self, job_id: str) -> str:
-        """Hash: a job's record, without long texts: so Redis stores it in half the memory."""
+        """Hash: a job's record, with its specification and, when it has ended, its result."""
         return f"{self.prefix}:job:{job_id}"
 
     def spec(self, job_id: str) -> str:
-        """String: a job's specification; in an earlier form, a field of the record."""
+        """String: a job's specification in layout 2, which is read, not written."""
         return f"{self.prefix}:spec:{job_id}"
 
     def result(self, job_id: str) -> str:
-        """String: an ended job's result; in an earlier form, a field of the record."""
+        """String: an ended job's result in layout 2, which is read, not written."""
         return f"{self.prefix}:result:{job_id}"
 
     def journal(self, job_id: str) -> str:

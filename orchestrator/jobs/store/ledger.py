@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import uuid4
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from redis.asyncio import Redis
 
 from fanout.orchestrator.approvals import ApprovalAnswer
@@ -50,7 +50,12 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
+from fanout.orchestrator.jobs.store.stored import (
+    entry_of_child,
+    shown_spec,
+    spec_of,
+    submission,
+)
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.valid_text import clean, clean_text, valid_json
 
@@ -64,8 +69,9 @@ HEAD_START_SECONDS = 2.0
 """The time for which a requeued job is reserved for the host that has its files: a few turns of the
 queue, and short enough for a job to run again 4 s after its worker was stopped."""
 REAP_BATCH = 200
-NOT_UNDERSTOOD = ("wire version ", "agent ")
-"""The beginnings of claim.lua's refusals when the worker cannot run the job."""
+NOT_UNDERSTOOD = ("wire version ", "agent ", "this worker cannot read")
+"""The beginnings of refused claims when the worker cannot run the job."""
+UNREADABLE = "this worker cannot read the job: another release submitted it"
 CANCEL_BATCH = 50
 """Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats must run
 between two calls."""
@@ -83,8 +89,8 @@ UNREAD = 2
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget",
-    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "start", "checkpoint",
-    "collect",
+    "register", "claim", "lower", "beat", "finish", "release", "fail_attempt", "park", "start",
+    "checkpoint", "collect",
 )  # fmt: skip
 
 
@@ -93,6 +99,7 @@ class Dispatched:
     """A job that is to be sent to a worker."""
 
     spec: JobSpec
+    """As far as this release can read it: the one that runs it reads it again."""
     number: int
     """The number of the job's dispatches so far: makes each message's id unique."""
 
@@ -232,7 +239,8 @@ class Ledger(Records):
     async def dispatch(self, most: int) -> list[Dispatched]:
         """Take queued jobs that can run now, in their order; the caller sends them at once.
 
-        A job whose specification cannot be read fails here: no worker could run it.
+        A job whose specification is no specification of any release fails here. One that this
+        release cannot read is sent: its worker may be of another.
 
         Args:
             most: The maximum number of jobs.
@@ -244,7 +252,7 @@ class Ledger(Records):
             "dispatch", most, milliseconds(TRANSIT_SECONDS), request, *wires, fallback
         ):
             try:
-                jobs.append(Dispatched(spec_of(stored), int(number)))
+                jobs.append(Dispatched(shown_spec(job_id, stored), int(number)))
             except InvalidJob as error:
                 why = cut_text(str(error), MAX_REASON_CHARACTERS)
                 await self._run("reject", job_id, number, why)
@@ -325,13 +333,15 @@ class Ledger(Records):
         )
         if answer[0] == "refused":
             return str(answer[1])
-        _, token, attempt, spec, ran, submitted, started, is_first = answer
+        _, token, attempt, spec, ran, submitted, started, is_first, wire = answer
         try:
-            validated = JobSpec.model_validate_json(spec)
-        except ValidationError:  # its wire version is too low
-            why = f"wire version {worker.wire_newest} does not define how this job is read"
-            await self.release(job_id, int(token), why, wire=worker.wire_newest + 1)
-            return why
+            validated = spec_of(spec)
+        except InvalidJob:  # another release submitted it, without raising its version
+            await self.release(job_id, int(token), UNREADABLE, unread_by=worker.name)
+            return UNREADABLE
+        needed = versions.version_of(json.loads(spec))
+        if needed < int(wire):
+            await self._run("lower", job_id, token, needed)
         return Claim(
             spec=validated,
             token=int(token),
@@ -406,22 +416,20 @@ class Ledger(Records):
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(outcome)
 
-    async def release(
-        self, job_id: str, token: int, reason: str, *, wire: int | None = None
-    ) -> bool:
+    async def release(self, job_id: str, token: int, reason: str, *, unread_by: str = "") -> bool:
         """Requeue a running job without using up an attempt.
 
         Args:
             job_id: The job.
             token: The token of the attempt's claim.
             reason: Why it is released, for the journal.
-            wire: The version that its next worker must read; None: as before.
+            unread_by: The worker, when it cannot read the job, which is then left to others.
 
         Returns:
             False when the attempt no longer holds the job.
         """
         why = cut_text(reason, MAX_REASON_CHARACTERS)
-        return bool(await self._run("release", job_id, token, why, wire or 0))
+        return bool(await self._run("release", job_id, token, why, unread_by))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

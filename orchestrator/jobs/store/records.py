@@ -50,7 +50,7 @@ class JobSketch(NamedTuple):
     root_id: str
     parent_id: str
     spec: str
-    """The specification, as it is stored."""
+    """The specification, as it is stored; empty where this release finds none."""
 
 
 class Uncollected(NamedTuple):
@@ -125,10 +125,10 @@ class Records:
             UnknownJob: The job does not exist.
             NotUnderstood: Another release submitted it, in a form that this one does not know.
         """
-        _, spec = await self._state_and(self._keys.spec(job_id), "spec", job_id)
-        if spec is None:
+        state, spec = await self._state_and(self._keys.spec(job_id), "spec", job_id)
+        if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
-        return read(JobSpec, spec, f"Job {job_id}", extra="forbid")
+        return read(JobSpec, spec or "", f"Job {job_id}", extra="forbid")
 
     async def result(self, job_id: str) -> JobResult | None:
         """Return a job's result; None until it has ended.
@@ -149,15 +149,15 @@ class Records:
 
         Args:
             key: Where the text is.
-            field: The field of the record in which its earlier form has it.
+            field: The field of the record that has it, unless it is in the key.
             job_id: The job.
         """
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hmget(self._keys.job(job_id), ["state", field])
                 pipe.get(key)
-                (state, earlier), text = await pipe.execute()
-        return state, earlier or text
+                (state, in_record), in_key = await pipe.execute()
+        return state, in_record or in_key
 
     async def so_far(self, job_id: str) -> ResultSoFar:
         """Return the part of a job's result in its newest checkpoint; empty when it has none.
@@ -237,8 +237,10 @@ class Records:
                 *answers, specs = await pipe.execute()
         found = zip(ids, answers, specs, strict=True)
         return [
-            JobSketch(job_id, state, tenant, _owner(owned), agent, root, parent, earlier or spec)
-            for job_id, (state, tenant, owned, agent, root, parent, earlier), spec in found
+            JobSketch(
+                job_id, state, tenant, _owner(owned), agent, root, parent, in_record or in_key or ""
+            )
+            for job_id, (state, tenant, owned, agent, root, parent, in_record), in_key in found
             if state
         ]
 
@@ -312,10 +314,10 @@ class Records:
         return [
             JobAccount(
                 *(job_id, root, parent or None, agent, seconds(submitted)),
-                labels=labels_of(earlier or spec),
+                labels=labels_of(in_record or in_key or ""),
                 account=account_of(used),
             )
-            for job_id, (root, parent, agent, submitted, earlier), used, spec in found
+            for job_id, (root, parent, agent, submitted, in_record), used, in_key in found
             if root
         ]
 

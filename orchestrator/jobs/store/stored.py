@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.config import ExtraValues
@@ -57,7 +57,7 @@ def submission(spec: JobSpec) -> Submission:
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
     stored = valid_json(spec, exclude_defaults=True, exclude_none=True)
-    wire = versions.version_of(json.loads(stored)) if versions.ADDED else versions.WIRE_OLDEST
+    wire = versions.version_of(json.loads(stored))
     size = len(stored.encode())
     if size > MAX_SPEC_BYTES:
         raise InvalidJob(
@@ -93,20 +93,39 @@ def unique_key(spec: JobSpec) -> str:
     return json.dumps([spec.tenant, *owner, spec.idempotency_key])
 
 
-def spec_of(stored: str) -> JobSpec:
+def spec_of(stored: str | None, *, extra: ExtraValues = "forbid") -> JobSpec:
     """Return a stored specification of a version that this release reads, for a worker.
+
+    Args:
+        stored: The text; None where this release finds none.
+        extra: Whether unknown fields are ignored or refused.
 
     Raises:
         InvalidJob: The text is not a specification; the message quotes nothing of it.
     """
     try:
-        return JobSpec.model_validate_json(stored)
+        return JobSpec.model_validate_json(stored or "", extra=extra)
     except ValidationError as error:
         fields = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
         where = f" (at {', '.join(fields)})" if fields else ""
         raise InvalidJob(
             f"Its stored specification cannot be read{where}: submit the task again."
         ) from None
+
+
+def shown_spec(job_id: str, stored: str | None) -> JobSpec:
+    """Return what this release knows of a stored specification, to show it.
+
+    Args:
+        job_id: The job's id.
+        stored: The text; None where this release finds none, because another moved it.
+
+    Raises:
+        InvalidJob: What it knows is not valid; the message quotes nothing of it.
+    """
+    if stored is None:
+        return JobSpec(id=job_id, description=OF_ANOTHER_RELEASE)
+    return spec_of(stored, extra="ignore")
 
 
 def entry_of_child(spec: JobSpec) -> str:
@@ -147,7 +166,16 @@ def _reason(result: str) -> str | None:
 
 def labels_of(stored: str) -> dict[str, str]:
     """Return the labels of a stored specification, without reading the rest of it."""
-    return json.loads(stored).get("labels") or {} if '"labels"' in stored else {}
+    return fields_of(stored).get("labels") or {} if '"labels"' in stored else {}
+
+
+def fields_of(stored: str) -> dict[str, Any]:
+    """Return the fields of a stored specification, unchecked; none of one that is damaged."""
+    try:
+        fields = json.loads(stored)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:

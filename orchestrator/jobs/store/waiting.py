@@ -26,11 +26,18 @@ class Occupancy:
     """Key of a tree, tenant or agent -> the number of its jobs in transit or running."""
     sent: Collection[str]
     """The jobs in transit to a worker."""
+    unread_by: Mapping[str, Collection[str]]
+    """Job id -> the names of the workers that could not read it."""
     keys: Keys
 
     def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
         """Return the workers that can run a queued job."""
-        return [worker for worker in self.workers if worker.reads(record.wire, record.agent)]
+        unread_by = self.unread_by[record.id]
+        return [
+            worker
+            for worker in self.workers
+            if worker.reads(record.wire, record.agent) and worker.name not in unread_by
+        ]
 
 
 async def occupancy(
@@ -55,14 +62,18 @@ async def occupancy(
             for key in sets:
                 pipe.scard(key)
             for record in queued:
-                pipe.hget(keys.job(record.id), "dispatched")
+                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by"])
             policy, *counted = await pipe.execute()
-    dispatched: list[Any] = counted[len(sets) :]
+    fields: list[Any] = counted[len(sets) :]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
         workers=[worker for worker in workers if not worker.draining],
         active=dict(zip(sets, counted, strict=False)),
-        sent={record.id for record, sent in zip(queued, dispatched, strict=True) if sent == "1"},
+        sent={record.id for record, (sent, _) in zip(queued, fields, strict=True) if sent == "1"},
+        unread_by={
+            record.id: (names or "").split()
+            for record, (_, names) in zip(queued, fields, strict=True)
+        },
         keys=keys,
     )
 
@@ -106,7 +117,11 @@ def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
             f"{age} worker: it needs wire version {record.wire}, the living workers know "
             + " and ".join(sorted(versions))
         )
-    return None if occupied.workers_for(record) else f"a worker that knows the agent {record.agent}"
+    if not any(worker.reads(record.wire, record.agent) for worker in workers):
+        return f"a worker that knows the agent {record.agent}"
+    if not occupied.workers_for(record):
+        return "a newer worker: the living ones cannot read it"
+    return None
 
 
 def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:

@@ -39,6 +39,7 @@ SCRIPT = (
     conversation(".*", DONE),
 )
 WATCHED_SECONDS = 3
+NEXT = versions.WIRE_NEWEST + 1
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +95,9 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
         (ran_on,) = await workers_of(client, job_id)
         assert not ran_on.endswith(name_of(older))
 
-    monkeypatch.setattr(versions, "ADDED", {2: frozenset({"labels"})})
+    monkeypatch.setattr(versions, "ADDED", {NEXT: frozenset({"labels"})})
     new = await client.submit(make_spec(labels={"only": "newer ones know"}))
-    record = await until_waiting_for(client, new, "a newer worker: it needs wire version 2")
+    record = await until_waiting_for(client, new, f"a newer worker: it needs wire version {NEXT}")
     await asyncio.sleep(WATCHED_SECONDS)
     dispatches = int(await redis.hget(Keys().job(new), "dispatches") or 0)
     assert dispatches <= 4 * WATCHED_SECONDS
@@ -129,9 +130,9 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
     (holder,) = [worker for worker in place.workers if ran_on.endswith(name_of(worker))]
     await asyncio.to_thread(holder.send, signal.SIGTERM)
 
-    record = await until_waiting_for(client, job_id, "a newer worker: it needs wire version 2")
+    record = await until_waiting_for(client, job_id, "a newer worker: the living ones cannot read")
 
-    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+    assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 1)
     told = [str(event.data.get("reason")) async for event in client.events(job_id, follow=False)]
     assert "The job's journal has an event that this release does not know: thought." in told
     await redis.xdel(Keys().journal(job_id), thought)  # as if the newer one knew it

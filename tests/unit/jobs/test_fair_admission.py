@@ -197,7 +197,7 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    why = "a newer worker: it needs wire version 3, the living workers know 1 to 1"
+    why = "a newer worker: it needs wire version 3, the living workers know 1 to 2"
     assert await reason(ledger, redis, waits) == why
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
     assert await dispatched(ledger) == []
@@ -210,14 +210,14 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
 async def test_a_process_leaves_alone_what_it_does_not_read(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ledger.register(make_worker("newer", wire_newest=2), 60)
+    await ledger.register(make_worker("newer", wire_newest=3), 60)
     with monkeypatch.context() as newer:
-        speaks(newer, 2, of="new")
+        speaks(newer, 3, of="new")
         await submitted(ledger, "new", 1)
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", 2)
+    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", 3)
     assert await dispatched(ledger) == ["new0"]
 
 

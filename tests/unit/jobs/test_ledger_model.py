@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 ROOTS = ("tree-a", "tree-b", "tree-c")
 WORKERS = (
-    make_worker("w1", host="h1", concurrency=3),
+    make_worker("w1", host="h1", concurrency=3, wire_newest=1),
     make_worker(
         "w2", host="h2", concurrency=2, host_limit=1, wire_newest=2, agents=("general-purpose",)
     ),

@@ -2,8 +2,8 @@
 
 The files in `recorded/<wire version>/` stand for what older releases left in Redis, queues and
 blobs; tests read them with today's code. They are written once for each version, when `WIRE_NEWEST`
-is raised: a compatible change needs no new ones. `--forms` writes the models' forms only, for a
-version that no release has yet.
+is raised: a compatible change needs no new ones. `--forms` writes the models' forms and the layout
+of Redis only, for a version that no release has yet.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.unit.wire.forms import forms
+from tests.unit.wire.layout import layout
 
 RECORDED = Path(__file__).parent / "recorded"
 HASH = "5" * 64
@@ -138,13 +139,8 @@ async def _lived_through(bench: Bench, redis: FakeAsyncRedis) -> dict[str, Any]:
 
 
 async def _record(redis: FakeAsyncRedis, job_id: str) -> dict[str, str]:
-    """A job's record, with the texts that have keys of their own as fields."""
-    texts = {
-        "spec": await redis.get(Keys().spec(job_id)),
-        "result": await redis.get(Keys().result(job_id)),
-    }
-    fields = await redis.hgetall(Keys().job(job_id))
-    return fields | {name: text for name, text in texts.items() if text is not None}
+    fields: dict[str, str] = await redis.hgetall(Keys().job(job_id))
+    return fields
 
 
 async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str, str]]:
@@ -211,12 +207,13 @@ def _write(path: Path, content: Any) -> None:
 def main() -> None:
     """Record the messages of today's version."""
     parser = argparse.ArgumentParser(prog="python -m tests.unit.wire.record", description=__doc__)
-    parser.add_argument("--forms", action="store_true", help="the models' forms only")
+    parser.add_argument("--forms", action="store_true", help="forms and layout only")
     folder = RECORDED / str(WIRE_NEWEST)
     if not parser.parse_args().forms:
         asyncio.run(record(folder))
         _write(folder / "result-small.json", json.loads(make_result("job-1").model_dump_json()))
     _write(folder / "forms.json", forms())
+    _write(folder / "layout.json", layout())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import UNREADABLE, Claim, Ledger
 from fanout.orchestrator.jobs.store.stored import OF_ANOTHER_RELEASE, submission
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -31,6 +31,7 @@ from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
+from tests.unit.wire.layout import layout
 from tests.unit.wire.record import FIRST, FULL, RECORDED
 
 STRICT = ("ApprovalAnswer", "Changes", "JobState", "AdkEvent")
@@ -63,6 +64,21 @@ def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str)
     assert not changed, f"{model}: {sorted(changed)}: {RECORD_AGAIN}"
     if model in STRICT:
         assert now == then, f"{model}: {RECORD_AGAIN}"
+
+
+def test_the_layout_of_redis_is_that_of_its_version() -> None:
+    recorded = json.loads((RECORDED / str(versions.WIRE_NEWEST) / "layout.json").read_text())
+    now = json.loads(json.dumps(layout()))
+    changed = {
+        name: (recorded[part].get(name), now[part].get(name))
+        for part in recorded
+        for name in recorded[part].keys() | now[part].keys()
+        if recorded[part].get(name) != now[part].get(name)
+    }
+    assert not changed, (
+        f"{changed}: if a release has wire version {versions.WIRE_NEWEST}, {RECORD_AGAIN}; else "
+        "record it with --forms. Releases before must read this: tests/faults/test_releases.py"
+    )
 
 
 def test_a_specification_with_every_field_was_recorded() -> None:
@@ -112,7 +128,7 @@ def test_a_job_needs_the_version_of_the_newest_field_that_it_uses(
 async def test_a_worker_that_is_too_old_turns_a_job_away_unharmed(
     ledger: Ledger, redis: FakeAsyncRedis
 ) -> None:
-    old, new = make_worker("old"), make_worker("new", wire_newest=2)
+    old, new = make_worker("old", wire_newest=1), make_worker("new", wire_newest=2)
     await ledger.register(old, 60)
     await ledger.register(new, 60)
     await ledger.submit([make_spec(id="new-job", labels={"a": "b"})])
@@ -143,26 +159,144 @@ async def test_a_worker_that_is_too_new_says_so(ledger: Ledger) -> None:
     assert (await ledger.get("job")).waiting_for == "an older worker, for wire version 1"
 
 
-async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_worker(
+UNKNOWN_FIELD = '{"id":"job","root_id":"job","description":"x","gpus":2}'
+
+
+@pytest.mark.parametrize("spec", [UNKNOWN_FIELD, None], ids=["unknown field", "moved away"])
+async def test_a_job_that_cannot_be_read_stays_as_it_is_and_waits_for_a_worker_that_has_not_tried(
+    ledger: Ledger, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch, spec: str | None
+) -> None:
+    first, second = make_worker("first"), make_worker("second")
+    await ledger.register(first, 60)
+    await ledger.submit([make_spec(id="job"), make_spec(id="other")])
+    readable = str(await redis.hget(Keys().job("job"), "spec"))
+    await redis.hdel(Keys().job("job"), "spec")
+    if spec:
+        await redis.hset(Keys().job("job"), "spec", spec)
+
+    assert [job.spec.id for job in await ledger.dispatch(9)] == ["job", "other"]
+    assert await ledger.claim("job", first, 60) == UNREADABLE
+    await _rest(ledger, redis)
+
+    record = await ledger.get("job")
+    assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 1)
+    assert await redis.hget(Keys().job("job"), "spec") == spec
+    assert await ledger.dispatch(9) == [], "it is not offered to the same worker again"
+    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [first])) == (
+        "a newer worker: the living ones cannot read it"
+    )
+    for _ in range(3):
+        await _rest(ledger, redis)
+    events = len(await Journal(redis, Keys()).read("job"))
+
+    await ledger.register(second, 60)
+    await _rest(ledger, redis)
+    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [first, second])) == (
+        "its turn"
+    )
+    assert len(await ledger.dispatch(9)) == 1
+    assert "cannot read it" in str(await ledger.claim("job", first, 60)), "a message to anybody"
+    assert len(await Journal(redis, Keys()).read("job")) == events, "a journal does not grow by it"
+    await _rest(ledger, redis)
+    await ledger.dispatch(9)
+    await redis.hset(Keys().job("job"), "spec", readable)  # as if it were of that release
+    claim = await ledger.claim("job", second, 60)
+    assert isinstance(claim, Claim), claim
+    assert (claim.attempt, (await ledger.get("job")).waiting_for) == (1, None)
+
+
+async def _rest(ledger: Ledger, redis: FakeAsyncRedis) -> None:
+    """Let the rest of a job that could not be read be over."""
+    await redis.zadd(Keys().leases, {"job": 1}, xx=True)
+    await ledger.reap()
+
+
+async def test_a_job_that_rests_can_be_cancelled(ledger: Ledger, redis: FakeAsyncRedis) -> None:
+    worker = make_worker()
+    await ledger.register(worker, 60)
+    await ledger.submit([make_spec(id="job")])
+    await redis.hset(Keys().job("job"), "spec", UNKNOWN_FIELD)
+    await ledger.dispatch(1)
+    await ledger.claim("job", worker, 60)
+
+    assert await ledger.cancel("job") is JobState.QUEUED
+
+    assert (await ledger.get("job")).state is JobState.CANCELLED
+    assert not await redis.exists(Keys().leases)
+
+
+async def test_workers_that_are_gone_are_not_remembered_by_a_job_that_they_could_not_read(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.submit([make_spec(id="job")])
+    await redis.hset(Keys().job("job"), "spec", UNKNOWN_FIELD)
+    for number in range(20):
+        worker = make_worker(f"worker-{number}")
+        await ledger.register(worker, 60)
+        await _rest(ledger, redis)
+        await ledger.dispatch(1)
+        assert await ledger.claim("job", worker, 60) == UNREADABLE
+        await ledger.register(worker, 0)
+
+    assert await redis.hget(Keys().job("job"), "unread_by") == " worker-19"
+
+
+async def test_a_job_that_an_earlier_release_has_raised_runs_here_and_is_lowered_again(
     ledger: Ledger, redis: FakeAsyncRedis
 ) -> None:
     worker = make_worker()
     await ledger.register(worker, 60)
-    await ledger.submit([make_spec(id="job")])
-    await ledger.dispatch(1)
-    await redis.hset(
-        Keys().job("job"), "spec", '{"id":"job","root_id":"job","description":"x","gpus":2}'
-    )
+    with pytest.MonkeyPatch.context() as raised:
+        raised.setattr(
+            "fanout.orchestrator.jobs.store.ledger.submission",
+            lambda spec: submission(spec)._replace(wire=2),
+        )
+        await ledger.submit([make_spec(id="job")])
 
-    assert (
-        await ledger.claim("job", worker, 60)
-        == "wire version 1 does not define how this job is read"
-    )
-    record = await ledger.get("job")
-    assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 2)
-    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [worker])) == (
-        "a newer worker: it needs wire version 2, the living workers know 1 to 1"
-    )
+    await ledger.dispatch(1)
+    claim = await ledger.claim("job", worker, 60)
+
+    assert isinstance(claim, Claim), claim
+    assert (await ledger.get("job")).wire == 1
+
+
+async def test_a_job_of_the_second_layout_is_put_where_every_release_reads_it_before_it_is_sent(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.register(make_worker(), 60)
+    await ledger.submit([make_spec(id="job")])
+    await _in_second_layout(redis, "job", "spec")
+    assert (await ledger.get("job")).description == "do it"
+
+    await ledger.dispatch(1)
+
+    assert "do it" in str(await redis.hget(Keys().job("job"), "spec"))
+
+
+async def _in_second_layout(redis: FakeAsyncRedis, job_id: str, name: str) -> None:
+    text = str(await redis.hget(Keys().job(job_id), name))
+    await redis.hdel(Keys().job(job_id), name)
+    await redis.set(f"fanout:{name}:{job_id}", text)
+
+
+async def test_a_job_of_a_release_to_come_is_left_as_it_is(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    worker = make_worker()
+    await ledger.register(worker, 60)
+    with pytest.MonkeyPatch.context() as newer:
+        newer.setattr(
+            "fanout.orchestrator.jobs.store.ledger.submission",
+            lambda spec: submission(spec)._replace(wire=versions.WIRE_NEWEST + 1),
+        )
+        await ledger.submit([make_spec(id="job")])
+    await redis.hset(Keys().job("job"), "spec", UNKNOWN_FIELD)
+    before = await redis.hgetall(Keys().job("job"))
+
+    assert await ledger.dispatch(9) == []
+    await ledger.reap()
+
+    assert await redis.hgetall(Keys().job("job")) == before
 
 
 async def test_readers_pass_over_what_they_do_not_know(

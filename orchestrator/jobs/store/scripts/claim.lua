@@ -5,20 +5,21 @@
 -- has, number of the dispatch that the message is of ('': not checked). A request that is repeated
 -- under the same name, because its answer was lost, returns the same claim.
 -- Returns {'claimed', token, attempt, specification, milliseconds of earlier attempts, time of
--- submission, time of first start, 1 if this is it} or {'refused', why}. A refusal uses up no
--- attempt: the message is a duplicate or late, the host is full, or the worker lacks the job's wire
--- version or agent.
+-- submission, time of first start, 1 if this is it, wire version} or {'refused', why}. A refusal uses
+-- up no attempt: the message is a duplicate or late, the host is full, the worker lacks the job's
+-- wire version or agent, or could not read it before.
 local id, worker, host, host_limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'agent', 'ran_ms',
   'submitted_at', 'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for', 'dispatches')
+  'waiting_for', 'dispatches', 'unread_by')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
-  return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7], 0}
+  return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7], 0,
+    job[13]}
 end
-if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
+if job[1] ~= 'queued' or job[2] ~= IN_TRANSIT then return {'refused', job[1]} end
 if ARGV[12] ~= '' and ARGV[12] ~= job[15] then return {'refused', 'a newer message'} end
 local wire, agent = tonumber(job[13]), job[4]
 local refusal, awaited
@@ -32,13 +33,18 @@ end
 if refusal then
   release_slots(id, job[3])
   if job[14] == awaited then  -- its journal contains this already
-    redis.call('HSET', key('job', id), 'dispatched', 0)
+    redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
     enter_lane(id, job[3])
   else
     requeue(id, job[3], job[8], refusal .. '; it waits for ' .. awaited)
     redis.call('HSET', key('job', id), 'waiting_for', awaited)
   end
   return {'refused', refusal}
+end
+if is_listed(job[16], worker) then
+  release_slots(id, job[3])
+  leave_to_others(id, worker)
+  return {'refused', 'this worker cannot read it'}
 end
 if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
   release_slots(id, job[3])
@@ -49,7 +55,7 @@ local now = now_ms()
 if job[11] and job[11] ~= host and now - (job[12] or 0) < head_start
     and (free_by_host(living_workers(now))[job[11]] or 0) > 0 then
   release_slots(id, job[3])
-  redis.call('HSET', key('job', id), 'dispatched', 0)
+  redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
   enter_lane(id, job[3])
   return {'refused', 'waits for its host'}
 end
@@ -60,7 +66,9 @@ redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker',
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request)
 redis.call('HDEL', key('job', id), 'waiting_for')
+adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)
 journal(id, attempt, {state = 'running', worker = worker, host = host})
-return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started, job[7] and 0 or 1}
+return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started, job[7] and 0 or 1,
+  job[13]}

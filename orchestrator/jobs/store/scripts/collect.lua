@@ -7,7 +7,6 @@ local id = ARGV[2]
 if text_of('result', id) ~= ARGV[3] or redis.call('ZREM', key('uncollected'), id) == 0 then
   return 0
 end
-redis.call('SET', key('result', id), ARGV[4])
-redis.call('HDEL', key('job', id), 'result')
+redis.call('HSET', key('job', id), 'result', ARGV[4])
 add_event(id, redis.call('HGET', key('job', id), 'attempt'), 'changes.collected', ARGV[5])
 return 1

@@ -51,7 +51,20 @@ local PREFIX = ARGV[1]
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
-  awaited = true, approvals_kept = true, last_message = true}
+  awaited = true, approvals_kept = true, last_message = true, unread_by = true}
+
+-- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
+-- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
+local IN_LANE = '0'
+local IN_TRANSIT = '1'
+local RESTS = '2'
+
+-- How long a job rests that a worker could not read, while another one may be able to.
+local REST_MS = 500
+
+-- The same when all have tried. A new worker gets it by then; earlier releases, which take it for one
+-- whose message was lost, add an event to its journal each time.
+local LONG_REST_MS = 10000
 
 -- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
 local SHORT_JOURNAL = 32
@@ -93,13 +106,22 @@ local function add_event(id, attempt, kind, data)
   return event
 end
 
--- Returns a job's specification, or its result. An earlier form has them in the record.
+-- Returns a job's specification, or its result: a field of its record, where all releases read it,
+-- or a key of its own, where those of layout 2 have written it: see tests/faults/releases.toml.
 local function text_of(kind, id)
   return redis.call('HGET', key('job', id), kind) or redis.call('GET', key(kind, id))
 end
 
--- Deletes the fields of an ended job's record that nobody reads any more. It is written anew: Redis
--- stores a hash without long values compactly, unless one of its values has ever been long.
+-- Copies a job's specification into its record, if it is not there: the next process that handles
+-- the job may be of any release. Its key stays for those who have just not found it in the record.
+local function adopt(id)
+  if redis.call('HEXISTS', key('job', id), 'spec') == 1 then return end
+  local spec = redis.call('GET', key('spec', id))
+  if spec then redis.call('HSET', key('job', id), 'spec', spec) end
+end
+
+-- Deletes the fields of an ended job's record that nobody reads any more. It is written again: the
+-- table of a hash does not shrink when it is half empty.
 local function shrink_record(id)
   local record, kept = redis.call('HGETALL', key('job', id)), {}
   for at = 1, #record, 2 do
@@ -264,6 +286,7 @@ local function fill_lane(root, class, tenant, entries)
 end
 
 local function enter_lane(id, root)
+  adopt(id)
   local job = queue_fields(id)
   fill_lane(root, job.class, job.tenant, {position(job.priority, job.sequence), id})
 end
@@ -328,8 +351,7 @@ local function enqueue(jobs)
   local indexes, sets, lanes, lane_of = {}, {}, {}, {}
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
-    redis.call('SET', key('spec', id), job.spec)
-    redis.call('HSET', key('job', id), 'state', 'queued', 'last_event', 'queued',
+    redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
       'root', job.root, 'parent', job.parent, 'priority', job.priority,
       'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
       'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
@@ -365,11 +387,16 @@ local function enqueue(jobs)
   end
 end
 
+-- Makes a job a queued one, without a worker.
+local function set_queued(id)
+  redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
+  redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', IN_LANE, 'token', 0,
+    'worker', '', 'host', '', 'requeued_at', now_ms())
+end
+
 -- Requeues a job at its previous position.
 local function requeue(id, root, attempt, reason)
-  redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
-  redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', 0, 'token', 0, 'worker', '',
-    'host', '', 'requeued_at', now_ms())
+  set_queued(id)
   enter_lane(id, root)
   journal(id, attempt, {state = 'queued', reason = reason})
 end
@@ -455,8 +482,8 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
-  redis.call('SET', key('result', id), result)
-  redis.call('HSET', key('job', id), 'state', state, 'finished_at', now_ms())
+  adopt(id)
+  redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
   data.state = state
   journal(id, attempt, data)
   shrink_record(id)
@@ -475,7 +502,7 @@ local function living_workers(now)
     local host, limit = fields[1], tonumber(fields[3])
     if host and fields[4] ~= '1' then
       local free = math.max(0, fields[2] - redis.call('SCARD', key('held', name)))
-      workers[#workers + 1] = {host = host, free = free, oldest = tonumber(fields[5] or 1),
+      workers[#workers + 1] = {name = name, host = host, free = free, oldest = tonumber(fields[5] or 1),
         newest = tonumber(fields[6] or 1), agents = fields[7] or ''}
       if limit > 0 then limits[host] = math.min(limits[host] or limit, limit) end
     end
@@ -506,6 +533,48 @@ local function free_by_host(workers, left, class)
   end
   for host, slots in pairs(free) do free[host] = math.min(slots, left[host] or slots) end
   return free
+end
+
+-- Returns whether a worker is in a list of names with a space before each.
+local function is_listed(names, worker)
+  return string.find((names or '') .. ' ', ' ' .. worker .. ' ', 1, true) ~= nil
+end
+
+-- Returns whether one of the workers may be able to read a job, and has not tried.
+local function has_reader(id, workers)
+  local job = redis.call('HMGET', key('job', id), 'agent', 'wire', 'unread_by')
+  local class = {agent = job[1], wire = tonumber(job[2])}
+  for _, worker in ipairs(workers) do
+    if reads(worker, class) and not is_listed(job[3], worker.name) then return true end
+  end
+  return false
+end
+
+-- Leaves a queued job, which holds no slots, to other workers than one that cannot read it: as it
+-- is, and outside of its lane, so that it is not offered to the same workers without end. Of the
+-- workers that could not read it, those that live are listed.
+local function leave_to_others(id, worker)
+  local listed, names = redis.call('HGET', key('job', id), 'unread_by'), ' ' .. worker
+  local workers, now = living_workers(now_ms()), now_ms()
+  for _, other in ipairs(workers) do
+    if other.name ~= worker and is_listed(listed, other.name) then
+      names = names .. ' ' .. other.name
+    end
+  end
+  redis.call('HSET', key('job', id), 'unread_by', names, 'dispatched', RESTS,
+    'waiting_for', 'a newer worker: the living ones cannot read it')
+  redis.call('ZADD', key('leases'), now + (has_reader(id, workers) and REST_MS or LONG_REST_MS), id)
+end
+
+-- Ends the rest of a job if one of the workers may be able to read it; else prolongs it.
+local function end_rest(id, root, workers)
+  if has_reader(id, workers) then
+    redis.call('ZREM', key('leases'), id)
+    redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
+    enter_lane(id, root)
+  else
+    redis.call('ZADD', key('leases'), now_ms() + LONG_REST_MS, id)
+  end
 end
 
 -- Returns the fields of a job that an attempt holds, with the milliseconds that all its attempts

@@ -14,7 +14,7 @@ if answered then
   local again = {}
   for _, job in ipairs(cjson.decode(answered)) do
     local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches')
-    if is[1] == 'queued' and is[2] == '1' and tonumber(is[3]) == job[2] then
+    if is[1] == 'queued' and is[2] == IN_TRANSIT and tonumber(is[3]) == job[2] then
       again[#again + 1] = {job[1], job[2], text_of('spec', job[1])}
     end
   end
@@ -102,7 +102,8 @@ local function take(id, root, tenant, class)
   redis.call('SADD', key('agent_active', class.agent), id)
   redis.call('ZADD', key('transit'), class.wire, id)
   redis.call('ZADD', key('leases'), now + transit, id)
-  redis.call('HSET', key('job', id), 'dispatched', 1)
+  redis.call('HSET', key('job', id), 'dispatched', IN_TRANSIT)
+  adopt(id)
   room, class.room, agent_room[class.agent] = room - 1, class.room - 1, agent_room[class.agent] - 1
   return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
 end

@@ -14,6 +14,7 @@ for _, id in ipairs(old) do
     redis.call('ZREM', key('jobs'), id)
     redis.call('ZREM', key('ids'), id)
     redis.call('ZREM', key('ids_by_end'), id)
+    redis.call('ZREM', key('reversed_ids'), string.reverse(id))  -- of releases before ids_by_end
     redis.call('ZREM', key('uncollected'), id)
     if job[1] then
       redis.call('ZREM', key('tree', job[1]), id)

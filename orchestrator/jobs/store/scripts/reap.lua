@@ -1,7 +1,8 @@
 -- Requeues jobs whose lease lapsed: their message was lost, or their worker stopped responding.
 -- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
--- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. A lease that lapsed while Redis was unavailable says nothing about
--- its worker, and uses up no attempt.
+-- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. Offers jobs that a
+-- worker could not read to one that has not tried. A lease that lapsed while Redis was unavailable
+-- says nothing about its worker, and uses up no attempt.
 -- ARGV: prefix, maximum number of jobs.
 -- Returns id and new state of each job.
 even_if_full()
@@ -57,9 +58,13 @@ local function lapsed(kind)
   return redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
 end
 
+local workers
 for _, id in ipairs(lapsed('leases')) do
-  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt')
-  if job[1] == 'queued' then
+  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'dispatched')
+  if job[1] == 'queued' and job[4] == RESTS then
+    workers = workers or living_workers(now)
+    end_rest(id, job[2], workers)
+  elseif job[1] == 'queued' then
     release_slots(id, job[2])
     requeue(id, job[2], job[3], 'its message was lost')
     reaped[#reaped + 1] = {id, 'queued'}

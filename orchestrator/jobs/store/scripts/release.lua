@@ -1,6 +1,7 @@
 -- Requeues a running job whose worker stops or cannot continue; no attempt is used up. A job whose
 -- cancellation was requested ends instead.
--- ARGV: prefix, id, token, reason, the wire version that the job needs from now on (0: unchanged).
+-- ARGV: prefix, id, token, reason, the worker when it cannot read the job, which is then left to
+-- others (else '').
 -- Returns 1, or 0 when the attempt no longer holds the job.
 even_if_full()
 local id = ARGV[2]
@@ -12,7 +13,12 @@ if job.is_cancelled then
   return 1
 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran, 'attempt', job.attempt - 1)
-if ARGV[5] ~= '0' then redis.call('HSET', key('job', id), 'wire', ARGV[5]) end
 release_slots(id, job.root, job.host)
-requeue(id, job.root, job.attempt - 1, ARGV[4])
+if ARGV[5] == '' then
+  requeue(id, job.root, job.attempt - 1, ARGV[4])
+else
+  set_queued(id)
+  leave_to_others(id, ARGV[5])
+  journal(id, job.attempt - 1, {state = 'queued', reason = ARGV[4]})
+end
 return 1
