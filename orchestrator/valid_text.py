@@ -12,9 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, model_validator
-from pydantic_core import PydanticSerializationError
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _ESCAPE = re.compile(
@@ -53,29 +50,6 @@ def clean(value: Any) -> Any:
             return value
         return cleaned if isinstance(value, list) else tuple(cleaned)
     return value
-
-
-class ValidTextModel(BaseModel):
-    """A model whose texts are cleaned when it is validated."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _clean_texts(cls, values: Any) -> Any:
-        return clean(values)
-
-
-def valid_json(model: BaseModel, **options: Any) -> str:
-    """Return a model as JSON whatever its texts are; what no text can hold is replaced.
-
-    Args:
-        model: The model.
-        **options: As for `model_dump_json`.
-    """
-    try:
-        return model.model_dump_json(**options)
-    except PydanticSerializationError:
-        cleaned = type(model).model_validate(clean(model.model_dump()))
-        return cleaned.model_dump_json(**options)
 
 
 def clean_json(data: bytes) -> bytes:

@@ -24,7 +24,7 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.spec import JobId
 from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import valid_json
+from fanout.orchestrator.valid_models import valid_json
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""

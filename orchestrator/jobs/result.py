@@ -18,7 +18,7 @@ from fanout.orchestrator.jobs.bounds import (
 from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.spec import BlobId, JobId, WireModel
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.valid_text import ValidTextModel
+from fanout.orchestrator.valid_models import ValidTextModel
 
 MAX_SUMMARY_CHARACTERS = 4_000
 """About a thousand tokens: another model reads the summary."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.valid_text import ValidTextModel
+from fanout.orchestrator.valid_models import ValidTextModel
 
 GIB = 1024**3
 

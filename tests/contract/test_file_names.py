@@ -67,7 +67,7 @@ async def test_the_bytes_on_the_disk_are_those_of_the_name(tools: Tools) -> None
 
 
 async def test_a_name_that_a_command_made_is_shown_and_read(shell: Tools) -> None:
-    await shell.backend.execute(  # type: ignore[attr-defined] # a shell
+    await shell.backend.execute(
         f"cd {shell.root} && echo needle > \"$(printf 'r\\351sum\\351')\"", 20, 1000
     )
 

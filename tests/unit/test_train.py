@@ -132,7 +132,7 @@ def test_of_two_that_repair_the_files_only_alone_the_first_lands() -> None:
 
 def test_what_repairs_the_files_only_without_one_lands_without_it() -> None:
     for bad in EIGHT:
-        files = Files(lambda inside, bad=bad: set(inside) == {*EIGHT} - {bad})  # type: ignore[misc]
+        files = Files(lambda inside, bad=bad: set(inside) == {*EIGHT} - {bad})
         train = land(files)
         assert files.inside == [one for one in EIGHT if one != bad]
         assert train.failed_before is not None

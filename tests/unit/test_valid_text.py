@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
 from fanout.orchestrator.deep_agent.models.valid_replies import CLEANED_CALLS, clean_reply
-from fanout.orchestrator.valid_text import clean, clean_json, clean_text, valid_json
+from fanout.orchestrator.valid_models import valid_json
+from fanout.orchestrator.valid_text import clean, clean_json, clean_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 HALVES = st.text(st.sampled_from("a\ud83d\ude00\udc80\udfffé😀\\"))

@@ -39,7 +39,7 @@ from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import valid_json
+from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease

@@ -57,7 +57,8 @@ from fanout.orchestrator.jobs.store.stored import (
     submission,
 )
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.orchestrator.valid_text import clean, clean_text, valid_json
+from fanout.orchestrator.valid_models import valid_json
+from fanout.orchestrator.valid_text import clean, clean_text
 
 INSTALLATION_BYTES = 8
 """Random: enough that no two installations ever have the same id."""

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BY
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.valid_text import valid_json
+from fanout.orchestrator.valid_models import valid_json
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)

@@ -377,7 +377,7 @@ async def test_a_conversation_that_cannot_be_read_is_refused_in_words(
 
 
 def test_a_bundle_of_a_newer_release_is_refused_in_words() -> None:
-    document = json.dumps({"version": 2, "trees": []}).encode()
+    document = json.dumps({"version": 3, "trees": []}).encode()
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         member = tarfile.TarInfo("changes.json")
@@ -386,7 +386,7 @@ def test_a_bundle_of_a_newer_release_is_refused_in_words() -> None:
     file.seek(0)
 
     with (
-        pytest.raises(NewerBundle, match=r"newer release of fanout .*version 2; this one reads 1"),
+        pytest.raises(NewerBundle, match=r"newer release of fanout .*version 3; this one reads 2"),
         ChangeBundle.open(file),
     ):
         pass
