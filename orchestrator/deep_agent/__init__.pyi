@@ -98,6 +98,7 @@ from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
 from .guards.loop_policy import LoopLimits as LoopLimits
 from .guards.loop_policy import LoopPolicy as LoopPolicy
+from .guards.replies import REPLY_ERRORS as REPLY_ERRORS
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema
 

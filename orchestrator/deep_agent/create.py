@@ -76,7 +76,7 @@ def create_deep_agent(
     """Return an ADK agent with the built-in tools, for any ADK Runner.
 
     Args:
-        model: A name for `resolve_model`, or an ADK model.
+        model: A name for `resolve_model`, or an ADK model, which gets the same retries.
         tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
             same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
             used as one.
@@ -124,8 +124,7 @@ def create_deep_agent(
         is_subagent: Another agent, not a person, reads the result.
         inbox: The source of messages to the agent while it works.
         fatal_errors: Exceptions of tools that end the run; all others become error results.
-        rate_limiter: What each request to a model that is given by name waits for, also for
-            summaries.
+        rate_limiter: What each request to a model waits for, also for summaries.
         notify: Called with a sentence for the person who runs the agent: which skill or memory file
             is left out, and why. Each is logged as well.
 

@@ -4,9 +4,12 @@
     ApprovalRequired           a rule wants a person to be asked; the call becomes a request
     ModelFailed                no reply from the model
     ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
+    │   └── ModelReplyUnusable (retryable) it answered, but with no reply that can be used
     ├── ModelRefused           the service rejected the request; no model of the list is asked
     │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
+    │       └── ModelQuotaUsedUp   the account has no quota or credit left
     ├── ModelContextExceeded   the request is longer than the model's context window
+    │   └── ModelContextSuspected  the service rejected it, perhaps because it is too long
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
     ├── AmbiguousTool          two tools have the same name
     └── ScriptFailed           a scripted model has no matching reply
@@ -43,6 +46,10 @@ class ModelUnavailable(ModelFailed):
     retryable = True
 
 
+class ModelReplyUnusable(ModelUnavailable):
+    """The service answered with something from which no reply can be read."""
+
+
 class ModelRefused(ModelFailed):
     """The model's service rejected the request; a retry does not help."""
 
@@ -51,8 +58,16 @@ class ModelDenied(ModelRefused):
     """The service does not have the model, or the key may not use it; another model may answer."""
 
 
+class ModelQuotaUsedUp(ModelDenied):
+    """The account's quota or credit is used up: no wait of minutes helps, another model may."""
+
+
 class ModelContextExceeded(ModelFailed):
     """The request does not fit into the model's context window; a shorter one may."""
+
+
+class ModelContextSuspected(ModelContextExceeded):
+    """The service rejected the request for a reason that may be its length; a shorter one shows."""
 
 
 class UnknownGuardedTool(ModelFailed):

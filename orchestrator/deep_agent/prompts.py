@@ -143,10 +143,31 @@ REPLACED_CHARACTERS = (
     "each was replaced by U+FFFD (�)."
 )
 
+REPLY_DID_NOT_ARRIVE = "Your last reply did not arrive: {reason}. Reply again."
+
+UNREADABLE_ARGUMENTS = (
+    "No call of your last reply was carried out, because arguments were not one JSON object. "
+    "{calls}. Reply again, with the arguments of each call as one JSON object."
+)
+
 TOO_MANY_CALLS = (
     "Your last reply had {count} tool calls, and a reply may have {most}. None was run. Reply again "
     "with fewer calls."
 )
+
+REPLY_CUT = (
+    "Your last reply was cut at {limit}, and no tool call of it was carried out. Reply again in "
+    "smaller pieces: one call in a reply, and a long text in several calls, such as the first part "
+    "of a file with write_file and each further part with an edit at its end."
+)
+# "smaller pieces": a model that is told only that its call was malformed sends the same again.
+
+ANSWER_CUT = (
+    "Your last message was cut at {limit}. Continue it with the very next character: repeat nothing, "
+    "begin nothing again and write nothing about the cut. Both parts are joined."
+)
+REPLY_LIMIT = "{tokens} tokens, the most that one reply may have"
+REPLY_LIMIT_UNKNOWN = "the most that one reply may have"
 
 
 MEMORY = """\

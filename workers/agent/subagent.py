@@ -20,6 +20,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
     CONTINUED,
     REPEATED_CALL,
+    REPLY_ERRORS,
     WORKSPACE_RESTORED,
     Budget,
     McpServerFailed,
@@ -390,7 +391,7 @@ class Subagent:
 
 def _why_no_answer(last: Event | None) -> str:
     """Return the error text; it quotes only our own messages, because others may hold content."""
-    if last is not None and last.error_code == REPEATED_CALL:
+    if last is not None and last.error_code in {REPEATED_CALL, *REPLY_ERRORS}:
         return str(last.error_message)
     reason = f" ({last.error_code})" if last and last.error_code else ""
     return f"The agent ended without an answer{reason}."

@@ -1,4 +1,4 @@
-"""The private names of ADK that fanout uses, each with its reason: no other module names one.
+"""The private names of ADK and of Google's client that fanout uses: no other module names one.
 
 ADK may change them in any release, so pyproject.toml allows one minor version of it, the one that
 `tests/unit/deep_agent/test_adk_private_names.py` passes with; `make newest-adk` tries the newest.
@@ -6,7 +6,8 @@ ADK may change them in any release, so pyproject.toml allows one minor version o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 # The type of `RunConfig.streaming_mode`, which ADK exports nowhere.
@@ -24,12 +25,14 @@ from google.adk.models import registry
 from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
+from google.genai import Client
 
 __all__ = [
     "BaseLlmRequestProcessor",
     "LlmCapabilities",
     "StreamingMode",
     "call_ids",
+    "check_answers",
     "declaration_of",
     "import_litellm",
     "is_in_context",
@@ -113,3 +116,48 @@ def import_litellm() -> None:
     from google.adk.models import lite_llm  # noqa: PLC0415 - an extra, and slow
 
     lite_llm._ensure_litellm_imported()
+
+
+def check_answers(
+    client: Client, checked_text: Callable[[str], str], check_piece: Callable[[Any], object]
+) -> Client:
+    """Have a client's answers checked before the client reads them, and return the client.
+
+    There is no public hook: its transports differ by what is installed, and it keeps no body of an
+    answer that it has read.
+
+    Args:
+        client: The client, which is changed, once.
+        checked_text: Returns the text of a whole answer, which may be another.
+        check_piece: Checks a piece of a streamed answer, and may change it in place.
+    """
+    interface: Any = client._api_client
+    if "_async_request" in vars(interface):
+        return client
+    send = interface._async_request
+
+    async def request(http_request: Any, http_options: Any = None, stream: bool = False) -> Any:
+        answer = await send(http_request=http_request, http_options=http_options, stream=stream)
+        if "enerateContent" not in http_request.url:  # generateContent, streamGenerateContent
+            return answer
+        if stream:
+            return _Pieces(answer, check_piece)
+        text = checked_text(answer.response_stream[0] if answer.response_stream else "")
+        return SimpleNamespace(headers=answer.headers, response_stream=[text])
+
+    interface._async_request = request
+    return client
+
+
+class _Pieces:
+    """A streamed answer of Google's client, each piece of which is checked."""
+
+    def __init__(self, answer: Any, check: Callable[[Any], object]) -> None:
+        self.headers = answer.headers
+        self._answer = answer
+        self._check = check
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for piece in self._answer:
+            self._check(piece)
+            yield piece

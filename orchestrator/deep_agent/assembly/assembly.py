@@ -62,7 +62,7 @@ from fanout.orchestrator.deep_agent.models.profiles import (
     profile_of,
 )
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_model
 from fanout.orchestrator.deep_agent.names import agent_identifier
 from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
 from fanout.orchestrator.deep_agent.permissions.rules import Permission
@@ -293,7 +293,7 @@ class Assembly:
 
     def _resolved(self, model: str | BaseLlm) -> BaseLlm:
         if isinstance(model, BaseLlm):
-            return model
+            return resilient(model, rate_limiter=self.rate_limiter)
         # A key may be set after the agent was made, so its lack is an error of a request.
         return resolve_model(
             model, agent_name=self.name, rate_limiter=self.rate_limiter, needs_key=False

@@ -132,14 +132,17 @@ class BudgetPlugin(BasePlugin):
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Add what the reply used, and drop the tool calls of a last reply."""
+        """Add what the reply used, and drop the tool calls of a last reply.
+
+        A last reply that was cut is not continued.
+        """
         if llm_response.partial:
             return None
         budget = self.budget(callback_context)
         budget.add_model_reply(llm_response.model_version or "", reply_usage(llm_response))
-        if (
-            callback_context.invocation_id in self._last_reply_of
-            and llm_response.get_function_calls()
+        is_cut = llm_response.finish_reason == types.FinishReason.MAX_TOKENS
+        if callback_context.invocation_id in self._last_reply_of and (
+            is_cut or llm_response.get_function_calls()
         ):
             return _without_calls(llm_response, budget)
         return None

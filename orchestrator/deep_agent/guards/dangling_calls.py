@@ -25,6 +25,7 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.approval.gate import AWAITING
 from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
+from fanout.orchestrator.deep_agent.guards.replies import PLACEHOLDERS
 from fanout.orchestrator.deep_agent.messages import is_request, parts_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
@@ -67,7 +68,7 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
     parts = [
         types.Part(
             function_response=types.FunctionResponse(
-                id=call.id, name=call.name, response=error_result(message)
+                id=call.id, name=call.name, response=error_result(_problem_of(call) or message)
             )
         )
         for _, call in calls
@@ -151,6 +152,11 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
     if is_frameworks(call):
         return None
     return answered([dangling], CALL_PENDING if _waits(dangling) else CALL_INTERRUPTED)
+
+
+def _problem_of(call: types.FunctionCall) -> str | None:
+    """Return what a placeholder call says was wrong with its reply; None for any other call."""
+    return str((call.args or {}).get("problem")) if call.name in PLACEHOLDERS else None
 
 
 def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:

@@ -8,7 +8,8 @@ ordinary, counted model call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -21,9 +22,13 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
+from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from fanout.orchestrator.deep_agent.messages import parts_of, text_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.models.call_arguments import unreadable_arguments
+from fanout.orchestrator.deep_agent.models.endings import UNUSABLE_REPLY, drop_calls
+from fanout.orchestrator.deep_agent.models.usage import reply_usage
 from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
 from fanout.orchestrator.deep_agent.tool import error_result
 from fanout.orchestrator.valid_text import clean_text
@@ -41,11 +46,26 @@ MAX_OUTPUT_CORRECTIONS = 1
 MAX_ERROR_CHARACTERS = 2_000
 """The length of an exception's text in a result: some contain whole documents."""
 
+MIN_REPEATED_CHARACTERS = 12
+"""A continuation that begins with as many characters of the cut text repeats them: fewer may be
+equal by chance."""
+BEGINNING_CHARACTERS = 24
+"""How much of both is compared to see whether the model began its answer again."""
+MAX_REPEATED_CHARACTERS = 400
+"""How much of the cut text is compared with its continuation: models repeat a line or two."""
+
+CUT_ERROR = "REPLY_CUT"
+MALFORMED_ERROR = "MALFORMED_REPLY"
+REPLY_ERRORS = frozenset({CUT_ERROR, MALFORMED_ERROR})
+"""The error codes of runs whose last replies were rejected; their messages are ours, and quote the
+service at most."""
+
 UNREADABLE_REPLY = "reply_not_readable"
+CUT_ANSWER = "answer_cut"
 INVALID_ANSWER = "answer_not_valid"
 TOO_LONG = "conversation_too_long"
 IMAGES_REFUSED = "images_refused"
-PLACEHOLDERS = {UNREADABLE_REPLY, INVALID_ANSWER, TOO_LONG, IMAGES_REFUSED}
+PLACEHOLDERS = {UNREADABLE_REPLY, CUT_ANSWER, INVALID_ANSWER, TOO_LONG, IMAGES_REFUSED}
 """The names of placeholder calls, which replace unusable replies; no tool has such a name."""
 
 _MALFORMED_REASONS = {
@@ -54,28 +74,40 @@ _MALFORMED_REASONS = {
 }
 
 
+@dataclass(frozen=True)
+class _Fault:
+    """Why a reply is rejected."""
+
+    problem: str
+    """For the model: what was wrong, and what to do."""
+    reason: str
+    """For people, after "The last one": a clause."""
+    placeholder: str = UNREADABLE_REPLY
+
+
 class ReplyRepair(Middleware):
-    """Returns an empty or malformed reply, or one with too many calls, a few times."""
+    """Returns a reply that cannot be used to the model, a few times; no call of it is carried out.
+
+    A final answer that was cut is continued, and the parts are joined.
+    """
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Replace a malformed reply by a placeholder call, or by an error after too many."""
+        """Replace a rejected reply by a placeholder call, or by an error after too many."""
         if llm_response.partial:
             return None
-        if (count := len(llm_response.get_function_calls())) > MAX_CALLS:
-            problem = TOO_MANY_CALLS.format(most=MAX_CALLS, count=count)
-        elif _is_malformed(llm_response):
-            problem = MALFORMED_REPLY
-        else:
-            return None
         events = callback_context.session.events
-        if _placeholder_calls(events, UNREADABLE_REPLY, in_a_row=True) >= MAX_MALFORMED_IN_A_ROW:
-            message = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be read."
-            return llm_response.model_copy(
-                update={"error_code": "MALFORMED_REPLY", "error_message": message}
-            )
-        return as_placeholder_call(llm_response, UNREADABLE_REPLY, problem)
+        fault = _fault(llm_response)
+        if fault is None:
+            if llm_response.error_code:
+                drop_calls(llm_response)
+            if not llm_response.get_function_calls():
+                _join_beginning(llm_response, events)
+            return None
+        if _rejected_in_a_row(events) < MAX_MALFORMED_IN_A_ROW:
+            return as_placeholder_call(llm_response, fault.placeholder, fault.problem)
+        return _rejected(llm_response, fault, events)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
@@ -108,7 +140,7 @@ class OutputCheck(Middleware):
             await asyncio.to_thread(self._schema.parse, text_of(llm_response))
         except OutputMismatch as mismatch:
             events = callback_context.session.events
-            if _placeholder_calls(events, INVALID_ANSWER, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
+            if _corrections(events) < MAX_OUTPUT_CORRECTIONS:
                 return as_placeholder_call(
                     llm_response, INVALID_ANSWER, f"{mismatch} Send the whole corrected JSON value."
                 )
@@ -141,11 +173,84 @@ class ToolErrors(Middleware):
         return error_result(f"{tool.name} failed: {text}")
 
 
-def _is_malformed(response: LlmResponse) -> bool:
+def _fault(response: LlmResponse) -> _Fault | None:
+    """Return why a reply is rejected; None for one that can be used."""
+    calls = response.get_function_calls()
+    if response.error_code == UNUSABLE_REPLY:
+        words = str(response.error_message)
+        return _Fault(prompts.REPLY_DID_NOT_ARRIVE.format(reason=words), f"did not arrive: {words}")
+    if len(calls) > MAX_CALLS:
+        problem = TOO_MANY_CALLS.format(most=MAX_CALLS, count=len(calls))
+        return _Fault(problem, f"had {len(calls)} tool calls, and a reply may have {MAX_CALLS}")
+    if response.finish_reason == types.FinishReason.MAX_TOKENS:
+        return _cut(response)
+    if unreadable := unreadable_arguments(response):
+        listed = "; ".join(
+            f"Those of {name} begin with {text!r}" for name, text in unreadable.items()
+        )
+        problem = prompts.UNREADABLE_ARGUMENTS.format(calls=listed)
+        return _Fault(problem, "had a tool call with arguments that are no JSON object")
     if response.finish_reason in _MALFORMED_REASONS:
-        return True
-    is_done = response.finish_reason in {None, types.FinishReason.STOP} and not response.error_code
-    return is_done and not response.get_function_calls() and not text_of(response).strip()
+        return _Fault(MALFORMED_REPLY, "had a tool call that could not be read")
+    if not response.error_code and not calls and not text_of(response).strip():
+        return _Fault(MALFORMED_REPLY, "had no text and no tool call")
+    return None
+
+
+def _cut(response: LlmResponse) -> _Fault:
+    """Return the fault of a reply that reached the length limit of its model."""
+    tokens = reply_usage(response).output_tokens
+    limit = prompts.REPLY_LIMIT.format(tokens=tokens) if tokens else prompts.REPLY_LIMIT_UNKNOWN
+    counted = f" ({tokens} tokens)" if tokens else ""
+    reason = f"was cut at the model's output limit{counted}; ask for less at once"
+    if response.get_function_calls() or not text_of(response).strip():
+        return _Fault(prompts.REPLY_CUT.format(limit=limit), reason)
+    return _Fault(prompts.ANSWER_CUT.format(limit=limit), reason, CUT_ANSWER)
+
+
+def _rejected(response: LlmResponse, fault: _Fault, events: Sequence[Event]) -> LlmResponse:
+    """Return the error that ends a run after too many rejected replies, with the text so far."""
+    drop_calls(response)
+    _join_beginning(response, events)
+    is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS
+    many = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be used. The last one"
+    return response.model_copy(
+        update={
+            "error_code": CUT_ERROR if is_cut else MALFORMED_ERROR,
+            "error_message": f"{many} {fault.reason}.",
+        }
+    )
+
+
+def _join_beginning(response: LlmResponse, events: Sequence[Event]) -> None:
+    """Put the beginning of an answer that was cut before its continuation, in place."""
+    texts: list[str] = []
+    for event in reversed(events):
+        names = {call.name for call in event.get_function_calls()}
+        if CUT_ANSWER in names:
+            texts.append(text_of(event))
+        elif event.author == "user" or (names and UNREADABLE_REPLY not in names):
+            break
+    if not texts or not text_of(response).strip():
+        return
+    whole = ""
+    for text in (*reversed(texts), text_of(response)):
+        whole = _continued(whole, text)
+    others = [part for part in parts_of(response) if part.thought or not part.text]
+    response.content = types.Content(role="model", parts=[*others, types.Part(text=whole)])
+
+
+def _continued(beginning: str, text: str) -> str:
+    """Return a text with its continuation, which may repeat its end or all of it."""
+    head, (first, _, _) = text.lstrip()[:BEGINNING_CHARACTERS], text.lstrip().partition("\n")
+    is_same_head = len(head) >= MIN_REPEATED_CHARACTERS and beginning.lstrip().startswith(head)
+    is_same_heading = first.startswith("#") and beginning.lstrip().startswith(f"{first}\n")
+    if is_same_head or is_same_heading:
+        return text
+    for count in range(min(MAX_REPEATED_CHARACTERS, len(text)), MIN_REPEATED_CHARACTERS - 1, -1):
+        if beginning.endswith(text[:count]):
+            return beginning + text[count:]
+    return beginning + text
 
 
 def as_placeholder_call(response: LlmResponse, name: str, problem: str) -> LlmResponse:
@@ -168,19 +273,24 @@ def as_placeholder_call(response: LlmResponse, name: str, problem: str) -> LlmRe
     )
 
 
-def _placeholder_calls(events: Iterable[Event], name: str, *, in_a_row: bool) -> int:
-    """Count placeholder calls since the user's last message, or only the uninterrupted ones.
-
-    Args:
-        events: The session's events.
-        name: The name of the placeholder calls.
-        in_a_row: Count only those after the last other call.
-    """
+def _rejected_in_a_row(events: Sequence[Event]) -> int:
+    """Count the replies that ReplyRepair rejected since the last one that it let pass."""
     count = 0
-    for event in reversed(list(events)):
-        names = [call.name for call in event.get_function_calls()]
-        if name in names:
+    for event in reversed(events):
+        names = {call.name for call in event.get_function_calls()}
+        if names & {UNREADABLE_REPLY, CUT_ANSWER}:
             count += 1
-        elif event.author == "user" or (in_a_row and names):
+        elif event.author == "user" or names:
+            break
+    return count
+
+
+def _corrections(events: Sequence[Event]) -> int:
+    """Count the answers since the user's last message that did not match their schema."""
+    count = 0
+    for event in reversed(events):
+        if any(call.name == INVALID_ANSWER for call in event.get_function_calls()):
+            count += 1
+        elif event.author == "user":
             break
     return count

@@ -7,22 +7,29 @@ them. The clients are optional packages, so their exceptions are known by attrib
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
+
+from google.genai import types
 
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelDenied,
     ModelFailed,
+    ModelQuotaUsedUp,
     ModelRefused,
+    ModelReplyUnusable,
     ModelUnavailable,
 )
 from fanout.orchestrator.shortening import one_line
 
-RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
 
 RATE_LIMITED_STATUS = 429
@@ -31,8 +38,14 @@ RATE_LIMITED_STATUS = 429
 TOO_LARGE_STATUS = 413
 """A request that is too large for the service."""
 
+UNPAID_STATUS = 402
+"""Payment required: the account has no credit."""
+
 DENIED_STATUS = frozenset({401, 403, 404})
 """No valid key, no right to use the model, no such model."""
+
+QUOTA_WAIT_SECONDS = 3_600.0
+"""A service that asks to wait longer than this has a quota that is used up, not a rate."""
 
 _NO_CREDENTIALS = frozenset({"DefaultCredentialsError", "RefreshError"})
 """The names of google.auth's exceptions for credentials that are missing or no longer valid."""
@@ -53,53 +66,145 @@ _RETRYABLE_CODES = _RATE_LIMITED_CODES | {
 }
 """The codes of errors in a stream that began with status 200."""
 
-_TOO_LONG_CODES = frozenset({"context_length_exceeded", "request_too_large"})
+_QUOTA_CODES = frozenset(
+    {
+        "insufficient_quota",  # openai
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "quota_exceeded",
+        "usage_limit_reached",
+        "usage_limit_exceeded",
+        "insufficient_balance",
+        "insufficient_credits",
+        "insufficient_funds",
+        "billing_error",  # anthropic
+    }
+)
 
-_TOO_LONG_MESSAGE = re.compile(
-    r"input token count .*exceeds the maximum"  # gemini: INVALID_ARGUMENT, as for all mistakes
-    r"|prompt is too long|exceed context limit"  # anthropic: as above
-    r"|maximum context length",  # services that copy OpenAI's, without its code
+_QUOTA_MESSAGE = re.compile(
+    r"credit balance|billing|\bcredits?\b|insufficient (?:balance|funds|quota)|payment required"
+    r"|(?:usage|spend(?:ing)?|hard) limits?\b|exceeded your .{0,20}quota",
     re.IGNORECASE,
 )
-"""For rejected requests whose status, code and class say only that they are invalid."""
+"""For services that say so with the status of a rate limit or of an invalid request: Anthropic's
+"credit balance is too low" is a 400 as all mistakes are."""
+
+_LONG_QUOTA = re.compile(r"Per(?:Day|Week|Month)", re.IGNORECASE)
+"""In the name of a quota of Gemini that was violated: it is full again hours later."""
+
+_TOO_LONG_CODES = frozenset(
+    {
+        "context_length_exceeded",  # openai, and most services that copy its interface
+        "context_window_exceeded",
+        "exceed_context_size_error",  # llama.cpp
+        "model_context_window_exceeded",
+        "prompt_too_long",
+        "request_too_large",  # anthropic
+    }
+)
 
 _UNREACHED = frozenset(
     {
         "APIConnectionError",  # openai, anthropic, litellm
         "APITimeoutError",
-        "APIResponseValidationError",  # an answer that is no JSON comes from a proxy in between
         "ClientConnectionError",  # aiohttp
         "ClientPayloadError",
         "TransportError",  # httpx, google.auth
-        "JSONDecodeError",  # the same as above, from the others
-        "UnknownApiResponseError",  # google-genai
     }
 )
 """The names of exceptions and their base classes for a service that was not reached."""
+
+_NO_JSON = frozenset(
+    {
+        "APIResponseValidationError",  # openai, anthropic
+        "JSONDecodeError",  # the others
+        "UnknownApiResponseError",  # google-genai
+    }
+)
+"""The same for an answer that is no JSON: it comes from a proxy in between, or from no model's
+service at all."""
+
+_PYTHON_TEXT = re.compile(
+    r"NoneType|Traceback \(most|' object (?:has no|is not|does not|cannot)|validation errors? for"
+    r"|indices must be|unsupported operand|unexpected keyword"
+    r"|\b[A-Z]\w+\((?:id|choices)="
+)
+"""In the message of an exception that a program raised about itself, not a service."""
 
 _KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
 """Endings of the names of variables that contain a provider's secret."""
 _MIN_SECRET_CHARACTERS = 8
 """A shorter value is a placeholder for a key, and may be part of any word."""
-_LITELLM_HEAD = re.compile(r"^litellm\.(\w+: )+(\w+Exception - )?")
-"""Up to three class names before the service's own message."""
+_LITELLM_HEAD = re.compile(r"^(?:litellm\.(?:\w+: )+(?:\w+Exception - )?)+")
+"""The class names before the service's own message."""
+_LITELLM_UNREADABLE = re.compile(
+    r"^(?:Error in|Invalid) response object|^Empty or invalid response"
+)
+"""What LiteLLM says of an answer that is no reply, with a status of its own."""
 _AUTHORIZATION = re.compile(r"(?i)(bearer |x-api-key\W+|x-goog-api-key\W+)[^\s'\",}]+")
 
 MAX_MESSAGE_CHARACTERS = 300
 """The length of a provider's message in our failure."""
 
+_UNREADABLE = "its answer could not be read"
+_OF_PROGRAMS = (AttributeError, LookupError, TypeError, AssertionError)
+"""What a client raises that takes a reply for what it is not: its text says nothing of it."""
+
 
 class ReplyFailed(Exception):
-    """A service ended its own reply with an error.
+    """A service ended its own reply with an error, although its status was good.
 
     Args:
         message: The service's message.
         code: The service's code for the reason.
+        status: The HTTP status that the error would have; None if it is not known.
+        details: The error as the service gave it.
     """
 
-    def __init__(self, message: str, *, code: str) -> None:
+    def __init__(
+        self, message: str, *, code: str = "", status: int | None = None, details: Any = None
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.status_code = status
+        self.details = details
+
+
+class NotAReply(Exception):
+    """What answered is no model's service; the message begins as its answer does."""
+
+
+class UnusableReply(Exception):
+    """A reply that has no content which may be used.
+
+    Args:
+        reason: What is wrong with it, with the service's own words.
+        usage: What the service says that it used.
+    """
+
+    def __init__(
+        self, reason: str, usage: types.GenerateContentResponseUsageMetadata | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.usage = usage
+
+
+def error_in(body: Any) -> ReplyFailed | None:
+    """Return the error that a decoded answer with a good status reports; None if it has none."""
+    held = (
+        next((each for each in body if isinstance(each, Mapping)), {})
+        if isinstance(body, list)
+        else body
+    )
+    if not isinstance(held, Mapping) or not held.get("error"):
+        return None
+    found = _error_in(held)
+    names = [found.get(name) for name in ("code", "type", "status")]
+    numbers = (int(str(name)) for name in names if str(name).isdecimal())
+    status = next((number for number in numbers if number >= HTTPStatus.BAD_REQUEST), None)
+    codes = (name for name in names if isinstance(name, str) and not name.isdecimal())
+    message = found.get("message") or json.dumps(found, default=str)
+    return ReplyFailed(str(message), code=next(codes, ""), status=status, details=body)
 
 
 def translated(error: Exception, model: str) -> ModelFailed:
@@ -111,29 +216,67 @@ def translated(error: Exception, model: str) -> ModelFailed:
     """
     if isinstance(error, ModelFailed):
         return error
-    status, codes = _status(error), _codes(error)
-    message = _without_keys(_message(error))
-    described = f"{status}: {message}" if status else f"{type(error).__name__}: {message}"
-    if _is_too_long(error, status, codes, message):
+    status, words = _status(error), _words(error)
+    described = f"{status}: {words}" if status else words
+    if is_quota_used_up(error):
+        return ModelQuotaUsedUp(f"The quota for {model} is used up ({described}).")
+    if _is_too_long(error, status):
         return ModelContextExceeded(f"The request is too long for {model} ({described}).")
+    if isinstance(error, NotAReply) or (status in {None, 200} and _is_a(error, _NO_JSON)):
+        return ModelUnavailable(
+            f"{model} is not what answers at its address, after all retries ({words}). Check the "
+            "address."
+        )
+    if _LITELLM_UNREADABLE.match(_message(error)):
+        return ModelUnavailable(f"{model} does not answer, after all retries ({words}).")
+    if _is_denied(error, status, words):
+        is_from_elsewhere = not _error_object(error) or words.startswith("<")
+        is_from_elsewhere = is_from_elsewhere and status == HTTPStatus.NOT_FOUND
+        what = "name, its key and its address" if is_from_elsewhere else "name and its key"
+        return ModelDenied(f"{model} refused the request ({described}). Check the model's {what}.")
+    if _is_unusable(error, status):
+        return ModelReplyUnusable(f"{model} gave no usable reply, after all retries ({words}).")
     is_retryable = status in RETRYABLE_STATUS or (
-        status in {None, 200} and (codes & _RETRYABLE_CODES or _is_unreached(error))
+        status in {None, 200}
+        and (_codes(error) & _RETRYABLE_CODES or _is_unreached(error) or _is_in_reply(error))
     )
     if is_retryable:
         return ModelUnavailable(f"{model} does not answer, after all retries ({described}).")
-    if _is_denied(error, status, message):
-        return ModelDenied(
-            f"{model} refused the request ({described}). Check the model's name and its key."
-        )
     return ModelRefused(f"{model} refused the request ({described}).")
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status of a client's exception; None if it has none."""
+    return _status(error)
+
+
+def words_of(error: Exception) -> str:
+    """Return the service's own words in an exception, on one line, without keys."""
+    return _words(error)
 
 
 def is_rate_limited(error: Exception) -> bool:
     """Return whether the service rejected the request for its rate limit."""
     status = _status(error)
-    return status == RATE_LIMITED_STATUS or (
+    is_limited = status == RATE_LIMITED_STATUS or (
         status in {None, 200} and bool(_codes(error) & _RATE_LIMITED_CODES)
     )
+    return is_limited and not is_quota_used_up(error)
+
+
+def is_quota_used_up(error: Exception) -> bool:
+    """Return whether the account has no quota or credit left, so that no wait of minutes helps."""
+    status = _status(error)
+    if status == UNPAID_STATUS or _codes(error) & _QUOTA_CODES:
+        return True
+    wait = asked_for_seconds(error)
+    if status == RATE_LIMITED_STATUS and wait is not None and wait > QUOTA_WAIT_SECONDS:
+        return True
+    if any(_LONG_QUOTA.search(quota) for quota in _violated_quotas(error)):
+        return True
+    # Gemini says of each rate that it is a quota, with the seconds to wait.
+    is_vague = status in {400, 403, RATE_LIMITED_STATUS} and wait is None
+    return is_vague and _QUOTA_MESSAGE.search(_message(error)) is not None
 
 
 def asked_for_seconds(error: Exception) -> float | None:
@@ -152,11 +295,17 @@ def asked_for_seconds(error: Exception) -> float | None:
     return float(found[1]) if found else None
 
 
-def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], message: str) -> bool:
+def _violated_quotas(error: Exception) -> Iterator[str]:
+    """Yield the names of the quotas that Gemini says were violated."""
+    details = str(getattr(error, "details", None) or getattr(error, "body", None))
+    for found in re.finditer(r"quota(?:Id|Metric)['\"]?:\s*['\"]([^'\"]+)", details):
+        yield found[1]
+
+
+def _is_too_long(error: Exception, status: int | None) -> bool:
+    codes, found = _codes(error), _error_object(error)
     is_named_so = codes & _TOO_LONG_CODES or _is_a(error, {"ContextWindowExceededError"})
-    if status == TOO_LARGE_STATUS or is_named_so:
-        return True
-    return status in {200, 400} and _TOO_LONG_MESSAGE.search(message) is not None
+    return status == TOO_LARGE_STATUS or bool(is_named_so) or "n_ctx" in found
 
 
 def _is_denied(error: Exception, status: int | None, message: str) -> bool:
@@ -165,26 +314,60 @@ def _is_denied(error: Exception, status: int | None, message: str) -> bool:
     return status in {None, 400} and _INVALID_KEY_MESSAGE.search(message) is not None
 
 
+def _is_unusable(error: Exception, status: int | None) -> bool:
+    """Return whether the client failed at a reply of a form that it does not know."""
+    if status is not None or _codes(error) or _is_unreached(error):
+        return False
+    if isinstance(error, ValueError):  # else it is about an argument: the request cannot be made
+        return _PYTHON_TEXT.search(str(error)) is not None
+    return isinstance(error, (UnusableReply, *_OF_PROGRAMS, NotImplementedError))
+
+
+def _words(error: Exception) -> str:
+    """Return what an exception says, without keys, and nothing of what Python says of itself."""
+    message = _message(error)
+    is_programs = _PYTHON_TEXT.search(message) and not _error_object(error).get("message")
+    if isinstance(error, _OF_PROGRAMS) or not message or is_programs:
+        return "it was not reached" if _is_unreached(error) else _UNREADABLE
+    return _without_keys(message)
+
+
 def _message(error: Exception) -> str:
     """Return the service's own message, if it can be found, on one line."""
-    message = _error_object(error).get("message") or getattr(error, "message", None) or error
+    found = _error_object(error)
+    # The clients put no words, or the whole body, into the message of an error that has no object.
+    body = getattr(error, "body", None)
+    quoted = body if isinstance(body, str) else None
+    message = found.get("message") or quoted or getattr(error, "message", None) or error
     return _LITELLM_HEAD.sub("", one_line(str(message)))
 
 
-def _error_object(error: Exception) -> dict[str, Any]:
-    """Return the object `error` in the body of a response of OpenAI or Anthropic."""
-    body = getattr(error, "body", None)
-    if not isinstance(body, dict):
+def _error_object(error: Exception) -> Mapping[str, Any]:
+    """Return what the body of a response, as its client keeps it, says of the error."""
+    return _error_in(getattr(error, "body", None) or getattr(error, "details", None))
+
+
+def _error_in(body: Any) -> Mapping[str, Any]:
+    """Return the error in a decoded body as one object with a `message`; empty if there is none.
+
+    Services put an object, a text or a list under `error`, or a text under `detail`, and Gemini
+    may put all of it into a list.
+    """
+    if isinstance(body, list):
+        body = next((each for each in body if isinstance(each, Mapping)), None)
+    if not isinstance(body, Mapping):
         return {}
-    inner = body.get("error")
-    return inner if isinstance(inner, dict) else body
+    inner = body.get("error") or body.get("detail") or body
+    if isinstance(inner, list):
+        inner = next((each for each in inner if isinstance(each, Mapping)), str(inner))
+    return inner if isinstance(inner, Mapping) else {"message": str(inner)}
 
 
 def _codes(error: Exception) -> frozenset[str]:
     """Return the service's codes for the error."""
     found = _error_object(error)
     named = (found.get("code"), found.get("type"), getattr(error, "code", None))
-    return frozenset(code for code in named if isinstance(code, str))
+    return frozenset(code for code in named if isinstance(code, str) and code)
 
 
 def _without_keys(message: str) -> str:
@@ -197,6 +380,11 @@ def _without_keys(message: str) -> str:
 
 def _is_unreached(error: Exception) -> bool:
     return isinstance(error, (ConnectionError, TimeoutError)) or _is_a(error, _UNREACHED)
+
+
+def _is_in_reply(error: Exception) -> bool:
+    """Return whether a service that had begun to reply reports the error itself."""
+    return isinstance(error, ReplyFailed) or _is_a(error, {"APIError"})
 
 
 def _is_a(error: Exception, names: frozenset[str] | set[str]) -> bool:

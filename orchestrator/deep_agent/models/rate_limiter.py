@@ -8,17 +8,10 @@ from uuid import uuid4
 
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from fanout.orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
+from fanout.orchestrator.deep_agent.models.size import request_tokens
 from fanout.orchestrator.deep_agent.models.usage import reply_usage
-
-ANSWER_TOKENS = 8_192
-"""The assumed size of a reply where the request sets no limit: ADK's default for Claude."""
-INPUT_MARGIN = 4 / 3
-"""Factor on the estimate of a request's size: code and most languages have fewer characters per
-token than English."""
 
 
 @runtime_checkable
@@ -58,7 +51,7 @@ class LimitedRequest:
         self._rate_limiter = rate_limiter
         self._model = model
         self._id = uuid4().hex
-        self._tokens = _estimate(request) if rate_limiter is not None else 0
+        self._tokens = request_tokens(request) if rate_limiter is not None else 0
         """What the request counts as: first the estimate, then what it used."""
         self._used = 0
         self._settling: asyncio.Task[None] | None = None
@@ -99,11 +92,3 @@ class LimitedRequest:
     async def _settle(self, rate_limiter: RateLimiter) -> None:
         before, self._tokens = self._tokens, self._used or self._tokens
         await rate_limiter.settle(self._id, self._model, before, self._tokens)
-
-
-def _estimate(request: LlmRequest) -> int:
-    """Return the estimated size of a request and its reply, in tokens."""
-    config = request.config
-    tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
-    size = fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
-    return round(size * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from google.adk.models.base_llm import BaseLlm
@@ -24,7 +25,7 @@ from fanout.orchestrator.deep_agent.models.retries import (
 )
 from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 
-__all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resolve_model"]
+__all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resilient", "resolve_model"]
 
 KNOWN_NAMES = (
     "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), "
@@ -92,6 +93,55 @@ def resolve_model(
         names=tuple(names),
         rate_limiter=rate_limiter,
     )
+
+
+def resilient(model: BaseLlm, *, rate_limiter: RateLimiter | None = None) -> BaseLlm:
+    """Return a model object of ADK with the same retries and failures as a model of a name.
+
+    One that has them already is returned as it is, and so is a Gemini with `use_interactions_api`,
+    which ADK's flow recognises by its class.
+
+    Args:
+        model: The object.
+        rate_limiter: What each request waits for; None for no limits.
+    """
+    if isinstance(model, ResilientModel) or getattr(model, "use_interactions_api", False):
+        return model
+    checked = _checked(model)
+    return ResilientModel(model=model.model, candidates=[checked], rate_limiter=rate_limiter)
+
+
+def _checked(model: BaseLlm) -> BaseLlm:
+    """Return a model of one of ADK's own classes with its replies checked as those of ours are.
+
+    The classes are recognised by name: to import them would load what the program has not.
+    """
+    kind = type(model)
+    if not kind.__module__.startswith("google.adk."):
+        return model
+    if kind.__name__ == "Gemini":
+        from fanout.orchestrator.deep_agent.models.providers import google  # noqa: PLC0415 - large
+
+        return _as(google.CheckedGemini, model)
+    if kind.__name__ == "LiteLlm":
+        from fanout.orchestrator.deep_agent.models.providers import litellm  # noqa: PLC0415 - optional
+
+        return litellm.checked(cast("Any", model))
+    if kind.__name__ == "AnthropicLlm":
+        from fanout.orchestrator.deep_agent.models.providers import anthropic  # noqa: PLC0415 - optional
+
+        return _as(anthropic.CheckedClaude, model)
+    if kind.__name__ in {"OpenAILlm", "OpenAIResponsesLlm"}:
+        from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
+
+        is_chat = kind.__name__ == "OpenAILlm"
+        return _as(openai.CheckedChat if is_chat else openai.CheckedResponses, model)
+    return model
+
+
+def _as(kind: type[BaseLlm], model: BaseLlm) -> BaseLlm:
+    """Return a model of another class with the same fields."""
+    return kind(**{name: getattr(model, name) for name in type(model).model_fields})
 
 
 async def preload_client(name: str) -> None:

@@ -18,23 +18,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.adk.models.base_llm import BaseLlm
+from google.adk.models.base_llm_connection import BaseLlmConnection
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 from pydantic import PrivateAttr
 
 from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
+    ModelContextSuspected,
     ModelDenied,
     ModelFailed,
+    ModelReplyUnusable,
     ModelUnavailable,
 )
-from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, translated
+from fanout.orchestrator.deep_agent.models.endings import settle_ending, unusable
+from fanout.orchestrator.deep_agent.models.errors import (
+    UnusableReply,
+    asked_for_seconds,
+    translated,
+    words_of,
+)
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.deep_agent.models.too_long import PassedRequests
 from fanout.orchestrator.deep_agent.models.valid_replies import clean_reply
 from fanout.orchestrator.logs import Logger
 
@@ -53,6 +62,11 @@ streamed. The default of OpenAI's and Anthropic's clients."""
 STREAM_PAUSE_SECONDS = 300.0
 """How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes
 minutes."""
+
+
+UNUSABLE_ATTEMPTS = 2
+"""Attempts with one model that give no usable reply: a repetition helps against a fault of the
+moment, and an agent that tells the model what was wrong asks again anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +123,13 @@ class ResilientModel(BaseLlm):
 
     _denied_until: dict[str, float] = PrivateAttr(default_factory=dict)
     """Monotonic times, by name."""
+    _passed: PassedRequests = PrivateAttr(default_factory=PassedRequests)
+
+    def connect(
+        self, llm_request: LlmRequest
+    ) -> contextlib.AbstractAsyncContextManager[BaseLlmConnection]:
+        """Open a live connection to the first candidate, without retries."""
+        return self.candidates[0].connect(llm_request)
 
     def only(self, is_wanted: Callable[[BaseLlm], bool]) -> ResilientModel | None:
         """Return the same with some of the candidates; None if none is wanted."""
@@ -130,7 +151,8 @@ class ResilientModel(BaseLlm):
 
         Each response names its candidate in `model_version`, and in its metadata the models that
         were asked before it. Partial responses may be repeated after a retry: ADK only displays
-        them.
+        them. If no reply of the last model can be used, the reply has the error code
+        UNUSABLE_REPLY, so that an agent may tell the model.
 
         Raises:
             ModelFailed: No model replied; the last model's failure.
@@ -192,18 +214,30 @@ class ResilientModel(BaseLlm):
                         yield response
             except Exception as error:  # noqa: BLE001 - every exception is translated
                 failure = translated(error, candidate.model)
+                failure = self._passed.suspected(failure, error, name, request)
                 await limited.failed(error)
                 is_cached = request.config.cached_content is not None
                 is_denied = isinstance(failure, ModelDenied) and not is_cached
                 if is_denied:
                     self._denied_until[name] = time.monotonic() + DENIED_SECONDS
+                is_too_long = isinstance(failure, ModelContextExceeded)
+                if isinstance(failure, ModelContextSuspected):
+                    is_too_long = not is_cached  # the cache is suspected first
                 # From None: the original's text may quote the key.
-                if not replied and (is_denied or isinstance(failure, ModelContextExceeded)):
+                if not replied and (is_denied or is_too_long):
                     raise _NoReply(failure) from None
                 if replied or not (failure.retryable or is_cached):
                     raise failure from None
+                if isinstance(failure, ModelReplyUnusable) and attempt + 1 >= UNUSABLE_ATTEMPTS:
+                    _log_unusable(candidate.model, error)
+                    if not is_last:
+                        raise _NoReply(failure) from None
+                    reply = error if isinstance(error, UnusableReply) else None
+                    yield unusable(candidate.model, words_of(error), reply)
+                    return
                 await self._pause(failure, attempt, asked_for_seconds(error))
             else:
+                self._passed.add(name, request)
                 await limited.answered()
                 return
         raise _NoReply(failure)
@@ -247,19 +281,11 @@ class ResilientModel(BaseLlm):
                     raise TimeoutError(f"nothing came for {limit:g} s") from None
                 response.model_version = candidate.model
                 clean_reply(response)
-                _mark_cut_calls(response)
+                if not response.partial:
+                    settle_ending(response)
                 replied = replied or not response.partial
                 yield response
                 limit = self.retries.stream_pause_seconds
-
-
-def _mark_cut_calls(response: LlmResponse) -> None:
-    """Mark a reply that was cut off in its calls as malformed: their arguments are incomplete."""
-    is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS and not response.partial
-    if is_cut and response.get_function_calls():
-        response.finish_reason = types.FinishReason.MALFORMED_FUNCTION_CALL
-        # It is returned to the model, and the run continues.
-        response.error_code = response.error_message = None
 
 
 def _may_help(model: str, failures: Sequence[tuple[str, ModelFailed]]) -> bool:
@@ -269,6 +295,15 @@ def _may_help(model: str, failures: Sequence[tuple[str, ModelFailed]]) -> bool:
         for failed, failure in failures
         if isinstance(failure, ModelContextExceeded)
     )
+
+
+def _log_unusable(model: str, error: Exception) -> None:
+    """Log where a client failed at a reply; the texts may quote it."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    log.warning("no usable reply", model=model, error=type(error).__name__, at=place)
 
 
 def _log_fallback(failed: str, failure: ModelFailed, name: str) -> None:

@@ -22,6 +22,13 @@ DEFAULT_WINDOW_TOKENS = 128_000
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English and code."""
 
+ANSWER_TOKENS = 8_192
+"""The assumed size of a reply where the request sets no limit: ADK's default for Claude."""
+
+INPUT_MARGIN = 4 / 3
+"""Factor on the estimate of a request's size: code and most languages have fewer characters per
+token than English."""
+
 MEDIA_TOKENS = 1_000
 """An image, by the providers' rules of thumb; its base64 text would be estimated a thousand times
 too high."""
@@ -103,6 +110,14 @@ def fixed_tokens_of(declared: Iterable[BaseModel | None], request: LlmRequest) -
     texts = [found.model_dump_json(exclude_none=True) for found in declared if found]
     texts.append(str(request.config.system_instruction or ""))
     return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
+
+
+def request_tokens(request: LlmRequest) -> int:
+    """Return the estimated size of a request and its reply, in tokens."""
+    config = request.config
+    tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
+    size = fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
+    return round(size * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)
 
 
 def characters(value: Any) -> int:

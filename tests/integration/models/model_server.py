@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.integration.models.wires import Answer, Wire, call, text, wire_of
+from tests.integration.models.wires import Answer, Wire, call, call_with, text, wire_of
 
-__all__ = ["Answer", "ModelServer", "call", "environment", "model_server", "text"]
+__all__ = ["Answer", "ModelServer", "call", "call_with", "environment", "model_server", "text"]
 
 CACHES = "/v1beta/cachedContents"
 
@@ -91,7 +91,8 @@ class Handler(BaseHTTPRequestHandler):
         if answer.hangs:
             self.state.closing.wait()
             return
-        self._send(*_whole(wire, answer), headers=answer.headers)
+        headers = {"content-type": answer.media_type, **answer.headers}
+        self._send(*_whole(wire, answer), headers=headers)
 
     def do_DELETE(self) -> None:
         self._send(200, "{}")
@@ -119,8 +120,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        for name, value in (headers or {}).items():
+        for name, value in (headers or {"content-type": "application/json"}).items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(body.encode())))
         self.end_headers()

@@ -1,17 +1,19 @@
 """A deep agent on LiteLLM. Loading it takes seconds, so there are few tests, all in this module."""
 
+import json
 import logging
 
 import pytest
 
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
+    ModelQuotaUsedUp,
     ModelRefused,
     ModelUnavailable,
 )
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.models.facts import price
-from tests.integration.models.model_server import Answer, call, text
+from tests.integration.models.model_server import Answer, call, call_with, text
 from tests.integration.models.providers import KEY, Serve, ask, run_agent, served, told
 
 MODEL = "openai/gpt-5"
@@ -80,3 +82,60 @@ async def test_failures_are_told_apart_and_tell_no_key(
     said = [str(caught.value), caplog.text, *capfd.readouterr()]
     assert [words for words in said if KEY in words] == []
     assert said[2:] == ["", ""]
+
+
+def error(**said: object) -> str:
+    return json.dumps({"error": said})
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+@pytest.mark.slow
+async def test_what_a_service_says_in_place_of_a_reply_is_not_believed(
+    serve: Serve, streaming: bool
+) -> None:
+    write = call("write_file", file_path="/a", content="x")
+    odd = Answer([text("half"), write], reason="weird")
+    with serve(odd, Answer([text("ok")])):
+        run = await run_agent(MODEL, streaming=streaming)
+    assert (run.text, run.results) == ("ok", [])
+    with serve(*[odd] * 9):
+        run = await run_agent(MODEL, streaming=streaming)
+    assert 'finish reason "weird"' in str(run.events[-1].error_message)
+    assert {result["status"] for result in run.results} == {"error"}
+
+    failed = Answer(body=error(message="upstream is gone", code=502))
+    with serve(failed, Answer([text("ok")])):
+        assert await ask(MODEL, streaming=streaming) == "ok"
+    with serve(*[failed] * 3), pytest.raises(ModelUnavailable, match="upstream is gone"):
+        await ask(MODEL, streaming=streaming)
+    page = Answer(body="<html>nginx</html>", media_type="text/html")
+    with serve(*[page] * 3), pytest.raises(ModelUnavailable, match="nginx"):
+        await ask(MODEL, streaming=streaming)
+
+    twice = json.dumps(json.dumps({"file_path": "/a", "content": "x"}))
+    answers = [Answer([call_with("write_file", twice)]), Answer([write, call_with("ls", "3")])]
+    with serve(*answers, Answer([text("ok")])):
+        run = await run_agent(MODEL, streaming=streaming)
+    assert [result["status"] for result in run.results] == ["success", "error"]
+
+    with serve(Answer([text("th")], is_cut=True), Answer([text("ree")])):
+        assert (await run_agent(MODEL, streaming=streaming)).text == "three"
+    with serve(*[Answer([write], is_cut=True)] * 5):
+        run = await run_agent(MODEL, streaming=streaming)
+    assert run.events[-1].error_code == "REPLY_CUT"
+    assert {result["status"] for result in run.results} == {"error"}
+
+
+@pytest.mark.slow
+async def test_a_used_up_quota_and_a_long_request_are_known_for_what_they_are(
+    serve: Serve,
+) -> None:
+    used_up = Answer(status=429, body=error(message="none left", code="insufficient_quota"))
+    with serve(used_up) as server, pytest.raises(ModelQuotaUsedUp, match="none left"):
+        await ask(MODEL)
+    assert len(server.requests) == 1
+    too_long = Answer(status=400, body=error(message="Input is too long for requested model."))
+    with serve(too_long, Answer([text("ok")])):
+        assert (await run_agent(MODEL)).text == "ok"
+    with serve(too_long, too_long), pytest.raises(ModelContextExceeded, match="too long for req"):
+        await run_agent(MODEL)

@@ -145,7 +145,8 @@ async def test_a_call_that_was_cut_off_is_not_made(serve: Serve, provider, strea
     with serve(cut, Answer([text("ok")])) as server:
         run = await run_agent(provider.larger, streaming=streaming)
     assert run.text == "ok"
-    assert "could not be read" in told(server.requests[1])
+    assert "was cut at 10 tokens" in told(server.requests[1])
+    assert "smaller pieces" in told(server.requests[1])
     assert "'status': 'success'" not in str(run.results)
 
 

@@ -32,10 +32,19 @@ class Answer:
     """The reply ends at its length limit, in the middle of its last call."""
     hangs: bool = False
     """Nothing more comes after the first piece; not streamed, nothing at all."""
+    reason: str | None = None
+    """Why the reply ended, in place of each service's own word."""
+    media_type: str = "application/json"
+    """Of an answer with a `body`, which is never streamed."""
 
 
 def text(words: str) -> dict[str, Any]:
     return {"text": words}
+
+
+def call_with(name: str, arguments: str) -> dict[str, Any]:
+    """A call whose arguments are this text on the wire, or the JSON in it where they are JSON."""
+    return {"functionCall": {"name": name, "args": arguments}}
 
 
 def call(name: str, **args: Any) -> dict[str, Any]:
@@ -100,12 +109,13 @@ class Gemini(Wire):
         return f"data: {json.dumps(event)}\r\n\r\n"
 
     def _end(self, answer: Answer) -> str:
-        return "MAX_TOKENS" if answer.is_cut else answer.finish_reason
+        return answer.reason or ("MAX_TOKENS" if answer.is_cut else answer.finish_reason)
 
     def _chunk(
         self, answer: Answer, parts: Sequence[dict[str, Any]], finish_reason: str | None
     ) -> dict[str, Any]:
-        candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+        content = {"role": "model", "parts": list(map(_gemini_part, parts))}
+        candidate: dict[str, Any] = {"content": content, "index": 0}
         if finish_reason:
             candidate["finishReason"] = finish_reason
         usage = {
@@ -138,8 +148,21 @@ def split(answer: Answer) -> tuple[list[str], list[dict[str, Any]]]:
     return pieces, [part["functionCall"] for part in answer.parts if "functionCall" in part]
 
 
+def _gemini_part(part: dict[str, Any]) -> dict[str, Any]:
+    made = part.get("functionCall")
+    return {"functionCall": {**made, "args": _as_json(made["args"])}} if made else part
+
+
+def _as_json(arguments: Any) -> Any:
+    """Arguments where a service has them as JSON, not as a text."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
 def _arguments(answer: Answer, made: dict[str, Any]) -> str:
-    whole = json.dumps(made["args"])
+    whole = made["args"] if isinstance(made["args"], str) else json.dumps(made["args"])
     return whole[: len(whole) // 2] if answer.is_cut else whole
 
 
@@ -177,7 +200,8 @@ class ChatCompletions(Wire):
         yield self._frame("chat.completion.chunk", [], answer)
 
     def _end(self, answer: Answer) -> str:
-        return "length" if answer.is_cut else "tool_calls" if split(answer)[1] else "stop"
+        own = "length" if answer.is_cut else "tool_calls" if split(answer)[1] else "stop"
+        return answer.reason or own
 
     def _call(self, answer: Answer, number: int, made: dict[str, Any]) -> dict[str, Any]:
         function = {"name": made["name"], "arguments": _arguments(answer, made)}
@@ -232,8 +256,10 @@ class Responses(Wire):
             "id": "r1",
             "object": "response",
             "created_at": 1,
-            "status": "incomplete" if answer.is_cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if answer.is_cut else None,
+            "status": "incomplete" if answer.is_cut or answer.reason else "completed",
+            "incomplete_details": {"reason": answer.reason or "max_output_tokens"}
+            if answer.is_cut or answer.reason
+            else None,
             "model": "gpt-5-2025",
             "output": list(self._items(answer)),
             "usage": usage,
@@ -262,7 +288,7 @@ class Responses(Wire):
                     "delta": item["arguments"],
                 }
             yield {"type": "response.output_item.done", **place, "item": item}
-        end = "response.incomplete" if answer.is_cut else "response.completed"
+        end = f"response.{self.whole(answer)['status']}"
         yield {"type": end, "sequence_number": 9, "response": self.whole(answer)}
 
     def _items(self, answer: Answer) -> Iterator[dict[str, Any]]:
@@ -309,7 +335,9 @@ class Messages(Wire):
 
     def events(self, answer: Answer) -> Iterator[dict[str, Any]]:
         yield {"type": "message_start", "message": {**self._message(answer), "stop_reason": None}}
+        number_of_call = -1
         for index, block in enumerate(self._blocks(answer)):
+            number_of_call += block["type"] == "tool_use"
             if block["type"] == "text":
                 yield {
                     "type": "content_block_start",
@@ -326,7 +354,7 @@ class Messages(Wire):
                 }
                 delta = {
                     "type": "input_json_delta",
-                    "partial_json": _arguments(answer, {"args": block["input"]}),
+                    "partial_json": _arguments(answer, split(answer)[1][number_of_call]),
                 }
                 yield {"type": "content_block_delta", "index": index, "delta": delta}
             yield {"type": "content_block_stop", "index": index}
@@ -345,7 +373,7 @@ class Messages(Wire):
                     "type": "tool_use",
                     "id": f"toolu_{number}",
                     "name": made["name"],
-                    "input": made["args"],
+                    "input": _as_json(made["args"]),
                 }
 
     def _message(self, answer: Answer) -> dict[str, Any]:
@@ -356,7 +384,8 @@ class Messages(Wire):
             "role": "assistant",
             "model": "claude-sonnet-4-5-20250929",
             "content": [],
-            "stop_reason": "max_tokens" if answer.is_cut else "tool_use" if calls else "end_turn",
+            "stop_reason": answer.reason
+            or ("max_tokens" if answer.is_cut else "tool_use" if calls else "end_turn"),
             "stop_sequence": None,
             "usage": {
                 "input_tokens": answer.input_tokens - answer.cached_tokens,

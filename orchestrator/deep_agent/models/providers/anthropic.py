@@ -7,14 +7,15 @@ from __future__ import annotations
 import contextlib
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from anthropic import NOT_GIVEN, AsyncAnthropic, Timeout
 from google.adk.models.anthropic_llm import AnthropicLlm, content_to_message_param
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 from fanout.orchestrator.deep_agent.models.own_search import is_search_request
+from fanout.orchestrator.deep_agent.models.providers.anthropic_replies import CheckedAnthropic
 from fanout.orchestrator.deep_agent.models.providers.anthropic_search import SEARCH_TOOL, searched
 from fanout.orchestrator.deep_agent.models.providers.clients import (
     CONNECT_TIMEOUT_SECONDS,
@@ -50,6 +51,14 @@ def _on_unreachable_url() -> AnthropicLlm:
     )
 
 
+class CheckedClaude(AnthropicLlm):
+    """ADK's class of Anthropic's API, with replies that it can read."""
+
+    async def _get_anthropic_client(self) -> Any:
+        client = await super()._get_anthropic_client()
+        return CheckedAnthropic(client.with_options(max_retries=0))
+
+
 class Claude(AnthropicLlm):
     """A model of Anthropic's API."""
 
@@ -72,27 +81,20 @@ class Claude(AnthropicLlm):
         self.client_for(loop)
         warm_up(_on_unreachable_url)
 
-    async def _get_anthropic_client(self) -> AsyncAnthropic:
-        return self.client_for()
+    async def _get_anthropic_client(self) -> Any:
+        return CheckedAnthropic(self.client_for())
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """Yield ADK's responses; a streamed call with invalid JSON becomes a malformed reply."""
-        has_begun = False
+        """Yield ADK's responses, or those of a search."""
         if is_search_request(llm_request):
             replies = self._searched(llm_request)
         else:
             replies = super().generate_content_async(llm_request, stream=stream)
         async with contextlib.aclosing(replies):
-            try:
-                async for response in replies:
-                    has_begun = True
-                    yield response
-            except ValueError:
-                if not has_begun:
-                    raise
-                yield LlmResponse(finish_reason=types.FinishReason.MALFORMED_FUNCTION_CALL)
+            async for response in replies:
+                yield response
 
     async def _searched(self, llm_request: LlmRequest) -> AsyncGenerator[LlmResponse, None]:
         messages = [content_to_message_param(content) for content in llm_request.contents]

@@ -10,7 +10,9 @@ from google.adk.models.gemma_llm import Gemma as AdkGemma
 from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
+from fanout.orchestrator.deep_agent.adk.private_names import check_answers
 from fanout.orchestrator.deep_agent.models.providers.clients import client_of
+from fanout.orchestrator.deep_agent.models.providers.gemini_replies import check_body, checked_text
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = (
@@ -39,13 +41,15 @@ _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
 def _make_client() -> Client:
     # ADK sets the headers, versions and defaults; one attempt, because the client ignores
     # Retry-After.
-    return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
+    client = AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
+    return check_answers(client, checked_text, check_body)
 
 
 def _make_vertex_client() -> Client:
     # By the model's name ADK takes Vertex AI.
     one_attempt = types.HttpRetryOptions(attempts=1)
-    return AdkGemini(model=_RESOURCES, retry_options=one_attempt).api_client
+    client = AdkGemini(model=_RESOURCES, retry_options=one_attempt).api_client
+    return check_answers(client, checked_text, check_body)
 
 
 def _on_unreachable_url() -> AdkGemini:
@@ -53,6 +57,15 @@ def _on_unreachable_url() -> AdkGemini:
     return AdkGemini(
         base_url=UNREACHABLE_URL, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt
     )
+
+
+class CheckedGemini(AdkGemini):
+    """ADK's class of Google's API, with replies that it can read."""
+
+    @property
+    def api_client(self) -> Client:
+        """The client that ADK's class makes."""
+        return check_answers(super().api_client, checked_text, check_body)
 
 
 class Gemini(AdkGemini):

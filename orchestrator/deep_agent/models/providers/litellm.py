@@ -8,14 +8,23 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from functools import cache
+from typing import Any
 
 from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from fanout.orchestrator.deep_agent.adk.private_names import import_litellm
+from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
+from fanout.orchestrator.deep_agent.models.errors import UnusableReply
+from fanout.orchestrator.deep_agent.models.providers.answers import check_is_stream
+from fanout.orchestrator.deep_agent.models.providers.chat_replies import (
+    checked_reply,
+    checked_stream,
+    repaired,
+)
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
@@ -47,12 +56,62 @@ def _on_unreachable_url() -> lite_llm.LiteLlm:
     )
 
 
+class CheckedClient(lite_llm.LiteLLMClient):
+    """ADK's client of LiteLLM, with replies that ADK's class can read."""
+
+    async def acompletion(self, model: Any, messages: Any, tools: Any, **more: Any) -> Any:
+        """Send a request; `chat_replies` says what is raised beside LiteLLM's own errors."""
+        attempts = {"max_retries": 0, "num_retries": 0}
+        answer = await super().acompletion(model, messages, tools, **{**attempts, **more})
+        if not more.get("stream"):
+            for choice in getattr(answer, "choices", None) or ():
+                fields = getattr(choice, "provider_specific_fields", None) or {}
+                choice.finish_reason = fields.get("native_finish_reason") or choice.finish_reason
+            return checked_reply(answer, repaired)
+        source = getattr(answer, "completion_stream", None)
+        if not isinstance(source, AsyncIterable):
+            return checked_stream(answer, repaired)
+        await check_is_stream(source)
+        reasons: list[str] = []
+        answer.completion_stream = _without_reasons(source, reasons)
+        return checked_stream(_with_reason(answer, reasons), repaired)
+
+
+async def _without_reasons(chunks: AsyncIterable[Any], reasons: list[str]) -> AsyncIterator[Any]:
+    """Yield a service's own chunks, without finish reasons that LiteLLM would take for others.
+
+    Args:
+        chunks: The chunks, in any form.
+        reasons: Gets the unknown reasons, and that there was no chunk.
+    """
+    is_empty = True
+    async for chunk in chunks:
+        is_empty = False
+        for choice in getattr(chunk, "choices", None) or ():
+            try:
+                chat_reason(choice.finish_reason)
+            except UnusableReply:
+                reasons.append(choice.finish_reason)
+                choice.finish_reason = None
+        yield chunk
+    if is_empty:
+        reasons.append("none")
+
+
+async def _with_reason(chunks: AsyncIterable[Any], reasons: list[str]) -> AsyncIterator[Any]:
+    """Yield LiteLLM's chunks, and then raise for a reason that it has not seen."""
+    async for chunk in chunks:
+        yield chunk
+    if reasons:
+        raise ended_with(reasons[-1])
+
+
 class QuietLiteLlm(lite_llm.LiteLlm):
     """A model through LiteLLM, which makes one attempt: ResilientModel retries."""
 
     def __init__(self, model: str) -> None:
         # Not every service supports every parameter; unsupported ones are left out.
-        super().__init__(model=model, max_retries=0, num_retries=0, drop_params=True)
+        super().__init__(model=model, drop_params=True, llm_client=CheckedClient())
 
     def preload(self, loop: asyncio.AbstractEventLoop) -> None:
         """See `Preloading.preload`; LiteLLM manages its clients itself."""
@@ -69,3 +128,10 @@ class QuietLiteLlm(lite_llm.LiteLlm):
         async with contextlib.aclosing(replies):
             async for response in replies:
                 yield response
+
+
+def checked(model: lite_llm.LiteLlm) -> lite_llm.LiteLlm:
+    """Return a model of ADK's class whose replies are checked."""
+    if type(model.llm_client) is not lite_llm.LiteLLMClient:
+        return model  # a client of the program's own
+    return model.model_copy(update={"llm_client": CheckedClient()})

@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import json
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
@@ -16,7 +17,18 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from openai import AsyncOpenAI, Timeout
 
-from fanout.orchestrator.deep_agent.models.errors import ReplyFailed
+from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
+from fanout.orchestrator.deep_agent.models.errors import NotAReply, ReplyFailed, UnusableReply
+from fanout.orchestrator.deep_agent.models.providers.answers import (
+    check_is_stream,
+    quoted,
+    raise_error_in,
+)
+from fanout.orchestrator.deep_agent.models.providers.chat_replies import (
+    checked_reply,
+    checked_stream,
+    marked,
+)
 from fanout.orchestrator.deep_agent.models.providers.clients import (
     CONNECT_TIMEOUT_SECONDS,
     client_of,
@@ -24,6 +36,9 @@ from fanout.orchestrator.deep_agent.models.providers.clients import (
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+
+_STATUSES = frozenset({None, "completed", "incomplete", "failed", "cancelled"})
+"""How a reply of the responses interface may end."""
 
 
 def _make_client() -> AsyncOpenAI:
@@ -43,7 +58,66 @@ def _responses_on_unreachable_url() -> OpenAIResponsesLlm:
     return OpenAIResponsesLlm(client=_client_on_unreachable_url())
 
 
-class ChatCompletions(OpenAILlm):
+class CheckedChat(OpenAILlm):
+    """ADK's class of chat completions, with replies that it can read."""
+
+    @property
+    def _openai_client(self) -> Any:
+        client = self.client_for()
+
+        async def create(**request: Any) -> Any:
+            answer = await client.chat.completions.create(**request)
+            if request.get("stream"):
+                await check_is_stream(answer)
+                return checked_stream(answer, marked)
+            return checked_reply(answer, marked)
+
+        return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
+        """Return ADK's client, which makes one attempt; creating it blocks."""
+        del loop
+        return super()._openai_client.with_options(max_retries=0)
+
+
+class CheckedResponses(OpenAIResponsesLlm):
+    """ADK's class of the responses interface, with replies that it can read."""
+
+    @property
+    def _openai_client(self) -> Any:
+        client = self.client_for()
+
+        async def create(**request: Any) -> Any:
+            answer = await client.responses.create(**request)
+            if request.get("stream"):
+                await check_is_stream(answer)
+                return _checked_events(answer)
+            return _checked_response(answer)
+
+        return SimpleNamespace(responses=SimpleNamespace(create=create))
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
+        """Return ADK's client, which makes one attempt; creating it blocks."""
+        del loop
+        return super()._openai_client.with_options(max_retries=0)
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Yield ADK's responses.
+
+        Raises:
+            ReplyFailed: The service reports that the reply failed.
+        """
+        replies = super().generate_content_async(llm_request, stream=stream)
+        async with contextlib.aclosing(replies):
+            async for response in replies:
+                if response.error_code == types.FinishReason.OTHER:
+                    _settle_failure(response)
+                yield response
+
+
+class ChatCompletions(CheckedChat):
     """The chat completions interface, which other services also implement."""
 
     max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
@@ -63,12 +137,8 @@ class ChatCompletions(OpenAILlm):
         self.client_for(loop)
         warm_up(_chat_on_unreachable_url)
 
-    @property
-    def _openai_client(self) -> AsyncOpenAI:
-        return self.client_for()
 
-
-class Responses(OpenAIResponsesLlm):
+class Responses(CheckedResponses):
     """The responses interface, the only one of some models; the service stores no conversation."""
 
     store: bool | None = False
@@ -89,30 +159,48 @@ class Responses(OpenAIResponsesLlm):
         self.client_for(loop)
         warm_up(_responses_on_unreachable_url)
 
-    @property
-    def _openai_client(self) -> AsyncOpenAI:
-        return self.client_for()
 
-    async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncGenerator[LlmResponse, None]:
-        """Yield ADK's responses.
-
-        Raises:
-            ReplyFailed: The service reports that the reply failed.
-        """
-        replies = super().generate_content_async(llm_request, stream=stream)
-        async with contextlib.aclosing(replies):
-            async for response in replies:
-                if response.error_code == types.FinishReason.OTHER:
-                    raise _failure(response.error_message)
-                yield response
+def _checked_response(reply: Any) -> Any:
+    """Return a reply of the responses interface, changed so that ADK's class can read it."""
+    raise_error_in(reply)
+    if not hasattr(reply, "output"):
+        raise NotAReply(quoted(reply))
+    if reply.output is None:
+        raise UnusableReply(f"it has no output: {quoted(reply)}")
+    if reply.status not in _STATUSES:
+        raise ended_with(str(reply.status))
+    for item in reply.output:
+        if getattr(item, "type", None) == "function_call":
+            item.arguments = marked(item.arguments)
+    return reply
 
 
-def _failure(message: str | None) -> ReplyFailed:
-    """Return the failure for an error object, or for a streamed event with one."""
-    found: dict[str, Any] = json.loads(message or "{}")
+async def _checked_events(events: Any) -> AsyncIterator[Any]:
+    """Yield the events of a streamed reply, the last of which has the whole reply."""
+    is_whole = False
+    async for event in events:
+        raise_error_in(event)
+        if event.type in {"response.completed", "response.incomplete"}:
+            event.response, is_whole = _checked_response(event.response), True
+        is_whole = is_whole or event.type in {"response.failed", "error"}
+        yield event
+    if not is_whole:
+        raise UnusableReply("it broke off")
+
+
+def _settle_failure(response: LlmResponse) -> None:
+    """Make a reply that was stopped for its content say so, in place.
+
+    Raises:
+        ReplyFailed: It ended with an error: an object, or a streamed event with one.
+        UnusableReply: It ended for a reason that is unknown.
+    """
+    found: dict[str, Any] = json.loads(response.error_message or "{}")
     error = (found.get("response") or {}).get("error") or found
-    return ReplyFailed(
-        str(error.get("message") or "the reply failed"), code=str(error.get("code") or "")
-    )
+    if reason := error.get("reason"):
+        chat_reason(reason)
+        response.finish_reason, response.error_code = types.FinishReason.SAFETY, None
+        response.error_message = None
+    else:
+        message, code = error.get("message") or "the reply failed", error.get("code")
+        raise ReplyFailed(str(message), code=str(code or ""))

@@ -1,0 +1,392 @@
+"""What services say beside replies, or in their place, in words that nobody foresaw."""
+
+import json
+from typing import Any
+
+import pytest
+from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
+from google.adk.models.anthropic_llm import AnthropicLlm
+from google.adk.models.google_llm import Gemini
+from google.adk.models.llm_request import LlmRequest
+from google.genai import types
+
+from fanout.orchestrator.deep_agent import SubAgentSpec
+from fanout.orchestrator.deep_agent.failures import (
+    ModelContextExceeded,
+    ModelDenied,
+    ModelQuotaUsedUp,
+    ModelRefused,
+    ModelUnavailable,
+)
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.retries import UNUSABLE_ATTEMPTS, RetryPolicy
+from tests.integration.models.model_server import Answer, call, call_with, text
+from tests.integration.models.providers import (
+    PROVIDERS,
+    SOON,
+    Provider,
+    Serve,
+    ask,
+    run_agent,
+    served,
+    told,
+)
+from tests.unit.deep_agent.running import Run
+
+STREAMING = pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+OK = Answer([text("ok")])
+PYTHON = ("Error", "NoneType", "object has no", "validation error")
+serve = pytest.fixture(served)
+
+
+@pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return request.param
+
+
+def says_nothing_of_python(words: str) -> bool:
+    return not any(word in words for word in PYTHON)
+
+
+@STREAMING
+async def test_an_unknown_end_of_a_reply_is_asked_for_again(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    write = call("write_file", file_path="/a", content="x")
+    odd = Answer([text("half"), write], reason="network_error")
+    with serve(odd, OK) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert run.text == "ok"
+    assert run.results == []
+    assert len(server.requests) == 2
+
+
+@STREAMING
+async def test_a_model_that_always_ends_so_is_told_and_then_ends_the_run_in_its_words(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    odd = Answer([call("write_file", file_path="/a", content="x")], reason="weird")
+    with serve(*[odd] * 20) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert "weird" in told(server.requests[UNUSABLE_ATTEMPTS])
+    assert run.events[-1].error_code == "MALFORMED_REPLY"
+    assert 'finish reason "weird"' in str(run.events[-1].error_message)
+    assert len(server.requests) == 4 * UNUSABLE_ATTEMPTS
+    assert {result["status"] for result in run.results} == {"error"}
+
+
+NOTHING = {
+    "gemini": ['{"candidates": []}', "{}", '{"candidates": [{"content": null}]}'],
+    "openai": [
+        '{"choices": []}',
+        '{"choices": null}',
+        "{}",
+        '{"choices": [{"message": null, "finish_reason": "stop"}]}',
+    ],
+    "responses": ['{"output": []}', '{"output": null}', "{}"],
+    "anthropic": ['{"content": []}', "{}", '{"content": [{"type": "new", "x": 1}], "usage": null}'],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [(name, body) for name, bodies in NOTHING.items() for body in bodies]
+)
+async def test_an_answer_with_no_reply_in_it_is_asked_for_again(
+    serve: Serve, name: str, body: str
+) -> None:
+    model = next(each.larger for each in PROVIDERS if each.name == name)
+    with serve(Answer(body=body), OK):
+        assert (await run_agent(model)).text == "ok"
+    with serve(*[Answer(body=body)] * 20):
+        run = await run_agent(model)
+    assert run.events[-1].error_code == "MALFORMED_REPLY"
+    assert says_nothing_of_python(str(run.events[-1].error_message))
+
+
+ERRORS = [
+    {"error": {"message": "upstream is gone", "code": 502}},
+    {"error": {"message": "upstream is gone"}},
+    {"error": "upstream is gone"},
+    {"error": [{"message": "upstream is gone"}]},
+    [{"error": {"code": 503, "message": "upstream is gone"}}],
+]
+
+
+@STREAMING
+async def test_an_error_with_a_good_status_is_the_error_that_it_is(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    failed = [Answer(body=json.dumps(body)) for body in ERRORS]
+    for answer in failed:
+        with serve(answer, OK):
+            assert await ask(provider.larger, streaming=streaming) == "ok"
+        with serve(*[answer] * 3), pytest.raises(ModelUnavailable, match="upstream is") as caught:
+            await ask(provider.larger, streaming=streaming)
+        assert says_nothing_of_python(str(caught.value))
+
+
+async def test_an_error_in_an_answer_counts_as_its_code_says(
+    serve: Serve, provider: Provider
+) -> None:
+    body = json.dumps({"error": {"message": "no such parameter", "code": 400}})
+    with serve(Answer(body=body)) as server, pytest.raises(ModelRefused, match="no such parameter"):
+        await ask(provider.larger)
+    assert len(server.requests) == 1
+
+
+PAGE = "<!doctype html><title>Welcome to nginx</title>"
+
+
+@STREAMING
+async def test_a_page_at_a_wrong_address_is_quoted(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    page = Answer(body=PAGE, media_type="text/html")
+    with serve(page, OK):
+        assert await ask(provider.larger, streaming=streaming) == "ok"
+    with serve(*[page] * 3), pytest.raises(ModelUnavailable, match="Check the address") as caught:
+        await ask(provider.larger, streaming=streaming)
+    assert says_nothing_of_python(str(caught.value))
+    missing = Answer(status=404, body=PAGE, media_type="text/html")
+    with serve(missing), pytest.raises(ModelDenied, match="its address") as caught:
+        await ask(provider.larger, streaming=streaming)
+    assert "Welcome to nginx" in str(caught.value)
+
+
+@STREAMING
+async def test_no_arguments_in_any_form_are_none(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    forms = ["", "null", "[]", "{}", '"{}"']
+    with serve(Answer([call_with("read_todos", given) for given in forms]), OK):
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert run.text == "ok"
+    assert run.results == [{"todos": []}] * len(forms)
+
+
+@STREAMING
+async def test_arguments_that_are_encoded_twice_are_read(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    twice = json.dumps(json.dumps({"file_path": "/a", "content": "hü"}))
+    with serve(Answer([call_with("write_file", twice)]), OK):
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert [result["status"] for result in run.results] == ["success"]
+
+
+@STREAMING
+@pytest.mark.parametrize("given", ['["/"]', "{'path': "])
+async def test_arguments_that_are_no_object_are_sent_back_and_nothing_is_done(
+    serve: Serve, provider: Provider, given: str, streaming: bool
+) -> None:
+    odd = Answer([call("write_file", file_path="/a", content="x"), call_with("read_todos", given)])
+    with serve(odd, Answer([call("ls", path="/")]), OK) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert run.text == "ok"
+    assert "read_todos begin with" in told(server.requests[1])
+    rejected, listed = run.results
+    assert rejected["status"] == "error"
+    assert listed["entries"] == []
+
+
+USED_UP = [
+    (
+        429,
+        {"message": "You exceeded your current quota, see billing.", "code": "insufficient_quota"},
+    ),
+    (400, {"message": "Hard limit.", "code": "billing_hard_limit_reached"}),
+    (400, {"message": "Your credit balance is too low to access the API."}),
+    (402, {"message": "Payment is due."}),
+    (
+        429,
+        {"message": "No more today.", "details": [{"violations": [{"quotaId": "RequestsPerDay"}]}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), USED_UP, ids=[words["message"] for _, words in USED_UP]
+)
+async def test_a_quota_that_is_used_up_is_not_asked_again(
+    serve: Serve, provider: Provider, status: int, error: dict[str, Any]
+) -> None:
+    answer = Answer(status=status, body=json.dumps({"error": {"type": "some", **error}}))
+    with serve(answer) as server, pytest.raises(ModelQuotaUsedUp) as caught:
+        await ask(provider.larger)
+    assert error["message"] in str(caught.value)
+    assert len(server.requests) == 1
+
+
+class Limiter:
+    """Notes which models were slowed down."""
+
+    def __init__(self) -> None:
+        self.slowed: list[str] = []
+
+    async def enter(self, request: str, model: str, tokens: int) -> None:
+        del request, model, tokens
+
+    async def settle(self, request: str, model: str, tokens: int, used: int) -> None:
+        del request, model, tokens, used
+
+    async def cut(self, request: str, model: str, tokens: int, asked_seconds: float | None) -> None:
+        del request, tokens, asked_seconds
+        self.slowed.append(model)
+
+
+async def test_a_used_up_quota_slows_no_model_and_the_next_one_answers(serve: Serve) -> None:
+    limiter, request = Limiter(), LlmRequest(contents=[types.UserContent("go")])
+    body = json.dumps({"error": {"message": "no quota", "code": "insufficient_quota"}})
+    names = "gpt-4o,claude-sonnet-4-6"
+    with serve(Answer(status=429, body=body), OK) as server:
+        model = resolve_model(names, agent_name="a", retries=SOON, rate_limiter=limiter)
+        replies = [reply async for reply in model.generate_content_async(request)]
+    assert replies[-1].content.parts[0].text == "ok"
+    assert len(server.requests) == 2
+    assert limiter.slowed == []
+
+
+TOO_LONG = [
+    (400, {"error": {"code": 400, "message": "too big", "type": "exceed_context_size_error"}}),
+    (400, {"object": "error", "message": "This model's maximum context length is 9 tokens."}),
+    (400, {"error": "Trying to keep the first 9 tokens, the context has only 8, not enough"}),
+    (500, {"error": "the input length exceeds the context length"}),
+    (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 9. Given: 10"}),
+    (400, {"error": {"message": "Input is too long for requested model.", "code": None}}),
+    (413, {"error": {"message": "no more"}}),
+]
+
+
+async def test_a_request_that_is_too_long_is_known_in_any_words(
+    serve: Serve, provider: Provider
+) -> None:
+    for status, body in TOO_LONG:
+        answer = Answer(status=status, body=json.dumps(body))
+        with serve(answer) as server, pytest.raises(ModelContextExceeded):
+            await ask(provider.larger)
+        assert len(server.requests) == 1
+
+
+async def test_a_guess_costs_one_attempt_and_then_the_service_has_its_own_words(
+    serve: Serve, provider: Provider
+) -> None:
+    answer = Answer(status=422, body=json.dumps({"error": "inputs must have less than 9 tokens"}))
+    with serve(answer, OK):
+        assert (await run_agent(provider.larger)).text == "ok"
+    with serve(answer, answer) as server, pytest.raises(ModelContextExceeded, match="422: inputs"):
+        await run_agent(provider.larger)
+    assert len(server.requests) == 2
+
+
+async def test_a_rejection_after_a_shorter_request_passed_may_be_its_length(
+    serve: Serve, provider: Provider
+) -> None:
+    step, no = Answer([call("ls", path="/")]), Answer(status=400)
+    with serve(step, no, OK):
+        assert (await run_agent(provider.larger)).text == "ok"
+    with serve(step, no, no), pytest.raises(ModelContextExceeded, match="400: not now"):
+        await run_agent(provider.larger)
+
+
+async def test_a_rejection_of_a_request_near_the_window_may_be_its_length(
+    serve: Serve, provider: Provider
+) -> None:
+    request = LlmRequest(contents=[types.UserContent("word " * 1_000_000)])
+    with serve(Answer(status=400)):
+        model = resolve_model(provider.larger, agent_name="a", retries=SOON)
+        with pytest.raises(ModelContextExceeded, match="400: not now"):
+            _ = [reply async for reply in model.generate_content_async(request)]
+
+
+@STREAMING
+async def test_a_final_answer_that_was_cut_is_continued(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    with serve(Answer([text("one, two, th")], is_cut=True), Answer([text("ree, four")])) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert run.text == "one, two, three, four"
+    assert "was cut at 10 tokens" in told(server.requests[1])
+
+
+@STREAMING
+async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    cut = Answer([call("write_file", file_path="/a", content="x")], is_cut=True)
+    with serve(*[cut] * 9) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert len(server.requests) == 4
+    assert run.events[-1].error_code == "REPLY_CUT"
+    assert "output limit (10 tokens)" in str(run.events[-1].error_message)
+    assert not run.events[-1].get_function_calls()
+    assert [result["status"] for result in run.results] == ["error"] * 3
+
+
+STOPPED = {"gemini": "RECITATION", "openai": "content_filter", "anthropic": "refusal"}
+
+
+@STREAMING
+async def test_a_reply_that_the_service_stopped_is_an_end_and_its_calls_are_not_made(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    reason = STOPPED.get(provider.name, "content_filter")
+    stopped = Answer([text("I"), call("write_file", file_path="/a", content="x")], reason=reason)
+    with serve(stopped) as server:
+        run = await run_agent(provider.larger, streaming=streaming)
+    assert len(server.requests) == 1
+    assert run.results == []
+    assert run.events[-1].error_code in {"SAFETY", "RECITATION"}
+
+
+def adk_objects() -> dict[str, Any]:
+    """Models as a program makes them, without a name of ours."""
+    return {
+        "gemini": Gemini(model="gemini-2.5-flash"),
+        "openai": OpenAILlm(model="gpt-5"),
+        "responses": OpenAIResponsesLlm(model="gpt-5"),
+        "anthropic": AnthropicLlm(model="claude-sonnet-4-5"),
+    }
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryPolicy, "delay", lambda *_: 0.0)
+
+
+@STREAMING
+@pytest.mark.usefixtures("at_once")
+async def test_a_model_object_has_the_retries_of_a_model_with_a_name(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    odd = Answer([call("write_file", file_path="/a", content="x"), call_with("ls", "3")])
+    with serve(Answer(status=503), odd, Answer(status=503), OK) as server:
+        run = await Run(adk_objects()[provider.name], streaming=streaming).to_end()
+    assert run.text == "ok"
+    assert len(server.requests) == 4
+    assert [result["status"] for result in run.results] == ["error"]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_the_failures_of_a_model_object_are_ours(serve: Serve, provider: Provider) -> None:
+    body = json.dumps({"error": {"message": "no quota", "code": "insufficient_quota"}})
+    with serve(Answer(status=429, body=body)) as server, pytest.raises(ModelQuotaUsedUp):
+        await Run(adk_objects()[provider.name]).to_end()
+    assert len(server.requests) == 1
+    with (
+        serve(*[Answer(body=PAGE, media_type="text/html")] * 5),
+        pytest.raises(ModelUnavailable, match="Welcome to nginx") as caught,
+    ):
+        await Run(adk_objects()[provider.name]).to_end()
+    assert says_nothing_of_python(str(caught.value))
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_sub_agent_with_a_model_object_has_them_too(serve: Serve) -> None:
+    made = adk_objects()
+    child = SubAgentSpec(name="child", description="d", model=made["openai"])
+    task = Answer([call("task", description="do", subagent_type="child")])
+    with serve(task, Answer(status=503), Answer([text("child's")]), OK) as server:
+        run = await Run(made["gemini"], subagents=[child]).to_end()
+    assert run.text == "ok"
+    assert run.results[0]["summary"] == "child's"
+    assert len(server.requests) == 4
