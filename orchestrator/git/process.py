@@ -84,6 +84,7 @@ def run_git(
     git_dir: Path = NO_REPOSITORY,
     work_tree: Path | None = None,
     objects: Path | None = None,
+    borrowed: Path | None = None,
     settings: Sequence[str] = (),
     stdin: bytes = b"",
     accepted: Collection[int] = (0,),
@@ -102,6 +103,7 @@ def run_git(
         git_dir: A repository of ours. Never one of which others wrote the configuration.
         work_tree: The folder that it takes for the repository's files.
         objects: A folder of objects to read instead of the repository's own.
+        borrowed: A folder of objects to read besides, and those that it borrows itself.
         settings: Configuration, as `key=value`.
         stdin: What it reads.
         accepted: The exit codes that are not a failure.
@@ -116,6 +118,8 @@ def run_git(
     places = {"GIT_DIR": git_dir, "GIT_WORK_TREE": work_tree, "GIT_OBJECT_DIRECTORY": objects}
     environment = _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": protocols}
     environment |= {key: str(path) for key, path in places.items() if path}
+    if borrowed is not None:
+        environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(borrowed)
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
     with _readable(stdin) as given:
         process = _start(["--no-pager", *options, *arguments], folder, environment, given)
@@ -129,6 +133,14 @@ def run_git(
         reason = os.fsdecode(errors).strip().partition("\n")[0][:300]
         raise GitFailed(reason or f"git {arguments[0]} ended with code {process.returncode}")
     return process.returncode, output
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as an entry of a list with colons between its entries."""
+    text = str(path)
+    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        text = text.replace(character, escaped)
+    return f'"{text}"'
 
 
 def _readable(content: bytes) -> IO[bytes]:
