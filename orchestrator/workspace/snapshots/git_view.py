@@ -145,7 +145,9 @@ class GitView:
     def say(self, path: str, why: str) -> None:
         """Note that Git does not work in a folder."""
         where = self.root / path if path else self.root
-        self.limits.append(f"Git does not work in {where}, whose files are there all the same: {why}.")
+        self.limits.append(
+            f"Git does not work in {where}, whose files are there all the same: {why}."
+        )
 
     def _is_inside(self, repository: Repository) -> bool:
         root = self.root.resolve()
