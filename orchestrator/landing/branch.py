@@ -36,6 +36,7 @@ from fanout.orchestrator.workspace.repositories.commits import (
     open_commits,
 )
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
 from fanout.orchestrator.workspace.repositories.repository import (
     Repository,
     enclosing_repository,
@@ -300,6 +301,7 @@ class _Building:
         self._tip, self._tree_id = base, commits.tree_of(base)
         self._code = () if landing.include_executable_config else code_of_folder(landing.workspace)
         self._committer = committer_of(commits)
+        self._personal = personal_merge_settings(landing.workspace)
         self._left_out: set[str] = set()
         self.commits: list[LandedCommit] = []
         self.conflicts: tuple[ConflictingFile, ...] = ()
@@ -327,7 +329,9 @@ class _Building:
             else HoldBack(self.tree.names, self._code, arriving)
         )
         folder = DryRun(self.tree)
-        report = FolderMerge(folder, bundle, rule).run()
+        report = FolderMerge(
+            *(folder, bundle, rule), personal=self._personal, added=self.tree.added
+        ).run()
         if not whole and (report.conflicts or report.failed):
             return None, report
         if whole:

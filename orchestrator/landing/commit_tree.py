@@ -12,7 +12,7 @@ from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
 from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 from fanout.orchestrator.text_merge import is_text
 from fanout.orchestrator.workspace.repositories.commits import Commits, TreeEntry
-from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path
+from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path, is_inside
 from fanout.orchestrator.workspace.three_way import is_executable
 
 Entries = Mapping[str, TreeEntry | None]
@@ -54,13 +54,14 @@ class CommitTree:
         self._blobs: dict[str, bytes] = {}
         for path, entry in commits.read(commit).items():
             self._set(path, entry)
+        self._committed = frozenset(self._entries)
         self._converts = commits.settings.get("core.autocrlf") in {"true", "input"}
 
     def prepare(self, bundle: ChangeBundle) -> None:
         """Read what a merge of a bundle needs, with few processes."""
         files = bundle.changes.files
         paths = {path for file in files for path in (file.path, file.from_path) if path}
-        full = {self._prefix + path: path for path in filter(_is_own, paths)}
+        full = {self._prefix + path: path for path in filter(is_inside, paths)}
         filtered = self._commits.filtered(full)
         self._filtered = {full[path]: name for path, name in filtered.items()}
         entries = [self._entries[path] for path in full if path in self._entries]
@@ -98,6 +99,14 @@ class CommitTree:
     def names(self, path: str) -> frozenset[str]:
         """Return the names in a directory; empty when it does not exist."""
         return frozenset(self._below.get((self._prefix + path).rstrip("/"), ()))
+
+    def added(self) -> list[str]:
+        """Return the files that the commit lacks."""
+        return [
+            path.removeprefix(self._prefix)
+            for path in self._entries.keys() - self._committed
+            if path.startswith(self._prefix)
+        ]
 
     def mark(self) -> Mark:
         """Return the state as it is now."""
@@ -196,14 +205,6 @@ _IN_ANOTHER = (
     "{} is another repository, a submodule or a nested one: merge it into the work tree and commit "
     "it there."
 )
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a path stays inside of the workspace; the merge refuses others."""
-    try:
-        return bool(check_path(path))
-    except PathRefused:
-        return False
 
 
 def _mode(found: Found) -> str:

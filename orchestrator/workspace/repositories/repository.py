@@ -126,6 +126,31 @@ def is_submodule(repository: Repository, folder: Path) -> bool:
     return path in listed and listed[path][0] == _SUBMODULE_MODE
 
 
+def added_files(folder: Path) -> list[str]:
+    """Return the files in a folder that the commit which is checked out lacks, relative to it.
+
+    Ignored files are not among them. Empty if the folder is in no repository, or Git failed.
+    """
+    folder = folder.resolve()
+    try:
+        repository = enclosing_repository(folder)
+        if repository is None:
+            return []
+        head = head_commit(repository)
+        with _private(repository) as private:
+            found = private.listed("ls-files", "--stage", "-z").keys()
+            if head:
+                found -= private.listed("ls-tree", "-r", "-z", "--full-tree", head).keys()
+            others = ("ls-files", "-z", "--others", "--exclude-standard")
+            listed = private.git(*others, folder=repository.work_tree, seconds=LISTING_SECONDS)
+    except (Unreadable, OSError):
+        return []
+    inner = folder.relative_to(repository.work_tree).as_posix()
+    prefix = "" if inner == "." else f"{inner}/"
+    paths = {*found, *filter(None, os.fsdecode(listed).split("\0"))}
+    return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+
+
 def is_clean_checkout(folder: Path) -> bool:
     """Return whether Git can restore every file of a folder that it does not ignore.
 
