@@ -86,7 +86,7 @@ def run_git(
     objects: Path | None = None,
     borrowed: Path | None = None,
     settings: Sequence[str] = (),
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
     accepted: Collection[int] = (0,),
     seconds: float = DEFAULT_SECONDS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
@@ -105,7 +105,7 @@ def run_git(
         objects: A folder of objects to read instead of the repository's own.
         borrowed: A folder of objects to read besides, and those that it borrows itself.
         settings: Configuration, as `key=value`.
-        stdin: What it reads.
+        stdin: What it reads; a file is closed.
         accepted: The exit codes that are not a failure.
         seconds: After this time, it is killed with all its processes.
         max_output_bytes: After so much output, it is killed as well.
@@ -143,8 +143,10 @@ def _quoted(path: Path) -> str:
     return f'"{text}"'
 
 
-def _readable(content: bytes) -> IO[bytes]:
+def _readable(content: bytes | IO[bytes]) -> IO[bytes]:
     """Return a stream of a content: a pipe if that holds it, which costs no file."""
+    if not isinstance(content, bytes):
+        return content
     if len(content) > select.PIPE_BUF:
         given = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         given.write(content)
