@@ -86,7 +86,10 @@ def merge_rules(
         GitFailed: Git is not installed or failed.
     """
     personal = personal or PersonalMergeSettings(Path("/"))
-    files = {personal.prefix + path: content for path, content in files.items()} | personal.above
+    files = {
+        **{personal.prefix + path: content for path, content in files.items()},
+        **personal.above,
+    }
     if not (files or personal.attributes or personal.repository_attributes):
         return {}
     with tempfile.TemporaryDirectory(prefix="fanout-attributes-") as name:

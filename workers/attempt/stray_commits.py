@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS
-from fanout.workers.sandbox.protocol import Command, Sandbox
+from fanout.workers.sandbox import Command, Sandbox
 
 MAX_COMMITS = 100
 """That are asked for: a job makes some ten."""

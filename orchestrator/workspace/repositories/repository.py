@@ -138,7 +138,7 @@ def added_files(folder: Path) -> list[str]:
             return []
         head = head_commit(repository)
         with _private(repository) as private:
-            found = private.listed("ls-files", "--stage", "-z").keys()
+            found = {*private.listed("ls-files", "--stage", "-z")}
             if head:
                 found -= private.listed("ls-tree", "-r", "-z", "--full-tree", head).keys()
             others = ("ls-files", "-z", "--others", "--exclude-standard")
