@@ -263,6 +263,15 @@ class FolderMerge:
         }
         return renamed_to(path, self._content(before), contents)
 
+    def _moved_here(self, path: str, before: FileVersion) -> str | None:
+        """Return the path to which a file was moved here without another change.
+
+        A file that is only similar might be another one, after the deletion has landed before.
+        """
+        moved = self._renamed_here(path, before)
+        here = self.folder.find(moved) if moved is not None else None
+        return moved if here is not None and is_same(before, here) else None
+
     def _rename(self, file: ChangedFile) -> How:
         """Move the file at the old path, with the changes of both sides."""
         before, after = _required(file.before), _required(file.after)
@@ -284,7 +293,7 @@ class FolderMerge:
 
     def _remove(self, file: ChangedFile) -> How:
         ours = self.folder.find(file.path)
-        if ours is None and (path := self._renamed_here(file.path, _required(file.before))):
+        if ours is None and (path := self._moved_here(file.path, _required(file.before))):
             raise ChangesCollide("rename", f"The job deleted it; here it became {path}.")
         if ours is None or ours.kind == "directory":  # a directory has replaced the file
             return "already"

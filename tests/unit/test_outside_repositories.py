@@ -558,3 +558,17 @@ async def test_an_upload_takes_nothing_from_a_repository_of_the_service(tmp_path
     assert (inside / "a.txt").exists()
     assert not (inside / ".git").exists()
     assert ["leads out" in limit for limit in workspace.limits] == [True]
+
+
+async def test_a_copy_that_was_not_used_for_long_is_removed(tmp_path):
+    root = await asyncio.to_thread(linked, tmp_path)
+    place = Place(tmp_path, root)
+    await place.snapshot()
+    (copy,) = (tmp_path / "repositories").iterdir()
+    old = tmp_path / "repositories/old"
+    old.mkdir()
+    os.utime(old, (0, 0))
+
+    await place.snapshot()
+
+    assert [path.name for path in (tmp_path / "repositories").iterdir()] == [copy.name]

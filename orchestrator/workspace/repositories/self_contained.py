@@ -15,8 +15,9 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,9 @@ PACK_SECONDS = 600.0
 
 MAX_PACKS = 20
 """Of one copy: with each change of the references one is added; then all are made one again."""
+
+_KEPT_SECONDS = 30 * 24 * 3600
+"""A copy that was not used for so long is removed: the next snapshot makes it again."""
 
 _HEADS = ("HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -113,12 +117,20 @@ class DataCopies:
         """
         folder = folder.resolve()
         _require_trusted(repository)
+        self._remove_old()
         place = self._folder / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         try:
             with _locked(place), open_commits(repository) as commits:
                 return _Copying(repository, commits, folder, place).run()
         except OSError as error:
             raise Unreadable(f"{place} cannot be written ({error.strerror})") from error
+
+    def _remove_old(self) -> None:
+        """Remove the copies that no snapshot has needed for long."""
+        with suppress(OSError):
+            for place in self._folder.iterdir():
+                if place.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    shutil.rmtree(place, ignore_errors=True)
 
 
 def _require_trusted(repository: Repository) -> None:
@@ -155,6 +167,7 @@ def _links(git_dir: Path) -> Iterator[Path]:
 def _locked(place: Path) -> Iterator[None]:
     """Hold the right to change a copy: two processes may make the same one."""
     make_private_folder(place)
+    os.utime(place)  # it is in use
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
