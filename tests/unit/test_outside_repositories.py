@@ -572,3 +572,16 @@ async def test_a_copy_that_was_not_used_for_long_is_removed(tmp_path):
     await place.snapshot()
 
     assert [path.name for path in (tmp_path / "repositories").iterdir()] == [copy.name]
+
+
+async def test_a_name_that_is_no_text_is_said_as_text(tmp_path):
+    root = repository(tmp_path / "main")
+    nested = root / os.fsdecode(b"odd\xff")
+    nested.mkdir()
+    (nested / "a.txt").write_text("1")
+    dangling(nested)
+
+    inside, workspace = await Place(tmp_path, root).snapshot()
+
+    assert (inside / nested.name / "a.txt").exists()
+    assert ["odd\ufffd" in limit for limit in workspace.limits] == [True]
