@@ -6,7 +6,6 @@ of attributes: a driver counts only if the person's own configuration has it.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fanout.orchestrator.git.process import run_git
+from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 
 ATTRIBUTES_FILE = ".gitattributes"
 
@@ -62,7 +62,7 @@ class PersonalMergeSettings:
 
 
 def folders_of(paths: Iterable[str]) -> list[str]:
-    """Return the folders whose attributes hold for paths, the uppermost, empty one included."""
+    """Return the folders whose attributes hold for path texts; the uppermost one is empty."""
     found = {""}
     for path in paths:
         names = path.split("/")[:-1]
@@ -101,7 +101,7 @@ def merge_rules(
         (git_dir / "attributes").write_bytes(personal.attributes)
         (git_dir / "info/attributes").write_bytes(personal.repository_attributes)
         for path, content in files.items():
-            target = work_tree / path
+            target = work_tree / os_path(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         _, output = run_git(
@@ -110,9 +110,9 @@ def merge_rules(
             git_dir=git_dir,
             work_tree=work_tree,
             settings=[f"core.attributesFile={git_dir / 'attributes'}"],
-            stdin=b"".join(os.fsencode(personal.prefix + path) + b"\0" for path in paths),
+            stdin=b"".join(path_bytes(personal.prefix + path) + b"\0" for path in paths),
         )
-    fields = os.fsdecode(output).split("\0")
+    fields = [path_text(field) for field in output.split(b"\0")]
     values: dict[str, dict[str, str]] = {}
     for path, attribute, value in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
         values.setdefault(path, {})[attribute] = value

@@ -17,6 +17,7 @@ from signal import SIGKILL
 
 from fanout.orchestrator.git.attributes import MergeRule
 from fanout.orchestrator.git.process import GitFailed
+from fanout.orchestrator.path_text import os_path
 
 DRIVER_SECONDS = 60.0
 """Of one file: a driver that installs packages to write a lock file takes some ten seconds."""
@@ -51,7 +52,7 @@ def run_driver(
             place.write_bytes(content)
         base, ours, theirs = (shlex.quote(str(place)) for place in places)
         values = {
-            "O": base, "A": ours, "B": theirs, "L": str(rule.marker_size), "P": shlex.quote(path),
+            "O": base, "A": ours, "B": theirs, "L": str(rule.marker_size), "P": shlex.quote(os_path(path)),
             "S": "base", "X": "ours", "Y": "theirs", "%": "%",
         }  # fmt: skip
         command = re.sub(r"%([OABLPSXY%])", lambda found: values[found[1]], str(rule.driver))

@@ -6,7 +6,6 @@ alone and no attributes, and what is written into it is never trusted.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fanout.orchestrator.cancellation import ended
 from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.path_text import os_path
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.merge import FolderMerge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import (
@@ -138,8 +138,8 @@ class SandboxFolder:
         found: list[str] = []
         for listing in (others, staged):
             with suppress(OSError):
-                output = os.fsdecode(self._run("git", *listing))
-                found += filter(None, output.split("\0"))
+                output = self._run("git", *listing)
+                found += map(path_text, filter(None, output.split(b"\0")))
         return found
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:

@@ -15,6 +15,7 @@ from fanout.orchestrator.git.attributes import (
     MAX_ATTRIBUTES_BYTES,
     PersonalMergeSettings,
 )
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     personal_folder,
@@ -48,14 +49,14 @@ def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
             own = _read(repository.common_dir / "info/attributes")
     inner = folder.resolve().relative_to(work_tree).parts
     above = {
-        (Path(*inner[:count]) / ATTRIBUTES_FILE).as_posix(): _read_plain(
+        path_text((Path(*inner[:count]) / ATTRIBUTES_FILE).as_posix()): _read_plain(
             work_tree.joinpath(*inner[:count], ATTRIBUTES_FILE)
         )
         for count in range(len(inner))
     }
     return PersonalMergeSettings(
         work_tree,
-        "".join(f"{name}/" for name in inner),
+        path_text("".join(f"{name}/" for name in inner)),
         {path: content for path, content in above.items() if content},
         _read(work_tree / personal),
         own,

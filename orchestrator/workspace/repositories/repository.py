@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fanout.orchestrator.git.process import GitFailed, run_git
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     excludes_file,
@@ -127,9 +128,10 @@ def is_submodule(repository: Repository, folder: Path) -> bool:
 
 
 def added_files(folder: Path) -> list[str]:
-    """Return the files in a folder that the commit which is checked out lacks, relative to it.
+    """Return the path texts of files in a folder that the commit which is checked out lacks.
 
-    Ignored files are not among them. Empty if the folder is in no repository, or Git failed.
+    They are relative to the folder, and ignored files are not among them. There are none if the
+    folder is in no repository, or if Git failed.
     """
     folder = folder.resolve()
     try:
@@ -148,7 +150,7 @@ def added_files(folder: Path) -> list[str]:
     inner = folder.relative_to(repository.work_tree).as_posix()
     prefix = "" if inner == "." else f"{inner}/"
     paths = {*found, *filter(None, os.fsdecode(listed).split("\0"))}
-    return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+    return [path_text(path.removeprefix(prefix)) for path in paths if path.startswith(prefix)]
 
 
 def is_clean_checkout(folder: Path) -> bool:

@@ -126,7 +126,7 @@ class _Walk:
             tuple(sorted(self.skipped, key=lambda file: file.path)),
             tuple(sorted(self.left_at_home, key=lambda file: file.path)),
             self.included,
-            tuple(sorted(set(map(printable, self.git.limits)))),
+            tuple(sorted(set(map(path_text, self.git.limits)))),
             dict(self.git.copied),
         )
 
