@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from fanout.orchestrator.git.process import run_git
@@ -42,7 +43,36 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     return None
 
 
-def marked_text(base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str]) -> bytes:
+def union_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """Return `ours` with the changes from `base` to `theirs`; of the same lines those of both.
+
+    Merging the same change into the result again changes nothing; None where it would.
+
+    Raises:
+        GitFailed: Git is not installed, or failed.
+    """
+    merged = _union(base, ours, theirs)
+    is_stable = merged == ours or _union(base, merged, theirs) == merged
+    return merged if is_stable or contains_change(base, merged, theirs) else None
+
+
+def _union(base: bytes, ours: bytes, theirs: bytes) -> bytes:
+    merged = _merged(base, ours, theirs)
+    if merged is not None:
+        return merged
+    added, here = (_lines_beyond(base, content) for content in (theirs, ours))
+    if added and added <= here:  # Git would add once more what lies between lines of others
+        return ours
+    return _run_merge_file(base, ours, theirs, "--union")[1]
+
+
+def _lines_beyond(base: bytes, content: bytes) -> Counter[bytes]:
+    return Counter(content.split(b"\n")) - Counter(base.split(b"\n"))
+
+
+def marked_text(
+    base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str], marker_size: int
+) -> bytes:
     """Return `ours` with the changes from `base` to `theirs`, conflicts between Git's markers.
 
     Args:
@@ -50,22 +80,27 @@ def marked_text(base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str]
         ours: The content to change.
         theirs: The changed origin.
         labels: The names of the two sides at the markers.
+        marker_size: The length of a marker.
 
     Raises:
         GitFailed: Git is not installed, or failed otherwise than by a conflict.
     """
-    _, merged = _run_merge_file(base, ours, theirs, "-L", labels[0], "-L", "base", "-L", labels[1])
+    named = ("-L", labels[0], "-L", "base", "-L", labels[1], f"--marker-size={marker_size}")
+    _, merged = _run_merge_file(base, ours, theirs, *named)
     return merged
 
 
 def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
     """Return whether `ours` already contains the change from `base` to `theirs`.
 
-    It does if the change can be reverted in `ours`, and applying it again results in `ours`.
+    It does if the change can be reverted in `ours`, and applying it again results in `ours`. Then
+    `ours` has every line that the change brings.
 
     Raises:
         GitFailed: Git is not installed, or failed otherwise than by a conflict.
     """
+    if not set(theirs.split(b"\n")).difference(base.split(b"\n")) <= set(ours.split(b"\n")):
+        return False
     without = _merged(theirs, ours, base)
     return without is not None and _merged(base, without, theirs) == ours
 

@@ -108,6 +108,7 @@ class JobClient(JobReader):
                 max_snapshot_bytes=self._settings.limits.snapshot_bytes,
                 records=state / "merges",
                 indexes=SnapshotIndexes(state / "snapshot-indexes"),
+                repositories=state / "repositories",
             )
         return self._workspaces[root]
 

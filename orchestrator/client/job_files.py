@@ -34,6 +34,8 @@ class StoredFiles:
     size_bytes: int
     left_out: tuple[SkippedFile, ...]
     """Files that are not in it because they seem to be secret, or cannot be copied."""
+    limits: tuple[str, ...] = ()
+    """What Git cannot do with the files, a sentence each."""
 
 
 class JobFiles:
@@ -79,7 +81,9 @@ class JobFiles:
         snapshot = await workspace.snapshot(self._blobs)
         files, size_bytes = workspace.measured
         left_out = (*workspace.left_at_home, *workspace.skipped)
-        return StoredFiles(snapshot, files, size_bytes, left_out)
+        # The folder exists for a moment, and nobody but this service knows its name.
+        limits = tuple(limit.replace(str(folder), "the files") for limit in workspace.limits)
+        return StoredFiles(snapshot, files, size_bytes, left_out, limits)
 
     async def archive(
         self, record: JobRecord, result: JobResult, *, changed_only: bool

@@ -7,13 +7,14 @@ alone and no attributes, and what is written into it is never trusted.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from fanout.orchestrator.git.pack import Pack
 from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.path_text import path_bytes
+from fanout.orchestrator.path_text import path_bytes, path_text
 
 RENAME_CANDIDATES = 400
 """Above so many files on either side, only files with equal content count as renamed (git's own
@@ -62,6 +63,41 @@ def patch_between(before: Iterable[PatchFile], after: Iterable[PatchFile]) -> by
             seconds=MAX_SECONDS,
             max_output_bytes=MAX_PATCH_BYTES,
         )[1]
+
+
+def renamed_to(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
+    """Return which of some files Git takes for another one that was renamed; blocks.
+
+    Args:
+        path: The path of the file that is gone.
+        before: Its content.
+        after: Contents by path of the files that have appeared since.
+
+    Returns:
+        None if there is none, or if several are as similar as the one that Git would choose.
+
+    Raises:
+        GitFailed: As `patch_between`.
+    """
+    same = [one for one, content in after.items() if content == before]
+    if not before or not after or len(same) > 1:
+        return None
+    with tempfile.TemporaryDirectory(prefix="fanout-renames-") as name:
+        repository = _Repository(Path(name))
+        sides = repository.write(
+            [
+                [PatchFile(path, "100644", lambda: before)],
+                [PatchFile(one, "100644", partial(after.__getitem__, one)) for one in after],
+            ]
+        )
+        _, output = run_git(
+            ["diff-tree", "-r", "-z", "--name-status", "-M50%", f"-l{RENAME_CANDIDATES}", *sides],
+            folder=repository.work_tree,
+            git_dir=repository.git_dir,
+            seconds=MAX_SECONDS,
+        )
+    fields = [path_text(field) for field in output.split(b"\0")]
+    return next((fields[at + 2] for at, one in enumerate(fields) if one.startswith("R")), None)
 
 
 class _Folder:

@@ -84,8 +84,9 @@ def run_git(
     git_dir: Path = NO_REPOSITORY,
     work_tree: Path | None = None,
     objects: Path | None = None,
+    borrowed: Path | None = None,
     settings: Sequence[str] = (),
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
     accepted: Collection[int] = (0,),
     seconds: float = DEFAULT_SECONDS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
@@ -102,8 +103,9 @@ def run_git(
         git_dir: A repository of ours. Never one of which others wrote the configuration.
         work_tree: The folder that it takes for the repository's files.
         objects: A folder of objects to read instead of the repository's own.
+        borrowed: A folder of objects to read besides, and those that it borrows itself.
         settings: Configuration, as `key=value`.
-        stdin: What it reads.
+        stdin: What it reads; a file is closed.
         accepted: The exit codes that are not a failure.
         seconds: After this time, it is killed with all its processes.
         max_output_bytes: After so much output, it is killed as well.
@@ -116,6 +118,8 @@ def run_git(
     places = {"GIT_DIR": git_dir, "GIT_WORK_TREE": work_tree, "GIT_OBJECT_DIRECTORY": objects}
     environment = _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": protocols}
     environment |= {key: str(path) for key, path in places.items() if path}
+    if borrowed is not None:
+        environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(borrowed)
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
     with _readable(stdin) as given:
         process = _start(["--no-pager", *options, *arguments], folder, environment, given)
@@ -131,8 +135,18 @@ def run_git(
     return process.returncode, output
 
 
-def _readable(content: bytes) -> IO[bytes]:
+def _quoted(path: Path) -> str:
+    """Return a path as an entry of a list with colons between its entries."""
+    text = str(path)
+    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n")):
+        text = text.replace(character, escaped)
+    return f'"{text}"'
+
+
+def _readable(content: bytes | IO[bytes]) -> IO[bytes]:
     """Return a stream of a content: a pipe if that holds it, which costs no file."""
+    if not isinstance(content, bytes):
+        return content
     if len(content) > select.PIPE_BUF:
         given = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         given.write(content)

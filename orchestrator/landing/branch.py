@@ -30,12 +30,14 @@ from fanout.orchestrator.workspace.repositories.commits import (
     BranchRefused,
     Commits,
     NewCommit,
+    NewCommits,
     Person,
     committer_of,
     is_branch_name,
     open_commits,
 )
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
 from fanout.orchestrator.workspace.repositories.repository import (
     Repository,
     enclosing_repository,
@@ -193,9 +195,11 @@ async def land_on_branch(
             before = BranchReport(landing.branch, "before", MergeReport())
             if await asyncio.to_thread(_has_landed, commits, landing.branch, job_ids[-1]):
                 return before
-            building = await asyncio.to_thread(_Building, commits, base, landing)
-            walk = _Walk(jobs, building)
-            merged = [await walk.add(job_id, whole=True) for job_id in job_ids]
+            with commits.new_commits(base) as new:
+                building = await asyncio.to_thread(_Building, commits, base, landing, new)
+                walk = _Walk(jobs, building)
+                merged = [await walk.add(job_id, whole=True) for job_id in job_ids]
+                await asyncio.to_thread(building.write)
             if await asyncio.to_thread(building.is_tip_of, landing.branch, job_ids[-1]):
                 return before
             made = tuple(building.commits)
@@ -292,14 +296,20 @@ class _Walk:
 class _Building:
     """Commits on top of each other; blocks."""
 
-    def __init__(self, commits: Commits, base: str, landing: BranchLanding) -> None:
+    def __init__(
+        self, commits: Commits, base: str, landing: BranchLanding, new: NewCommits
+    ) -> None:
         workspace = str(landing.workspace.resolve())
         self._git = commits
         self._landing = landing
-        self.tree = CommitTree(commits, base, workspace)
-        self._tip, self._tree_id = base, commits.tree_of(base)
+        self._new = new
+        self.tree = CommitTree(commits, base, workspace, new)
+        self._tip = base
+        self._planned: list[tuple[str, str]] = []
+        """Job and subject of each commit."""
         self._code = () if landing.include_executable_config else code_of_folder(landing.workspace)
         self._committer = committer_of(commits)
+        self._personal = personal_merge_settings(landing.workspace)
         self._left_out: set[str] = set()
         self.commits: list[LandedCommit] = []
         self.conflicts: tuple[ConflictingFile, ...] = ()
@@ -310,7 +320,7 @@ class _Building:
         The root may have no commit of its own, if its children brought all of it.
         """
         tip = self._git.tip(branch)
-        if tip is None or self._git.tree_of(tip) != self._tree_id:
+        if tip is None or self._git.tree_of(tip) != self._git.tree_of(self._tip):
             return False
         return job_id in self._git.trailers(tip, "Fanout-Tree")
 
@@ -327,7 +337,9 @@ class _Building:
             else HoldBack(self.tree.names, self._code, arriving)
         )
         folder = DryRun(self.tree)
-        report = FolderMerge(folder, bundle, rule).run()
+        report = FolderMerge(
+            *(folder, bundle, rule), personal=self._personal, added=self.tree.added
+        ).run()
         if not whole and (report.conflicts or report.failed):
             return None, report
         if whole:
@@ -341,9 +353,6 @@ class _Building:
         changed = self.tree.moved_to(start, target)
         if not changed:
             return
-        tree_id = self._git.write_tree(changed)
-        if tree_id == self._tree_id:
-            return
         author = Person(record.agent, f"{record.agent}@fanout.invalid")
         message = message_of(record, summary)
         new = NewCommit(
@@ -352,10 +361,17 @@ class _Building:
             committer=self._committer or author,
             seconds=int(record.finished_at or record.submitted_at),
         )
-        self._tip = self._git.write_commit(tree_id, self._tip, new)
-        self._tree_id = tree_id
-        subject = message.partition("\n")[0]
-        self.commits.append(LandedCommit(self._tip, record.id, subject))
+        self._new.add(changed, new)
+        self._planned.append((record.id, message.partition("\n")[0]))
+
+    def write(self) -> None:
+        """Store the commits."""
+        ids = self._new.write()
+        self.commits = [
+            LandedCommit(identity, job_id, subject)
+            for identity, (job_id, subject) in zip(ids, self._planned, strict=True)
+        ]
+        self._tip = ids[-1] if ids else self._tip
 
 
 def message_of(record: JobRecord, summary: str) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
 from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 from fanout.orchestrator.text_merge import is_text
-from fanout.orchestrator.workspace.repositories.commits import Commits, TreeEntry
-from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path
+from fanout.orchestrator.workspace.repositories.commits import Commits, NewCommits, TreeEntry
+from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path, is_inside
 from fanout.orchestrator.workspace.three_way import is_executable
 
 Entries = Mapping[str, TreeEntry | None]
 """Path text in the repository -> its entry; None: it has none."""
+
+MAX_KEPT_BYTES = 64 * 1024**2
+"""Of contents that are kept for the next bundle: those of a usual landing."""
 
 _LINK, _SUBMODULE = "120000", "160000"
 
@@ -38,10 +41,12 @@ class CommitTree:
         commits: The repository.
         commit: The commit.
         workspace: The folder whose files the paths are relative to.
+        new: The commits that become of the changes.
     """
 
-    def __init__(self, commits: Commits, commit: str, workspace: str) -> None:
+    def __init__(self, commits: Commits, commit: str, workspace: str, new: NewCommits) -> None:
         self._commits = commits
+        self._new = new
         top = str(commits.repository.work_tree)
         inner = posixpath.relpath(workspace, top)
         self._prefix = "" if inner == "." else f"{path_text(inner)}/"
@@ -50,23 +55,27 @@ class CommitTree:
         self._below: dict[str, set[str]] = {}
         self._log: list[tuple[str, TreeEntry | None]] = []
         self._filtered: dict[str, str] = {}
+        self._asked: set[str] = set()
+        """The paths whose filters are known."""
         self._crlf: set[str] = set()
         self._blobs: dict[str, bytes] = {}
         for path, entry in commits.read(commit).items():
             self._set(path, entry)
+        self._committed = frozenset(self._entries)
         self._converts = commits.settings.get("core.autocrlf") in {"true", "input"}
 
     def prepare(self, bundle: ChangeBundle) -> None:
         """Read what a merge of a bundle needs, with few processes."""
         files = bundle.changes.files
         paths = {path for file in files for path in (file.path, file.from_path) if path}
-        full = {self._prefix + path: path for path in filter(_is_own, paths)}
-        filtered = self._commits.filtered(full)
-        self._filtered = {full[path]: name for path, name in filtered.items()}
+        full = {self._prefix + path: path for path in filter(is_inside, paths)}
+        unknown = {path: own for path, own in full.items() if path not in self._asked}
+        if unknown:  # a child's paths are mostly those of its parent
+            filtered = self._commits.filtered(unknown)
+            self._filtered |= {unknown[path]: name for path, name in filtered.items()}
+            self._asked |= unknown.keys()
         entries = [self._entries[path] for path in full if path in self._entries]
-        self._blobs = self._commits.blobs(
-            [entry.id for entry in entries if entry.mode != _SUBMODULE]
-        )
+        self._keep_blobs([entry.id for entry in entries if entry.mode != _SUBMODULE])
         self._crlf = set()
         for file in files:
             if self._is_converted(file, bundle):
@@ -99,6 +108,14 @@ class CommitTree:
         """Return the names in a directory; empty when it does not exist."""
         return frozenset(self._below.get((self._prefix + path).rstrip("/"), ()))
 
+    def added(self) -> list[str]:
+        """Return the files that the commit lacks."""
+        return [
+            path.removeprefix(self._prefix)
+            for path in self._entries.keys() - self._committed
+            if path.startswith(self._prefix)
+        ]
+
     def mark(self) -> Mark:
         """Return the state as it is now."""
         return Mark(len(self._log))
@@ -108,11 +125,11 @@ class CommitTree:
         kept = {
             path: found for path, found in changes.items() if found and found.content is not None
         }
-        contents = [self._written(path, found.content or b"") for path, found in kept.items()]
-        ids = self._commits.write_blobs(contents)
         entries: dict[str, TreeEntry | None] = {
-            self._prefix + path: TreeEntry(_mode(found), identity)
-            for (path, found), identity in zip(kept.items(), ids, strict=True)
+            self._prefix + path: TreeEntry(
+                _mode(found), self._new.add_blob(self._written(path, found.content or b""))
+            )
+            for path, found in kept.items()
         }
         for path in changes.keys() - kept.keys():
             if (full := self._prefix + path) in self._entries:
@@ -149,9 +166,21 @@ class CommitTree:
                 del self._below[directory]
             path = directory
 
+    def _keep_blobs(self, ids: Collection[str]) -> None:
+        """Keep the contents of blobs, and forget others if they are too many."""
+        known = {one: content for one in ids if (content := self._blob(one)) is not None}
+        if sum(map(len, self._blobs.values())) > MAX_KEPT_BYTES:
+            self._blobs = known
+        missing = [one for one in ids if one not in known]
+        self._blobs |= known | (self._commits.blobs(missing) if missing else {})
+
+    def _blob(self, identity: str) -> bytes | None:
+        kept = self._blobs.get(identity)
+        return kept if kept is not None else self._new.content(identity)
+
     def _content(self, entry: TreeEntry) -> bytes:
         if entry.id not in self._blobs:
-            self._blobs |= self._commits.blobs([entry.id])
+            self._keep_blobs([entry.id])
         return self._blobs[entry.id]
 
     def _written(self, path: str, content: bytes) -> bytes:
@@ -196,14 +225,6 @@ _IN_ANOTHER = (
     "{} is another repository, a submodule or a nested one: merge it into the work tree and commit "
     "it there."
 )
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a path stays inside of the workspace; the merge refuses others."""
-    try:
-        return bool(check_path(path))
-    except PathRefused:
-        return False
 
 
 def _mode(found: Found) -> str:

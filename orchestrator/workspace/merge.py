@@ -11,10 +11,22 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
 
+from fanout.orchestrator.git.attributes import (
+    ATTRIBUTES_FILE,
+    MAX_ATTRIBUTES_BYTES,
+    PLAIN,
+    MergeRule,
+    PersonalMergeSettings,
+    folders_of,
+    merge_rules,
+)
+from fanout.orchestrator.git.patches import RENAME_CANDIDATES, renamed_to
 from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.jobs.changes import (
     ChangeBundle,
@@ -32,6 +44,8 @@ from fanout.orchestrator.workspace.merge_report import (
     MergeReport,
     NotMerged,
 )
+from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
+from fanout.orchestrator.workspace.repositories.repository import added_files
 from fanout.orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Folder,
@@ -40,14 +54,17 @@ from fanout.orchestrator.workspace.rooted import (
     RootedFolder,
     check_path,
     current_umask,
+    is_inside,
 )
 from fanout.orchestrator.workspace.staging.staged_folder import StagedFolder
 from fanout.orchestrator.workspace.staging.staging import Left, Staging
 from fanout.orchestrator.workspace.three_way import (
     ChangesCollide,
     How,
+    MergeTexts,
     is_executable,
     is_same,
+    merge_texts_by,
     settle,
     without_nesting,
 )
@@ -79,9 +96,47 @@ class FolderMerge:
     held_back: list[HeldBack] = field(default_factory=list)
     emptied: set[str] = field(default_factory=set)
     """Directories that lost a file."""
+    personal: PersonalMergeSettings | None = None
+    """What the person of the folder has configured; None in a sandbox."""
+    added: Callable[[], Iterable[str]] = tuple
+    """Returns the files of the folder that the commit which is checked out lacks. A file that is
+    gone may have become one of them."""
+
+    @cached_property
+    def _rules(self) -> Mapping[str, MergeRule]:
+        """How files with attributes are merged; the attributes are those before the merge."""
+        paths = {
+            path
+            for file in self.bundle.changes.files
+            for path in (file.path, file.from_path)
+            if path and is_inside(path)
+        }
+        files = {}
+        for folder in folders_of(paths):
+            path = posixpath.join(folder, ATTRIBUTES_FILE)
+            with suppress(OSError, PathRefused):
+                found = self.folder.find(path)
+                content = found.content if found and found.kind == "file" else None
+                if content is not None and len(content) <= MAX_ATTRIBUTES_BYTES:
+                    files[path] = content
+        return merge_rules(files, paths, self.personal)
+
+    def _merge_texts(self, path: str) -> MergeTexts:
+        """Return what merges the texts of a file; attributes are read when it is called."""
+
+        def merge(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
+            rule = self._rules.get(path, PLAIN)
+            place = self.personal or PersonalMergeSettings(Path("/"))
+            full = place.prefix + path
+            return merge_texts_by(rule, place.folder, full)(base, ours, theirs)
+
+        return merge
 
     def run(self) -> MergeReport:
         """Merge the bundle and return the outcome of each change; files that fail do not raise."""
+        paths = {path for file in self.bundle.changes.files for path in (file.path, file.from_path)}
+        if any(path and posixpath.basename(path) == ATTRIBUTES_FILE for path in paths):
+            _ = self._rules  # read before the job's changes of them are in
         # Removals come first: a file may replace a directory, and a directory a file.
         files = [part for file in self.bundle.changes.files for part in without_nesting(file)]
         for file in files:
@@ -156,7 +211,8 @@ class FolderMerge:
         base = self._content(before) if before is not None else b""
         sides = (base, ours.content, self._content(after))
         if after.kind == "file" and all(map(is_text, sides)):
-            marked = marked_text(*sides, ("the files as they are", label))
+            size = self._rules.get(path, PLAIN).marker_size
+            marked = marked_text(*sides, ("the files as they are", label), size)
             self.folder.put_file(path, marked, ours.mode, ours)
 
     def _write(self, file: ChangedFile) -> How:
@@ -165,16 +221,56 @@ class FolderMerge:
         ours = self._here(file.path, before, after)
         if ours is None:
             if before is not None:
-                raise ChangesCollide("deleted", "The job changed it; here it was deleted.")
+                return self._write_where_renamed(file, before, after)
             self._put(file.path, after, self._content(after), self._new_mode(after), None)
             return "taken"
-        settled = settle(before, after, ours, self._content)
+        settled = settle(before, after, ours, self._content, self._merge_texts(file.path))
         if settled.content is not None:
             mode = settled.mode if ours.kind == after.kind else self._new_mode(after)
             self._put(file.path, after, settled.content, mode, ours)
         elif settled.mode != ours.mode:
             self.folder.set_mode(file.path, settled.mode, ours)
         return settled.how
+
+    def _write_where_renamed(
+        self, file: ChangedFile, before: FileVersion, after: FileVersion
+    ) -> How:
+        """Apply a change of a file that has another name here."""
+        old_path = file.from_path or file.path
+        path = self._renamed_here(old_path, before)
+        if path is None:
+            raise ChangesCollide("deleted", "The job changed it; here it was deleted.")
+        if file.from_path is not None:
+            raise ChangesCollide("rename", f"The job renamed {old_path}; here it became {path}.")
+        if self.hold_back is not None and self.hold_back.why(path) is not None:
+            raise ChangesCollide("rename", f"Here it became {path}, which a person must change.")
+        return self._write(file.model_copy(update={"path": path, "before": before, "after": after}))
+
+    def _renamed_here(self, path: str, before: FileVersion) -> str | None:
+        """Return the path that a file of the snapshot has here, as Git finds renames.
+
+        Only those files are candidates that others have added.
+        """
+        if before.kind != "file":
+            return None
+        own = {file.path for file in self.bundle.changes.files if file.after is not None}
+        added = sorted(one for one in self.added() if one not in own and is_inside(one))
+        found = {one: self.folder.find(one) for one in added[:RENAME_CANDIDATES]}
+        contents = {
+            one: here.content
+            for one, here in found.items()
+            if here is not None and here.kind == "file" and here.content is not None
+        }
+        return renamed_to(path, self._content(before), contents)
+
+    def _moved_here(self, path: str, before: FileVersion) -> str | None:
+        """Return the path to which a file was moved here without another change.
+
+        A file that is only similar might be another one, after the deletion has landed before.
+        """
+        moved = self._renamed_here(path, before)
+        here = self.folder.find(moved) if moved is not None else None
+        return moved if here is not None and is_same(before, here) else None
 
     def _rename(self, file: ChangedFile) -> How:
         """Move the file at the old path, with the changes of both sides."""
@@ -183,7 +279,7 @@ class FolderMerge:
         old, new = self.folder.find(old_path), self.folder.find(file.path)
         if old is None:  # renamed here as well, or merged before
             return self._write(file)
-        settled = settle(before, after, old, self._content)
+        settled = settle(before, after, old, self._content, self._merge_texts(file.path))
         content = old.content if settled.content is None else settled.content
         if content is None:
             raise ChangesCollide("binary", "The entry at the old path is not a file to move.")
@@ -197,6 +293,8 @@ class FolderMerge:
 
     def _remove(self, file: ChangedFile) -> How:
         ours = self.folder.find(file.path)
+        if ours is None and (path := self._moved_here(file.path, _required(file.before))):
+            raise ChangesCollide("rename", f"The job deleted it; here it became {path}.")
         if ours is None or ours.kind == "directory":  # a directory has replaced the file
             return "already"
         if not is_same(_required(file.before), ours):
@@ -327,14 +425,21 @@ async def merge(
     def run() -> MergeReport:
         root = workspace.root
         rule = None if include_executable_config else hold_back_in(root, bundle.changes.files)
-        umask = current_umask()
+        umask, personal = current_umask(), personal_merge_settings(root)
+        added = partial(added_files, root)
         if check:
-            return FolderMerge(DryRun(RootedFolder(root)), bundle, rule, umask).run()
+            folder = DryRun(RootedFolder(root))
+            return FolderMerge(folder, bundle, rule, umask, personal=personal, added=added).run()
 
         def merge_round() -> tuple[MergeReport, Left]:
             with Staging(root, workspace.record) as staging:
                 folder = StagedFolder(staging)
-                report = FolderMerge(folder, bundle, rule, umask, on_file=folder.begin_group).run()
+                report = FolderMerge(
+                    *(folder, bundle, rule, umask),
+                    on_file=folder.begin_group,
+                    personal=personal,
+                    added=added,
+                ).run()
                 return report, staging.commit(folder.steps, folder.files)
 
         return _in_rounds(merge_round)

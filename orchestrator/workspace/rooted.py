@@ -317,6 +317,14 @@ def check_path(path: str) -> list[str]:
     return names
 
 
+def is_inside(path: str) -> bool:
+    """Return whether a path stays inside its folder, and outside of Git's data."""
+    try:
+        return bool(check_path(path))
+    except PathRefused:
+        return False
+
+
 def check_link(path: str, target: str) -> None:
     """Check that a symlink leads to a path inside its folder.
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from fanout.orchestrator.git.attributes import MergeRule
+from fanout.orchestrator.git.merge_driver import run_driver
 from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
-from fanout.orchestrator.text_merge import contains_change, is_text, merge_text
+from fanout.orchestrator.text_merge import contains_change, is_text, merge_text, union_text
 from fanout.orchestrator.workspace.rooted import Found
 
 How = Literal["taken", "already", "merged"]
 
 ConflictKind = Literal["overlap", "binary", "both_added", "deleted", "type", "rename", "directory"]
+
+MergeTexts = Callable[[bytes | None, bytes, bytes], bytes | None]
+"""Merges two texts; see `merge_plain_texts`."""
 
 _EXECUTE_BITS = 0o111
 _READ_BITS = 0o444
@@ -42,6 +48,7 @@ def settle(
     after: FileVersion,
     ours: Found,
     content_of: Callable[[FileVersion], bytes],
+    merge_texts: MergeTexts | None = None,
 ) -> Settled:
     """Merge a job's change of a file with the workspace's version.
 
@@ -52,6 +59,8 @@ def settle(
         after: The job's version.
         ours: The workspace's version.
         content_of: Returns the content of a version of the job's bundle.
+        merge_texts: Merges the contents that both sides have changed; None: as texts without
+            attributes.
 
     Raises:
         ChangesCollide: Both sides changed the content in different ways.
@@ -67,21 +76,81 @@ def settle(
         raise ChangesCollide(
             "type", "One side has a file, the other a link, a directory or another type."
         )
-    if before is None:
-        raise ChangesCollide("both_added", "Both sides added it, with different content.")
-    base, theirs = content_of(before), content_of(after)
+    base = content_of(before) if before is not None else None
+    theirs = content_of(after)
     if (
         ours.kind != "file"
         or ours.content is None
-        or not all(map(is_text, (base, ours.content, theirs)))
+        or not all(map(is_text, (base or b"", ours.content, theirs)))
     ):
+        if base is None:
+            raise _both_added()
         raise ChangesCollide("binary", "Both sides changed it, and only text can be merged.")
-    merged = merge_text(base, ours.content, theirs)
-    if merged == ours.content or contains_change(base, ours.content, theirs):
-        return kept
+    merged = (merge_texts or merge_plain_texts)(base, ours.content, theirs)
+    return kept if merged in {None, ours.content} else Settled(merged, mode, "merged")
+
+
+def merge_plain_texts(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
+    """Merge two texts with their common origin, as those without attributes.
+
+    Args:
+        base: The origin; None if both sides added the file.
+        ours: The text to change.
+        theirs: The changed origin.
+
+    Returns:
+        None if the text has the change already.
+
+    Raises:
+        ChangesCollide: Both sides changed the same lines.
+        GitFailed: Git is not installed or failed.
+    """
+    if base is None:
+        raise _both_added()
+    merged = merge_text(base, ours, theirs)
+    if merged == ours or contains_change(base, ours, theirs):
+        return None
     if merged is None:
         raise ChangesCollide("overlap", "Both sides changed the same lines.")
-    return Settled(merged, mode, "merged")
+    return merged
+
+
+def merge_texts_by(rule: MergeRule, folder: Path, path: str) -> MergeTexts:
+    """Return what merges the texts of a file as its attributes say; see `merge_plain_texts`.
+
+    Args:
+        rule: The rule of the file.
+        folder: Where a driver runs.
+        path: The path of the file.
+    """
+
+    def drive(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+        merged = run_driver(rule, folder, path, (base, ours, theirs))
+        if merged in {None, ours}:
+            return merged
+        again = run_driver(rule, folder, path, (base, merged, theirs))
+        return merged if again == merged else None
+
+    def merge(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
+        if base is not None and contains_change(base, ours, theirs):
+            return None
+        if rule.how == "binary" and base is None:
+            raise _both_added()
+        if rule.how == "binary":
+            raise ChangesCollide(
+                "binary", "Both sides changed it, and its attributes forbid a merge."
+            )
+        merge_once = union_text if rule.how == "union" else drive
+        merged = merge_once(base or b"", ours, theirs)
+        if merged is None:
+            raise ChangesCollide("overlap", "Both sides changed the same lines.")
+        return None if merged == ours else merged
+
+    return merge_plain_texts if rule.how == "text" else merge
+
+
+def _both_added() -> ChangesCollide:
+    return ChangesCollide("both_added", "Both sides added it, with different content.")
 
 
 def is_same(version: FileVersion, found: Found) -> bool:

@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
 from fanout.orchestrator.jobs.spec import GIB, BlobId, StartFiles
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.layers import write_layer
+from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
 from fanout.orchestrator.workspace.rooted import opened
 from fanout.orchestrator.workspace.snapshots.archive import Written, write
 from fanout.orchestrator.workspace.snapshots.base import Base
@@ -64,6 +65,8 @@ class Workspace:
         records: A private folder for the records of merges, with which one whose process is killed
             is finished or undone; None: it stays as it is.
         indexes: Remember the snapshots for other processes; None: only this object does.
+        repositories: A private folder for copies of the data that a repository has outside of the
+            folder; None: that data is not read, because the folder holds somebody else's files.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class Workspace:
         max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES,
         records: Path | None = None,
         indexes: SnapshotIndexes | None = None,
+        repositories: Path | None = None,
     ) -> None:
         self.root = root
+        self._copies = None if repositories is None else DataCopies(repositories)
         self._records = records
         self._indexes = indexes
         self._max_snapshot_bytes = max_snapshot_bytes
@@ -108,6 +113,11 @@ class Workspace:
             for last in self._last.values()
             for file in (*last.tree.left_at_home, *last.omitted.left_at_home)
         )
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What Git cannot do with the files of the last snapshots, a sentence each."""
+        return tuple({limit: None for last in self._last.values() for limit in last.tree.limits})
 
     @property
     def measured(self) -> tuple[int, int]:
@@ -260,7 +270,7 @@ class Workspace:
 
     def _scan(self, included: frozenset[str], before: Tree | None = None) -> Tree:
         try:
-            tree = scan(self.root, included, before)
+            tree = scan(self.root, included, before, self._copies)
         except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
                 f"Git cannot list the files of {self.root} that it ignores ({error}): install or "

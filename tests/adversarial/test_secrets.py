@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import tarfile
 import zlib
@@ -401,3 +402,19 @@ async def test_a_file_that_stayed_at_home_survives_the_merge(root: Path, command
     not_merged = [entry.path for entry in (*report.conflicts, *report.held_back)]
     assert not_merged == [".env"] * (".env" in command)
     assert (root / ".env").read_text() == "A=1"
+
+
+async def test_the_command_line_says_what_git_cannot_do_and_what_is_left_out(
+    fanout,  # noqa: F811
+    root: Path,
+) -> None:
+    put(root, {"a": "1", ".git": "gitdir: /nowhere\n"})
+    os.mkfifo(root / "pipe")
+
+    said = await asyncio.to_thread(fanout, "submit", "x", "--workspace", str(root))
+    listed = await asyncio.to_thread(fanout, "submit", "x", "--workspace", str(root), "--json")
+
+    assert "Git does not work in" in said.err
+    assert "left out: pipe" in said.err
+    assert [str(root) in limit for limit in listed.json["limits"]] == [True]
+    assert [file["path"] for file in listed.json["left_out"]] == ["pipe"]

@@ -55,6 +55,7 @@ FILE, HARD, SYM, CHAR, FOLDER, FIFO = b"0"[0], b"1"[0], b"2"[0], b"3"[0], b"5"[0
     ("members", "said"),
     [
         ([("../out", b"x", FILE)], "outside"),
+        ([("a/.git/objects/info/alternates", b"/srv/other/objects\n", FILE)], "borrows objects"),
         ([("a/../../out", b"x", FILE)], "outside"),
         ([("/etc/out", b"x", FILE)], "outside"),
         ([("link", "/etc", SYM)], "outside the workspace"),

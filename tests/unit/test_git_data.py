@@ -76,12 +76,23 @@ def test_a_configuration_is_written_anew_with_remotes_and_branches_only() -> Non
     assert CANARY not in fresh
     assert fresh.splitlines() == [
         *("[core]", "\trepositoryformatversion = 1", "\tbare = false"),
-        *("[extensions]", "\tobjectformat = sha256"),
+        *("[extensions]", "\tobjectformat = sha256", "\tpartialclone = origin"),
         *('[branch "main"]', "\tmerge = refs/heads/main"),
         *('[branch "main"]', "\tremote = origin"),
         *('[remote "origin"]', "\tfetch = +refs/heads/*:refs/remotes/origin/*"),
+        *('[remote "origin"]', "\tpromisor = true"),
         *('[remote "origin"]', "\turl = https://h/a.git"),
     ]
+
+
+def test_of_a_work_trees_configuration_only_the_sparse_checkout_is_carried() -> None:
+    content = (
+        f"[core]\n\tsparseCheckout = true\n\tfsmonitor = {CANARY}\n[http]\n\tproxy = {CANARY}\n"
+    )
+
+    carried = carried_content("config.worktree", content.encode())
+
+    assert carried == b"[core]\n\tsparsecheckout = true\n"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +105,7 @@ def test_a_configuration_is_written_anew_with_remotes_and_branches_only() -> Non
         (f"objects/pack/pack-{'c' * 40}.idx", True),
         ("index", True),
         ("info/exclude", True),
-        ("config.worktree", False),
+        ("config.worktree", True),
         ("FETCH_HEAD", False),
         ("COMMIT_EDITMSG", False),
         ("credentials", False),

@@ -39,8 +39,9 @@ from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
 from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_of
+from fanout.workers.attempt.stray_commits import with_stray_commits
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
-from fanout.workers.sandbox import Sandbox, SandboxProvider
+from fanout.workers.sandbox import LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -243,16 +244,19 @@ class JobRunner:
         return outcome
 
     async def _run_agent(
-        self, agent: JobWorker, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
+        self, agent: JobWorker, attempt: Attempt, sandbox: LazySandbox, outcome: Outcome
     ) -> Outcome:
         """Run the agent until it answers, or waits for a person or for children."""
         failure: JobFailure | None
         try:
             answer = await agent.run()
+            summary, tasks = answer.summary, answer.tasks
+            if sandbox.is_open and not (answer.approvals or tasks):
+                since = attempt.claim.submitted_at
+                summary = await with_stray_commits(summary, sandbox, since)
             outcome = replace(
-                outcome, summary=answer.summary, output=answer.output, verified=answer.verification
+                outcome, summary=summary, output=answer.output, verified=answer.verification
             )
-            tasks = answer.tasks
             if answer.approvals or tasks:
                 with await sandbox.changes() as bundle:
                     tasks = await agent.keep(bundle, tasks)

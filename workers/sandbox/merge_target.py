@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fanout.orchestrator.cancellation import ended
 from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.path_text import os_path
+from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.merge import FolderMerge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import (
@@ -62,7 +62,7 @@ async def merge_into(sandbox: Sandbox, bundle: Path, *, mark: str | None = None)
 
     def merge(folder: SandboxFolder) -> MergeReport:
         with ChangeBundle.open(bundle) as opened:
-            return FolderMerge(folder, opened, mark=mark).run()
+            return FolderMerge(folder, opened, mark=mark, added=folder.added).run()
 
     return await in_folder(sandbox, merge)
 
@@ -127,6 +127,20 @@ class SandboxFolder:
             entries = self._wait(self._sandbox.list(self._checked(path)))
             return frozenset(entry.path.rpartition("/")[2] for entry in entries)
         return frozenset()
+
+    def added(self) -> list[str]:
+        """Return the files that the commit which is checked out lacks; none without a repository.
+
+        The sandbox's own Git is asked, so the paths are only a hint.
+        """
+        others = ("ls-files", "-z", "--others", "--exclude-standard")
+        staged = ("diff", "-z", "--cached", "--name-only", "--no-renames", "--diff-filter=A")
+        found: list[str] = []
+        for listing in (others, staged):
+            with suppress(OSError):
+                output = self._run("git", *listing)
+                found += map(path_text, filter(None, output.split(b"\0")))
+        return found
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
         """Write a whole file atomically. A link or a directory is replaced, not written through."""

@@ -31,9 +31,8 @@ from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job
 from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
+    Shortfall,
     included_files,
-    left_at_home_document,
-    print_left_at_home,
 )
 from fanout.orchestrator.cli.terminal.live.run_view import follow
 from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
@@ -229,22 +228,20 @@ async def _run(
                 f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
                 f"know where run {root_id} lands: fanout apply {root_id} --into DIR"
             )
-        at_home = client.workspace(folder).left_at_home
+        shortfall = Shortfall.of([client.workspace(folder)])
         if detach:
             if as_json:
-                left = left_at_home_document(at_home)
-                output.document({"job_ids": [root_id], "left_at_home": left})
+                output.document({"job_ids": [root_id]} | shortfall.document())
             else:
-                print_left_at_home(at_home)
+                shortfall.print()
                 output.payload(root_id)
             return
         output.notice(f"Run {root_id}")
         ask = not (yes or as_json)
         outcome = await finish_run(client, runs, root_id, landing, yes=yes, ask=ask)
-        document = {"left_at_home": left_at_home_document(at_home)}
-        print_outcome(outcome, landing, document if as_json else None)
+        print_outcome(outcome, landing, shortfall.document() if as_json else None)
         if not as_json:
-            print_left_at_home(at_home)
+            shortfall.print()
         await run_on_finish(wanted.on_finish, client, root_id, outcome.result.state)
     raise typer.Exit(exit_code_of(outcome))
 

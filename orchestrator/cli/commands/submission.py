@@ -23,8 +23,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
 from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
-    left_at_home_document,
-    print_left_at_home,
+    Shortfall,
 )
 from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
 from fanout.orchestrator.cli.terminal.options import (
@@ -39,7 +38,6 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import renewed
-from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 
 FileOption = Annotated[
@@ -173,17 +171,17 @@ async def _submit(
     await renewed(settings, output.notice)
     async with open_client(settings) as client:
         told = JobWebhook(webhook, settings, client) if webhook else None
-        specs, at_home = await _with_snapshots(client, _one_tree(jobs))
+        specs, shortfall = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
         if told:
             await told.register(specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
         if told:
             await told.submitted(specs, ids)
-        document = {"job_ids": ids, "left_at_home": left_at_home_document(at_home)}
+        document = {"job_ids": ids} | shortfall.document()
         if not as_json:
             output.payload("\n".join(ids))
-            print_left_at_home(at_home)
+            shortfall.print()
         elif not wait:
             output.document(document)
         if not wait:
@@ -207,11 +205,10 @@ async def _wait(client: JobClient, ids: Sequence[str], document: dict[str, Any] 
 
 async def _with_snapshots(
     client: JobClient, jobs: Sequence[PlannedJob]
-) -> tuple[list[JobSpec], list[SkippedFile]]:
-    """Return the jobs with the snapshots that they start from, and what is not in these."""
+) -> tuple[list[JobSpec], Shortfall]:
+    """Return the jobs with the snapshots that they start from, and what these lack."""
     specs: list[JobSpec] = []
     starts: dict[tuple[Path, str, frozenset[str]], StartFiles] = {}
-    at_home: dict[str, SkippedFile] = {}
     for job in jobs:
         if job.workspace is None:
             specs.append(job.spec)
@@ -220,10 +217,9 @@ async def _with_snapshots(
         if asked not in starts:
             async with snapshot_progress(client.workspace(job.workspace)):
                 starts[asked] = await client.start_files(*asked)
-            left = client.workspace(job.workspace).left_at_home
-            at_home |= {f"{job.workspace}/{file.path}": file for file in left}
         specs.append(job.spec.model_copy(update=starts[asked].update()))
-    return specs, list(at_home.values())
+    folders = dict.fromkeys(folder for folder, *_ in starts)
+    return specs, Shortfall.of(map(client.workspace, folders))
 
 
 async def _with_complete_ids(client: JobClient, specs: Sequence[JobSpec]) -> list[JobSpec]:

@@ -1,10 +1,11 @@
-"""Files that stay at home because they seem to be secret, and those that a person includes."""
+"""What of a folder jobs do not get, and the files that a person includes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -13,6 +14,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.rooted import PathRefused, check_path
+from fanout.orchestrator.workspace.workspace import Workspace
 
 SHOWN_FILES = 20
 """More lines would hide what else a command says."""
@@ -56,16 +58,47 @@ def _included(text: str, workspace: Path) -> str:
     return inner
 
 
-def print_left_at_home(files: Sequence[SkippedFile]) -> None:
-    """Say on stderr which files jobs do not get because they seem to be secret."""
+@dataclass(frozen=True)
+class Shortfall:
+    """What jobs do not get of the folders that they start from."""
+
+    left_at_home: tuple[SkippedFile, ...] = ()
+    """Files that seem to be secret."""
+    left_out: tuple[SkippedFile, ...] = ()
+    """Files that cannot be copied."""
+    limits: tuple[str, ...] = ()
+    """What Git cannot do with the files, a sentence each."""
+
+    @classmethod
+    def of(cls, workspaces: Iterable[Workspace]) -> Self:
+        """Return what the last snapshots of different folders lack."""
+        each = list(workspaces)
+        return cls(
+            tuple(file for workspace in each for file in workspace.left_at_home),
+            tuple(file for workspace in each for file in workspace.skipped),
+            tuple(limit for workspace in each for limit in workspace.limits),
+        )
+
+    def print(self) -> None:
+        """Say it on stderr."""
+        _print_files("left at home", self.left_at_home)
+        if self.left_at_home:
+            output.notice("A job gets such a file with --include PATH.")
+        _print_files("left out", self.left_out)
+        for limit in self.limits[:SHOWN_FILES]:
+            output.notice(output.one_line(limit))
+
+    def document(self) -> dict[str, Any]:
+        """Return it for a JSON document."""
+        return {
+            "left_at_home": [file.model_dump(mode="json") for file in self.left_at_home],
+            "left_out": [file.model_dump(mode="json") for file in self.left_out],
+            "limits": list(self.limits),
+        }
+
+
+def _print_files(what: str, files: Sequence[SkippedFile]) -> None:
     for file in files[:SHOWN_FILES]:
-        output.notice(f"left at home: {output.one_line(file.path)} ({file.reason.rstrip('.')})")
+        output.notice(f"{what}: {output.one_line(file.path)} ({file.reason.rstrip('.')})")
     if len(files) > SHOWN_FILES:
-        output.notice(f"left at home: … and {len(files) - SHOWN_FILES} more")
-    if files:
-        output.notice("A job gets such a file with --include PATH.")
-
-
-def left_at_home_document(files: Sequence[SkippedFile]) -> list[dict[str, Any]]:
-    """Return the files for a JSON document."""
-    return [file.model_dump(mode="json") for file in files]
+        output.notice(f"{what}: … and {len(files) - SHOWN_FILES} more")

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.git.attributes import (
+    ATTRIBUTES_FILE,
+    MAX_ATTRIBUTES_BYTES,
+    PLAIN,
+    MergeRule,
+    folders_of,
+    merge_rules,
+)
 from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.text_merge import is_text, merge_text
+from fanout.orchestrator.text_merge import is_text, merge_text, union_text
 
 MAX_DIFF_CHARACTERS = 60_000
 """The longest diff of a conflicting change in the result: the parent has no other copy of it."""
@@ -61,12 +69,15 @@ async def apply_changes(overlay: OverlayBackend, base: Backend, lock: PathLock) 
         lock: Held for each path while it is compared and written.
     """
     done = AppliedChanges()
+    rules = _Rules(base, [file.path for file in overlay.changes])
+    if any(file.path.rpartition("/")[2] == ATTRIBUTES_FILE for file in overlay.changes):
+        await rules.of("")  # read before the changes of them are in
     for file in overlay.changes:
         if file.before == file.after and file.mode is None:
             continue
         try:
             async with lock(file.path):
-                await _merge_one(base, file)
+                await _merge_one(base, file, rules)
             done.applied.append(file)
         except _Conflict as conflict:
             diff = await asyncio.to_thread(_diff, file)
@@ -82,7 +93,27 @@ async def apply_changes(overlay: OverlayBackend, base: Backend, lock: PathLock) 
     return done
 
 
-async def _merge_one(base: Backend, file: StagedFile) -> None:
+class _Rules:
+    """How files are merged, as the attributes say that `base` has when they are first needed."""
+
+    def __init__(self, base: Backend, paths: list[str]) -> None:
+        self._base = base
+        self._paths = [path.lstrip("/") for path in paths]
+        self._rules: Mapping[str, MergeRule] | None = None
+
+    async def of(self, path: str) -> MergeRule:
+        """Return the rule of a file."""
+        if self._rules is None:
+            files = {}
+            for folder in folders_of(self._paths):
+                name = f"{folder}/{ATTRIBUTES_FILE}" if folder else ATTRIBUTES_FILE
+                with suppress(OSError, ValueError):
+                    files[name] = await self._base.read_bytes(f"/{name}", MAX_ATTRIBUTES_BYTES)
+            self._rules = await asyncio.to_thread(merge_rules, files, self._paths)
+        return self._rules.get(path.lstrip("/"), PLAIN)
+
+
+async def _merge_one(base: Backend, file: StagedFile, rules: _Rules) -> None:
     try:
         here = await base.read_bytes(file.path, _WHOLE)
     except FileNotFoundError:
@@ -91,7 +122,10 @@ async def _merge_one(base: Backend, file: StagedFile) -> None:
         raise _Conflict("A directory is here now.") from None
     if here == file.after and file.mode is None:
         return
-    after = file.after if here == file.before else await asyncio.to_thread(_merged, file, here)
+    after = file.after
+    if here != file.before:
+        rule = await rules.of(file.path)
+        after = await asyncio.to_thread(_merged, file, here, rule)
     if after is None:
         await base.delete(file.path)
         return
@@ -104,16 +138,19 @@ async def _merge_one(base: Backend, file: StagedFile) -> None:
         raise _Conflict("It was created at the same moment.") from None
 
 
-def _merged(file: StagedFile, here: bytes | None) -> bytes:
+def _merged(file: StagedFile, here: bytes | None, rule: MergeRule) -> bytes:
     if here is None:
         raise _Conflict("The sub-agent changed it; here it was deleted.")
     if file.after is None:
         raise _Conflict("The sub-agent deleted it; here it was changed.")
-    if file.before is None:
+    if file.before is None and rule.how != "union":
         raise _Conflict("Both sides made it, with different content.")
-    if not all(map(is_text, (file.before, here, file.after))):
+    before = file.before or b""
+    if not all(map(is_text, (before, here, file.after))):
         raise _Conflict("Both sides changed it, and it is not text that could be merged.")
-    merged = merge_text(file.before, here, file.after)
+    if rule.how == "binary":
+        raise _Conflict("Both sides changed it, and its attributes forbid a merge.")
+    merged = (union_text if rule.how == "union" else merge_text)(before, here, file.after)
     if merged is None:
         raise _Conflict("Both sides changed the same lines.")
     return merged

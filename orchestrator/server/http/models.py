@@ -301,3 +301,5 @@ class StoredSnapshot(_Body):
     bytes: int
     left_out: list[LeftOutFile]
     """Files that seem to be secret or cannot be copied; the first hundred."""
+    limits: list[str] = []
+    """What Git cannot do with the files, a sentence each; the first hundred."""

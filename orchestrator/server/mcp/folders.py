@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.landing.runs import Runs, keep_conflicts
+from fanout.orchestrator.server.mcp.workspaces import StoredWorkspace
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
 
@@ -43,8 +43,8 @@ class LocalFolders:
         self._roots = roots
         self._runs = Runs(state_dir)
 
-    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
-        """Store what jobs need to start from a folder; return it, and what stayed at home.
+    async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
+        """Store what jobs need to start from a folder, and return it.
 
         Raises:
             InvalidJob: The folder does not exist, or is not below a root.
@@ -53,7 +53,8 @@ class LocalFolders:
         """
         folder = await asyncio.to_thread(self._find, workspace)
         start = await self._client.start_files(folder, agent)
-        return start, [file.path for file in self._client.workspace(folder).left_at_home]
+        stored = self._client.workspace(folder)
+        return StoredWorkspace(start, [file.path for file in stored.left_at_home], stored.limits)
 
     async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
         """Merge a job's changes into a folder; what becomes code by itself is held back.

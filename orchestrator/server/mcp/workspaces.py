@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
@@ -12,11 +13,21 @@ from fanout.orchestrator.workspace.exchange.cloned import GitSource, check_sourc
 _GIT = "https://"
 
 
+class StoredWorkspace(NamedTuple):
+    """What jobs start from."""
+
+    start: StartFiles
+    left_at_home: Sequence[str] = ()
+    """The paths of files that are not among them."""
+    limits: Sequence[str] = ()
+    """What Git cannot do with them, a sentence each."""
+
+
 class Workspaces(Protocol):
     """From the text that names a workspace to what jobs start from."""
 
-    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
-        """Return the stored files, and the names of those that are not among them.
+    async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
+        """Return the stored files.
 
         Args:
             workspace: What the client names.
@@ -39,7 +50,7 @@ class RemoteWorkspaces:
         self._jobs = jobs
         self._uploads = uploads
 
-    async def start_files(self, workspace: str, agent: str) -> tuple[StartFiles, list[str]]:
+    async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
         """Return an uploaded snapshot, or that of a repository that is cloned.
 
         Raises:
@@ -47,9 +58,10 @@ class RemoteWorkspaces:
         """
         del agent
         if not workspace.startswith(_GIT):
-            return StartFiles(workspace), []
+            return StoredWorkspace(StartFiles(workspace))
         url, _, ref = workspace.partition("#")
         source = GitSource(url, ref or "HEAD", depth=1)
         check_source(source)
         stored = await self._uploads.repository(self._jobs, source)
-        return StartFiles(stored.snapshot), [file.path for file in stored.left_out]
+        left_out = [file.path for file in stored.left_out]
+        return StoredWorkspace(StartFiles(stored.snapshot), left_out, stored.limits)

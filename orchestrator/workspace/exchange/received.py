@@ -33,6 +33,9 @@ MAX_NAMES = 257
 MAX_LINK_BYTES = 4096
 """Of a symlink's target: longer ones cannot be created."""
 
+_BORROWED = ["objects", "info", "alternates"]
+"""The end of the path of the file that makes Git read objects elsewhere on this machine."""
+
 _COPY_BYTES = 1024**2
 """Copied at once: large enough to be quick, small beside a process."""
 _MAX_READ_BYTES = 16 * 1024**2
@@ -191,6 +194,11 @@ class _Unpacking:
         if self._members > MAX_MEMBERS:
             raise ArchiveRefused(f"The archive has more than {MAX_MEMBERS:,} members.")
         names = _names(member.path)
+        if names[-3:] == _BORROWED:
+            raise ArchiveRefused(
+                "The archive has a repository that borrows objects from another one "
+                "(objects/info/alternates): run `git repack -a -d` in it and delete that file."
+            )
         path = self._folder.joinpath(*names)
         if member.kind == "folder":
             path.mkdir(mode=0o755, parents=True, exist_ok=True)

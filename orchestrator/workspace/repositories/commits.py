@@ -6,14 +6,15 @@ objects and the references are the repository's own, and nothing that exists is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, Self
 
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.path_text import path_bytes, path_text
@@ -31,6 +32,9 @@ from fanout.orchestrator.workspace.repositories.repository import (
 
 _BLOBS_AT_ONCE = 1000
 """Read with one process: at most some ten MiB of usual sources."""
+
+WRITING_SECONDS = 600.0
+"""For the commits of a landing: the largest bundle has 512 MiB, on a slow disk."""
 
 _LOG_COMMITS = "1000"
 """Of a branch, in which commits of a landing are looked for: a run has some hundred."""
@@ -82,8 +86,7 @@ class Commits:
         self.settings = settings
         """The values in the repository's own configuration."""
         self._private = private
-        is_sha256 = settings.get("extensions.objectformat") == "sha256"
-        self._no_object = "0" * (64 if is_sha256 else 40)
+        self._is_sha256 = settings.get("extensions.objectformat") == "sha256"
 
     def read(self, commit: str) -> dict[str, TreeEntry]:
         """Put a commit into the private index, and return its entries by path text."""
@@ -116,42 +119,42 @@ class Commits:
                 position += 1
         return found
 
-    def write_blobs(self, contents: Sequence[bytes]) -> list[str]:
-        """Store contents as they are, and return their ids; no filter runs."""
-        if not contents:
-            return []
-        with tempfile.TemporaryDirectory(prefix="fanout-blobs-") as folder:
-            for number, content in enumerate(contents):
-                Path(folder, str(number)).write_bytes(content)
-            names = "".join(f"{folder}/{number}\n" for number in range(len(contents)))
-            hashing = ("hash-object", "-w", "--no-filters", "--stdin-paths")
-            return self.git(*hashing, stdin=os.fsencode(names)).decode().split()
-
-    def write_tree(self, changes: Mapping[str, TreeEntry | None]) -> str:
-        """Change the private index, None removes a path, and return the id of its tree."""
-        gone = [path for path, entry in changes.items() if entry is None]
-        lines = [(f"0 {self._no_object}", path) for path in gone]
-        lines += [(f"{entry.mode} {entry.id}", path) for path, entry in changes.items() if entry]
-        given = b"".join(b"%s\t%s\0" % (head.encode(), path_bytes(path)) for head, path in lines)
-        self.git("update-index", "-z", "--index-info", stdin=given)
-        return self.git("write-tree", "--missing-ok").decode().strip()
+    def new_hash(self) -> hashlib._Hash:
+        """Return a hash of the kind that the repository's ids are."""
+        return hashlib.sha256() if self._is_sha256 else hashlib.sha1(usedforsecurity=False)
 
     def tree_of(self, commit: str) -> str:
         """Return the id of a commit's tree."""
         return self.git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
 
-    def write_commit(self, tree: str, parent: str, new: NewCommit) -> str:
-        """Store a commit and return its id."""
-        content = (
-            f"tree {tree}\nparent {parent}\n"
-            f"author {_line(new.author)} {new.seconds} +0000\n"
-            f"committer {_line(new.committer)} {new.seconds} +0000\n"
-            f"\n{new.message}\n"
-        )
-        given = content.encode("utf-8", "replace").replace(b"\0", b"")
-        return (
-            self.git("hash-object", "-t", "commit", "-w", "--stdin", stdin=given).decode().strip()
-        )
+    def new_commits(self, base: str) -> NewCommits:
+        """Return a writer of commits on top of each other, the first one on `base`."""
+        return NewCommits(self, base)
+
+    def write(self, stream: IO[bytes]) -> list[str]:
+        """Store the commits of a stream of `git fast-import`, and return their ids in order.
+
+        No reference changes, and no filter runs.
+        """
+        with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
+            private = Path(name)
+            (private / "refs").mkdir()
+            for file in ("HEAD", "config"):
+                (private / file).write_bytes((self._private / file).read_bytes())
+            try:
+                run_git(
+                    ["fast-import", "--quiet", "--export-marks=marks"],
+                    folder=private,
+                    git_dir=private,
+                    objects=self.repository.common_dir / "objects",
+                    stdin=stream,
+                    seconds=WRITING_SECONDS,
+                )
+            except GitFailed as error:
+                raise Unreadable(str(error)) from error
+            marks = (private / "marks").read_text().split()
+        ids = {int(mark[1:]): one for mark, one in zip(marks[::2], marks[1::2], strict=True)}
+        return [ids[number] for number in sorted(ids)]
 
     def filtered(self, paths: Iterable[str]) -> dict[str, str]:
         """Return the paths of which the index's attributes name a filter, with its name."""
@@ -220,6 +223,89 @@ class Commits:
             self.git("update-ref", "--stdin", stdin="".join(f"{one}\n" for one in lines).encode())
         except Unreadable as error:
             raise BranchRefused(re.sub(r"^((fatal|prepare|error): )+", "", str(error))) from error
+
+
+class NewCommits:
+    """Commits that are written together, by one process of Git; `Commits.new_commits` makes one.
+
+    Use it as a context manager: until they are written, contents are in a temporary file.
+    """
+
+    def __init__(self, commits: Commits, base: str) -> None:
+        self._commits = commits
+        self._parent = base
+        self._count = 0
+        self._stream = tempfile.TemporaryFile(prefix="fanout-commits-")  # noqa: SIM115 - closed at the end
+        self._blobs: dict[str, tuple[int, int]] = {}
+        """Id -> where its content is in the stream, and its size."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def add_blob(self, content: bytes) -> str:
+        """Add a content as it is, and return its id."""
+        digest = self._commits.new_hash()
+        digest.update(b"blob %d\0" % len(content))
+        digest.update(content)
+        identity: str = digest.hexdigest()
+        if identity not in self._blobs:
+            self._stream.seek(0, os.SEEK_END)
+            self._stream.write(b"blob\ndata %d\n" % len(content))
+            self._blobs[identity] = (self._stream.tell(), len(content))
+            self._stream.write(content + b"\n")
+        return identity
+
+    def content(self, identity: str) -> bytes | None:
+        """Return the content of a blob; None if it was not added here."""
+        if identity not in self._blobs:
+            return None
+        start, size = self._blobs[identity]
+        self._stream.seek(start)
+        return self._stream.read(size)
+
+    def add(self, changes: Mapping[str, TreeEntry | None], new: NewCommit) -> None:
+        """Add a commit with changes to the one before it; None removes a path."""
+        self._count += 1
+        message = f"{new.message}\n".encode("utf-8", "replace").replace(b"\0", b"")
+        lines = [
+            f"commit refs/heads/new\nmark :{self._count}\n"
+            f"author {_line(new.author)} {new.seconds} +0000\n"
+            f"committer {_line(new.committer)} {new.seconds} +0000\n".encode("utf-8", "replace"),
+            b"data %d\n%s\n" % (len(message), message),
+            f"from {self._parent}\n".encode(),
+        ]
+        removed = [path for path, entry in changes.items() if entry is None]
+        lines += [b"D %s\n" % _quoted(path) for path in removed]
+        lines += [
+            b"M %s %s %s\n" % (entry.mode.encode(), entry.id.encode(), _quoted(path))
+            for path, entry in changes.items()
+            if entry is not None
+        ]
+        self._stream.seek(0, os.SEEK_END)
+        self._stream.write(b"".join(lines))
+        self._parent = f":{self._count}"
+
+    def write(self) -> list[str]:
+        """Store the commits, and return their ids in order; once.
+
+        Raises:
+            Unreadable: Git failed.
+        """
+        if not self._count:
+            return []
+        self._stream.seek(0)
+        return self._commits.write(self._stream)
+
+
+def _quoted(path: str) -> bytes:
+    """Return a path as Git's streams name one."""
+    content = path_bytes(path)
+    for character, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
+        content = content.replace(character, escaped)
+    return b'"%s"' % content
 
 
 @contextmanager

@@ -67,6 +67,8 @@ def parse_configuration(content: bytes) -> dict[str, str]:
 
 
 def _pairs(content: bytes) -> list[tuple[str, str]]:
+    if not content.strip():  # Git takes a while to start
+        return []
     try:
         _, listed = run_git(
             ["config", "--file", "-", "--no-includes", "--null", "--list"],
@@ -86,7 +88,7 @@ def excludes_file(settings: Mapping[str, str]) -> Path:
         content = b"" if value else read_data(path)
         if _EXCLUDES_FILE in content.lower():  # Git takes a while to start
             value = parse_configuration(content).get("core.excludesfile")
-    return Path(os.path.expanduser(value)) if value else _personal_folder() / "ignore"  # noqa: PTH111 - as above
+    return Path(os.path.expanduser(value)) if value else personal_folder() / "ignore"  # noqa: PTH111 - as above
 
 
 def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
@@ -117,9 +119,10 @@ def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
 def personal_configurations() -> tuple[Path, ...]:
     """Return the files of a person's and the machine's Git configuration, the nearest first."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
-    return (home / ".gitconfig", _personal_folder() / "config", Path("/etc/gitconfig"))
+    return (home / ".gitconfig", personal_folder() / "config", Path("/etc/gitconfig"))
 
 
-def _personal_folder() -> Path:
+def personal_folder() -> Path:
+    """Return the folder in which Git looks for a person's files without being configured."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - as above
     return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"

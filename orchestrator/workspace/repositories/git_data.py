@@ -24,17 +24,32 @@ _FOLDERS = re.compile(
 
 _FILES = re.compile(
     r"HEAD|(?:ORIG|MERGE|CHERRY_PICK|REVERT)_HEAD|refs/.+(?<!\.lock)|packed-refs|reftable/[\w.-]+"
-    r"|config|index|sharedindex\.[0-9a-f]+|shallow|info/exclude"
+    r"|config|config\.worktree|index|sharedindex\.[0-9a-f]+|shallow|info/(?:exclude|sparse-checkout)"
     rf"|objects/(?:[0-9a-f]{{2}}/{_OBJECT}|info/packs|info/commit-graph"
     r"|info/commit-graphs/[\w.-]+|pack/(?:multi-pack-index[\w.-]*"
-    r"|pack-[0-9a-f]+\.(?:pack|idx|rev|bitmap|mtimes)))"
+    r"|pack-[0-9a-f]+\.(?:pack|idx|rev|bitmap|mtimes|promisor)))"
 )
 
 _LOOSE_OBJECT = re.compile(rf"objects/([0-9a-f]{{2}})/({_OBJECT})")
 _REFERENCE = re.compile(r"(?:[A-Z_]*HEAD|refs/.+)")
 _REFERENCE_CONTENT = re.compile(rb"(?:ref: \S+|(?:[0-9a-f]{40}(?:[0-9a-f]{24})?\s*)+)\s*")
 
-_INNER_DATA = re.compile(rb"gitdir: (?:\.\./)+\.git/modules/[^\n]+\n?")
+_RELATIVE_POINTER = re.compile(rb"gitdir: [^/\n][^\n]*\n?")
+
+WORK_TREE_CONFIGURATION = ("core.bare", "core.worktree")
+"""What a configuration says about one work tree, which is not so for a copy."""
+
+_CONFIGURATIONS = ("config", "config.worktree")
+
+_EXTENSIONS = {
+    "objectformat": re.compile(r"sha1|sha256"),
+    "partialclone": re.compile(r"[\w./-]+"),
+    "refstorage": re.compile(r"reftable"),
+    "worktreeconfig": re.compile(r"true"),
+}
+"""What Git must know to read the data. A partial clone's objects that are missing are no damage."""
+
+_SPARSE = (("core", "sparsecheckout"), ("core", "sparsecheckoutcone"), ("index", "sparse"))
 
 _SAFE = re.compile(r"[\w./:+*@~%-]+")
 """A value or a name that means the same without quotes, and continues no other line."""
@@ -81,18 +96,18 @@ def is_rewritten(path: str, git_dir: str | None) -> bool:
     if git_dir is None:
         return path.rpartition("/")[2] in {".git", ".gitmodules"}
     inner = path.removeprefix(f"{git_dir}/")
-    return inner == "config" or _REFERENCE.fullmatch(inner) is not None
+    return inner in _CONFIGURATIONS or _REFERENCE.fullmatch(inner) is not None
 
 
 def carried_link(path: str, content: bytes) -> bytes | None:
     """Return a file of the work tree for the snapshot, in which it may name a repository.
 
-    A `.git` file that names data outside of the workspace stays at home: None. Of `.gitmodules`,
-    credentials in URLs do.
+    A `.git` file with an absolute path stays at home: None. Of `.gitmodules`, credentials in URLs
+    do.
     """
     match path.rpartition("/")[2]:
         case ".git":
-            return content if _INNER_DATA.fullmatch(content) else None
+            return content if _RELATIVE_POINTER.fullmatch(content) else None
         case ".gitmodules":
             return _PASSWORD.sub(rb"\1@", _WEB_USER.sub(rb"\1", content))
     return content
@@ -105,24 +120,33 @@ def carried_content(path: str, content: bytes) -> bytes | None:
         path: The file's path in the repository's data.
         content: Its content.
     """
-    if path == "config":
-        return fresh_configuration(content)
+    if path in _CONFIGURATIONS:
+        return fresh_configuration(content, is_of_work_tree=path != "config")
     if _REFERENCE.fullmatch(path) and not _REFERENCE_CONTENT.fullmatch(content):
         return None
     return content
 
 
-def fresh_configuration(content: bytes) -> bytes:
-    """Return a configuration with what a repository's own data needs, and its remotes."""
+def fresh_configuration(
+    content: bytes, *, without: Collection[str] = (), is_of_work_tree: bool = False
+) -> bytes:
+    """Return a configuration with what a repository's own data needs, and its remotes.
+
+    Args:
+        content: The configuration.
+        without: Names of values that are left out.
+        is_of_work_tree: It is `config.worktree`, of which only the sparse checkout is kept.
+    """
     try:
         values = parse_configuration(content)
     except Unreadable:
         values = {}
-    lines = [*_core(values)]
+    values = {name: value for name, value in values.items() if name not in without}
+    lines = [*_sparse(values)] if is_of_work_tree else [*_core(values), *_sparse(values)]
     for name, value in sorted(values.items()):
         section, _, rest = name.partition(".")
         subsection, _, key = rest.rpartition(".")
-        kept = _kept(section, key, value)
+        kept = None if is_of_work_tree else _kept(section, key, value)
         if kept and _SAFE.fullmatch(kept) and _SAFE.fullmatch(subsection):
             lines += [f'[{section} "{subsection}"]', f"\t{key} = {kept}"]
     return ("\n".join(lines) + "\n").encode()
@@ -131,19 +155,26 @@ def fresh_configuration(content: bytes) -> bytes:
 def _core(values: Mapping[str, str]) -> Iterator[str]:
     extensions = [
         f"\t{name} = {value}"
-        for name, allowed in (("objectformat", {"sha1", "sha256"}), ("refstorage", {"reftable"}))
-        if (value := values.get(f"extensions.{name}")) in allowed
+        for name, allowed in _EXTENSIONS.items()
+        if allowed.fullmatch(value := values.get(f"extensions.{name}", ""))
     ]
     yield "[core]"
     yield f"\trepositoryformatversion = {int(bool(extensions))}"
     for name in ("bare", "filemode", "ignorecase", "precomposeunicode", "symlinks"):
-        if (value := values.get(f"core.{name}")) in {"true", "false"}:
+        if (value := values.get(f"core.{name}", "")) in {"true", "false"}:
             yield f"\t{name} = {value}"
     work_tree = values.get("core.worktree", "")
     if re.fullmatch(r"(?:\.\./)+[\w./-]+", work_tree):  # a submodule's, relative to its data
         yield f"\tworktree = {work_tree}"
     if extensions:
         yield from ("[extensions]", *extensions)
+
+
+def _sparse(values: Mapping[str, str]) -> Iterator[str]:
+    """Yield what says that a part of the files is checked out."""
+    for section, key in _SPARSE:
+        if (value := values.get(f"{section}.{key}")) in {"true", "false"}:
+            yield from (f"[{section}]", f"\t{key} = {value}")
 
 
 def _kept(section: str, key: str, value: str) -> str | None:
@@ -153,6 +184,8 @@ def _kept(section: str, key: str, value: str) -> str | None:
             return without_user(value)
         case ("remote", "fetch") | ("branch", "remote" | "merge"):
             return value
+        case ("remote", "promisor"):
+            return value if value == "true" else None
     return None
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fanout.orchestrator.git.process import GitFailed, run_git
+from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     excludes_file,
@@ -32,7 +33,7 @@ LISTING_SECONDS = 60.0
 STATUS_SECONDS = 30.0
 """For the state of a large repository on a slow disk; after that a person is asked."""
 
-_MAX_INDEX_BYTES = 1024**3
+MAX_INDEX_BYTES = 1024**3
 """Ten million entries."""
 
 _PLAIN_SETTINGS = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks")
@@ -40,8 +41,14 @@ _PLAIN_SETTINGS = ("core.filemode", "core.ignorecase", "core.precomposeunicode",
 
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
+_SUBMODULE_MODE = "160000"
+
 _MAX_REFERENCES = 5
 """As many references to references does Git follow."""
+
+
+class LeadsNowhere(Unreadable):
+    """A `.git` file names a place where there is no repository."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def enclosing_repository(folder: Path) -> Repository | None:
     """Return the repository that a folder is in, as Git would find it; None if there is none.
 
     Raises:
-        Unreadable: A `.git` file leads nowhere.
+        LeadsNowhere: So does a `.git` file.
     """
     folder = folder.resolve()
     device = folder.stat().st_dev
@@ -92,6 +99,58 @@ def ignored_paths(repository: Repository, folder: Path) -> frozenset[str] | None
             return None
         listed = private.git(*listing, "--directory", folder=folder, seconds=LISTING_SECONDS)
     return frozenset(os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path)
+
+
+def ignored_by_rules(folder: Path) -> frozenset[str]:
+    """Return the paths in a folder that its `.gitignore` files and a person's own rules name.
+
+    It is for a folder whose repository cannot be asked, so that what it tracks is not known.
+
+    Raises:
+        Unreadable: As `ignored_paths`.
+    """
+    with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
+        empty = Path(name)
+        (empty / "objects").mkdir()
+        return ignored_paths(Repository(folder.resolve(), empty, empty), folder) or frozenset()
+
+
+def is_submodule(repository: Repository, folder: Path) -> bool:
+    """Return whether a repository tracks a folder in it as a submodule.
+
+    Raises:
+        Unreadable: As `ignored_paths`.
+    """
+    path = folder.resolve().relative_to(repository.work_tree).as_posix()
+    with _private(repository) as private:
+        listed = private.listed("ls-files", "--stage", "-z")
+    return path in listed and listed[path][0] == _SUBMODULE_MODE
+
+
+def added_files(folder: Path) -> list[str]:
+    """Return the path texts of files in a folder that the commit which is checked out lacks.
+
+    They are relative to the folder, and ignored files are not among them. There are none if the
+    folder is in no repository, or if Git failed.
+    """
+    folder = folder.resolve()
+    try:
+        repository = enclosing_repository(folder)
+        if repository is None:
+            return []
+        head = head_commit(repository)
+        with _private(repository) as private:
+            found = {*private.listed("ls-files", "--stage", "-z")}
+            if head:
+                found -= private.listed("ls-tree", "-r", "-z", "--full-tree", head).keys()
+            others = ("ls-files", "-z", "--others", "--exclude-standard")
+            listed = private.git(*others, folder=repository.work_tree, seconds=LISTING_SECONDS)
+    except (Unreadable, OSError):
+        return []
+    inner = folder.relative_to(repository.work_tree).as_posix()
+    prefix = "" if inner == "." else f"{inner}/"
+    paths = {*found, *filter(None, os.fsdecode(listed).split("\0"))}
+    return [path_text(path.removeprefix(prefix)) for path in paths if path.startswith(prefix)]
 
 
 def is_clean_checkout(folder: Path) -> bool:
@@ -276,7 +335,7 @@ def _git_dir(path: Path) -> Path | None:
         return None
     target = _pointer(path, "gitdir: ")
     if target is None or not os.path.lexists(target / "HEAD"):
-        raise Unreadable(f"{path} names no repository")
+        raise LeadsNowhere(f"{path} names no repository")
     return target
 
 
@@ -308,7 +367,7 @@ def head_commit(repository: Repository) -> str | None:
 
 
 def _packed(repository: Repository, reference: str) -> str:
-    for line in read_data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
+    for line in read_data(repository.common_dir / "packed-refs", MAX_INDEX_BYTES).splitlines():
         commit, _, name = os.fsdecode(line).partition(" ")
         if name == reference:
             return commit
@@ -324,6 +383,6 @@ def _shared_indexes(git_dir: Path) -> list[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    content = read_data(source, _MAX_INDEX_BYTES)
+    content = read_data(source, MAX_INDEX_BYTES)
     if content:
         target.write_bytes(content)

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -127,6 +128,7 @@ class Contents:
 
     def __post_init__(self) -> None:
         self._folders = OpenFolders(self.root)
+        self._copies = {git_dir: OpenFolders(copy) for git_dir, copy in self.tree.copies.items()}
 
     def read(self) -> None:
         """Read all files; what cannot or must not be in the snapshot is in `omitted` afterwards.
@@ -136,7 +138,10 @@ class Contents:
         """
         self.progress.done_bytes, self.progress.total_bytes = 0, self.tree.size_bytes
         _let_the_clock_tick(self.tree)
-        with self._folders, ThreadPoolExecutor(1) as searching:
+        with ExitStack() as stack:
+            for folders in (self._folders, *self._copies.values()):
+                stack.enter_context(folders)
+            searching = stack.enter_context(ThreadPoolExecutor(1))
             work_tree = (entry for entry in self.tree.entries if entry.git_dir is None)
             self._take_all(work_tree, searching)
             self._prepare_indexes()
@@ -199,7 +204,8 @@ class Contents:
             if name != ".git" or not paths:
                 continue
             try:
-                pruned = index_without(self.root / above, self.root / git_dir, paths)
+                data = self.tree.copies.get(git_dir, self.root / git_dir)
+                pruned = index_without(self.root / above, data, paths)
             except Unreadable as error:
                 self.omitted.unreadable.append(unreadable(f"{git_dir}/index", error))
                 pruned = (b"", frozenset())
@@ -214,8 +220,10 @@ class Contents:
         return _Read(entry, "symlink", target, len(target))
 
     def _read_file(self, entry: Entry) -> _Read | None:
-        folder, _, name = entry.path.rpartition("/")
-        descriptor = os.open(name, READ_FLAGS, dir_fd=self._folders.opened(folder))
+        copy = self._copies.get(entry.git_dir) if entry.git_dir else None
+        folders, path = (self._folders, entry.path) if not copy else (copy, entry.path_in_data)
+        folder, _, name = path.rpartition("/")
+        descriptor = os.open(name, READ_FLAGS, dir_fd=folders.opened(folder))
         try:  # a context manager would take a twentieth of a snapshot's time
             return self._read_opened(entry, descriptor)
         finally:

@@ -25,8 +25,13 @@ from uuid import uuid4
 from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace import rooted, secret_files
-from fanout.orchestrator.workspace.repositories import configuration, git_data, repository
-from fanout.orchestrator.workspace.snapshots import archive, contents, scan
+from fanout.orchestrator.workspace.repositories import (
+    configuration,
+    git_data,
+    repository,
+    self_contained,
+)
+from fanout.orchestrator.workspace.snapshots import archive, contents, git_view, scan
 from fanout.orchestrator.workspace.snapshots.archive import Version, Written
 from fanout.orchestrator.workspace.snapshots.base import Base
 from fanout.orchestrator.workspace.snapshots.contents import Omitted
@@ -45,7 +50,18 @@ _NO_VERSION = (None, 0, 0, None)
 _HEAD = struct.Struct("=I")
 """The length of the head."""
 
-_RULES = (archive, configuration, contents, git_data, repository, rooted, scan, secret_files)
+_RULES = (
+    archive,
+    configuration,
+    contents,
+    git_data,
+    git_view,
+    repository,
+    rooted,
+    scan,
+    secret_files,
+    self_contained,
+)
 """The modules that decide what a snapshot has."""
 
 
@@ -157,6 +173,7 @@ def _packed(base: Base) -> bytes:
             "scanned_at": base.scanned_at,
             "made": sorted(written.made),
             "skipped": [[[file.path, file.reason] for file in files] for files in skipped],
+            "limits": tree.limits,
             "git_dirs": git_dirs,
             "paths": "\0".join(entry.path for entry in tree.entries),
             "count": len(tree.entries),
@@ -200,7 +217,7 @@ def _parsed(body: memoryview, included: frozenset[str]) -> Base:
     hashes = bytes(body[at:])
     return Base(
         head["snapshot"],
-        Tree(entries, tuple(skipped), tuple(left_at_home), included),
+        Tree(entries, tuple(skipped), tuple(left_at_home), included, tuple(head["limits"])),
         Written(
             Omitted(unreadable, secret),
             frozenset(head["made"]),

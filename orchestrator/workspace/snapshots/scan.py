@@ -21,12 +21,10 @@ from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
 from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
-from fanout.orchestrator.workspace.repositories.repository import (
-    enclosing_repository,
-    ignored_paths,
-)
+from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
 from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened
 from fanout.orchestrator.workspace.secret_files import secret_name
+from fanout.orchestrator.workspace.snapshots.git_view import GitView, Seen
 from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
 
 BY_PRODUCTS = frozenset(
@@ -70,6 +68,10 @@ class Tree:
     """Files and folders that are secret by their name."""
     included: frozenset[str] = frozenset()
     """The files that a person asked for by name."""
+    limits: tuple[str, ...] = ()
+    """What Git cannot do with the files, a sentence each."""
+    copies: Mapping[str, Path] = field(default_factory=dict, compare=False)
+    """Where the data of a repository is that is a copy, by its folder in the snapshot."""
 
     @property
     def size_bytes(self) -> int:
@@ -96,6 +98,7 @@ class _Folder:
 class _Walk:
     root: Path
     included: frozenset[str]
+    git: GitView
     known: Mapping[str, Entry] = field(default_factory=dict)
     """By path, what an earlier walk with the same `included` found."""
     entries: list[Entry] = field(default_factory=list)
@@ -116,11 +119,15 @@ class _Walk:
             self._add(replace(folder, left_out=left_out), name, status)
         self._list_pending()
         self._add_included()
+        for git_dir, copy in self.git.copied.items():
+            self._add_copy(git_dir, copy)
         return Tree(
             tuple(sorted(self.entries, key=itemgetter(0))),
             tuple(sorted(self.skipped, key=lambda file: file.path)),
             tuple(sorted(self.left_at_home, key=lambda file: file.path)),
             self.included,
+            tuple(sorted(set(map(path_text, self.git.limits)))),
+            dict(self.git.copied),
         )
 
     def _list_pending(self) -> None:
@@ -141,6 +148,8 @@ class _Walk:
         prefix, git_dir, left_out = folder.below(""), folder.git_dir, folder.left_out
         for item in items:
             name = item.name
+            if name == ".git" and folder.path in self.git.not_carried:
+                continue
             try:
                 status = item.stat(follow_symlinks=False)
             except FileNotFoundError:  # removed since it was listed
@@ -168,17 +177,51 @@ class _Walk:
         if is_git_directory(folder.path.rpartition("/")[2], names):
             return _Folder(folder.path, folder.left_out, folder.path)
         if folder.path and ".git" in names and not in_data:
-            try:
-                return _Folder(folder.path, _nested_rules(self.root, folder))
-            except Unreadable as error:
-                self.skipped.append(
-                    SkippedFile(
-                        path=path_text(folder.path),
-                        reason=f"Git cannot list the files that it ignores: {error}.",
-                    )
-                )
-                return _Folder(folder.path, _everything)
+            return _Folder(folder.path, self._nested_rules(folder))
         return folder
+
+    def _nested_rules(self, folder: _Folder) -> LeftOut | None:
+        """Return the rules of a folder with a `.git`; those that hold around it if that is none.
+
+        A repository that cannot be read costs no file: what rules in the folder name is left out.
+        """
+        path = folder.path
+        try:
+            seen = self.git.look(path)
+            repository = seen.repository
+            if repository and repository.work_tree != (self.root / path).resolve():
+                return folder.left_out
+            if self.git.is_listed_above(path, seen.problem):
+                self.git.say(path, seen.problem or "")
+                return folder.left_out
+            return _ignored(self.git.ignored(path, seen) or frozenset(), f"{path}/")
+        except Unreadable as error:
+            return self._rules_in(path, error)
+
+    def _rules_in(self, path: str, problem: Unreadable) -> LeftOut:
+        try:
+            return _ignored(self.git.ignored(path, Seen(problem=str(problem))) or (), f"{path}/")
+        except Unreadable as error:
+            reason = f"Git cannot list the files that it ignores: {error}."
+            self.skipped.append(SkippedFile(path=path_text(path), reason=reason))
+            return _everything
+
+    def _add_copy(self, git_dir: str, copy: Path) -> None:
+        """Add the data of a repository from its copy."""
+        self.entries.append(Entry(git_dir, os.lstat(copy).st_mode, git_dir=git_dir))
+        for above, folders, files in os.walk(copy):
+            inner = Path(above).relative_to(copy)
+            for name in (*folders, *files):
+                path = (inner / name).as_posix()
+                status = os.lstat(Path(above, name))
+                is_folder = stat.S_ISDIR(status.st_mode)
+                if not is_carried(path, is_folder=is_folder):
+                    continue
+                full = f"{git_dir}/{path}"
+                if is_folder:
+                    self.entries.append(Entry(full, status.st_mode, git_dir=git_dir))
+                else:
+                    self.entries.append(_file_entry(full, status, git_dir))
 
     def _add(self, folder: _Folder, name: str, status: os.stat_result) -> None:
         path, git_dir = folder.below(name), folder.git_dir
@@ -219,7 +262,12 @@ class _Walk:
                         self.entries.append(Entry(above, os.lstat(self.root / above).st_mode))
 
 
-def scan(root: Path, included: frozenset[str] = frozenset(), before: Tree | None = None) -> Tree:
+def scan(
+    root: Path,
+    included: frozenset[str] = frozenset(),
+    before: Tree | None = None,
+    copies: DataCopies | None = None,
+) -> Tree:
     """List the files that a snapshot of a folder has.
 
     Of a Git repository or a folder in one, these are the files that Git tracks or would track, and
@@ -230,23 +278,30 @@ def scan(root: Path, included: frozenset[str] = frozenset(), before: Tree | None
         root: The folder.
         included: Files that are part of the snapshot even if they are ignored or secret.
         before: An earlier result with the same `included`, which saves time.
+        copies: Makes copies of a repository's data outside of the folder; None: it is not read.
 
     Raises:
         IgnoreRulesUnreadable: Git is missing or failed.
         OSError: The folder cannot be read.
     """
-    walk = _Walk(root, included)
-    if before is None:
-        ignored = _ignored_in(root)
-    else:
-        walk.known = {entry.path: entry for entry in before.entries}
-        with ThreadPoolExecutor(1) as other:  # Git takes as long as the walk
-            asked = other.submit(_ignored_in, root)
-            walk.begin(None)
-            ignored = asked.result()
+    git = GitView(root, copies)
+    try:
+        seen = git.look("")
+        if before is None or "" in git.not_carried:
+            before = None
+            ignored = git.ignored("", seen)
+        else:
+            known = {entry.path: entry for entry in before.entries}
+            walk = _Walk(root, included, git, known)
+            with ThreadPoolExecutor(1) as other:  # Git takes as long as the walk
+                asked = other.submit(git.ignored, "", seen)
+                walk.begin(None)
+                ignored = asked.result()
+    except Unreadable as error:
+        raise IgnoreRulesUnreadable(str(error)) from error
     left_out = _is_by_product if ignored is None else _ignored(ignored, "")
     if before is None or _is_any_left_out(walk.known, ignored):
-        walk = _Walk(root, included)
+        walk = _Walk(root, included, git)
         walk.begin(left_out)
     return walk.finish(left_out)
 
@@ -257,28 +312,7 @@ def _is_any_left_out(known: Mapping[str, Entry], ignored: frozenset[str] | None)
     return any(_is_by_product(path, path.rpartition("/")[2]) for path in known)
 
 
-def _ignored_in(root: Path) -> frozenset[str] | None:
-    try:
-        repository = enclosing_repository(root)
-        return ignored_paths(repository, root) if repository else None
-    except Unreadable as error:
-        raise IgnoreRulesUnreadable(str(error)) from error
-
-
-def _nested_rules(root: Path, folder: _Folder) -> LeftOut | None:
-    """Return the rules of a repository in the workspace; those of the folder if it is none.
-
-    Raises:
-        Unreadable: Git failed.
-    """
-    place = root / folder.path
-    repository = enclosing_repository(place)
-    if repository is None or repository.work_tree != place.resolve():
-        return folder.left_out
-    return _ignored(ignored_paths(repository, place) or frozenset(), f"{folder.path}/")
-
-
-def _ignored(ignored: frozenset[str], prefix: str) -> LeftOut:
+def _ignored(ignored: Collection[str], prefix: str) -> LeftOut:
     # The list of ignored paths, rather than that of all others, keeps empty directories.
     return lambda path, _name: path.removeprefix(prefix) in ignored
 

@@ -35,4 +35,5 @@ async def store(request: Request, jobs: Jobs, shared: Shared) -> StoredSnapshot:
         files=stored.files,
         bytes=stored.size_bytes,
         left_out=[LeftOutFile(path=one.path, reason=one.reason) for one in stored.left_out[:100]],
+        limits=list(stored.limits[:100]),
     )

@@ -241,6 +241,9 @@ class Submitted(_Report):
     left_at_home: list[str] = Field(
         description="Files of the workspace that agents do not get, since they seem to be secret."
     )
+    limits: list[str] = Field(
+        default=[], description="What Git cannot do in the workspace of the agents."
+    )
     links: dict[str, str]
     next: str = "Call wait_job with this job_id until ended is true; it goes on without you."
 

@@ -15,6 +15,7 @@ from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.mcp.doors import Door, Opened, ToolContext
 from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.mcp.tools.reports import JobLine, Submitted, links
+from fanout.orchestrator.server.mcp.workspaces import StoredWorkspace
 
 SUBMITS = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
@@ -124,23 +125,26 @@ class Submitting:
 
 async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None) -> Submitted:
     request = JobRequest.model_validate(_given(fields))
-    spec, at_home = request.spec(), list[str]()
+    spec, stored = request.spec(), StoredWorkspace(StartFiles())
     if workspace:
         if spec.continues:
             raise InvalidJob("A job that continues another has its files: leave workspace out.")
-        start, at_home = await _start_files(opened, spec, workspace)
-        spec = request.spec(**start.update())
+        stored = await _start_files(opened, spec, workspace)
+        spec = request.spec(**stored.start.update())
     job_id = (await opened.jobs.submit_many([spec]))[0]
-    return Submitted(job_id=job_id, left_at_home=at_home[:MAX_LEFT_AT_HOME], links=links(job_id))
+    return Submitted(
+        job_id=job_id,
+        left_at_home=list(stored.left_at_home[:MAX_LEFT_AT_HOME]),
+        limits=list(stored.limits[:MAX_LEFT_AT_HOME]),
+        links=links(job_id),
+    )
 
 
-async def _start_files(
-    opened: Opened, spec: JobSpec, workspace: str
-) -> tuple[StartFiles, list[str]]:
+async def _start_files(opened: Opened, spec: JobSpec, workspace: str) -> StoredWorkspace:
     """Return the files of a job; a repetition has those of the first time, changed meanwhile."""
     known = await opened.jobs.known_as(spec) if spec.idempotency_key else None
     if known is not None:
-        return known.start, []
+        return StoredWorkspace(known.start)
     return await opened.workspaces.start_files(workspace, spec.agent)
 
 

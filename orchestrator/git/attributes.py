@@ -1,0 +1,137 @@
+"""How the texts of files are merged, as Git's attributes say.
+
+Attributes are data: Git reads them in a private repository. Which programs merge files is no matter
+of attributes: a driver counts only if the person's own configuration has it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fanout.orchestrator.git.process import run_git
+from fanout.orchestrator.path_text import os_path, path_bytes, path_text
+
+ATTRIBUTES_FILE = ".gitattributes"
+
+MAX_ATTRIBUTES_BYTES = 1024**2
+"""Of one file: no person writes a longer one."""
+
+DEFAULT_MARKER_SIZE = 7
+_MAX_MARKER_SIZE = 200
+"""Of a conflict marker: a longer line marks nothing that a person could see."""
+
+How = Literal["text", "union", "binary", "driver"]
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How one file is merged."""
+
+    how: How = "text"
+    """`union`: lines of both sides; `binary`: never, both sides are kept."""
+    driver: str | None = None
+    """The command of the person's driver."""
+    marker_size: int = DEFAULT_MARKER_SIZE
+    """Characters of a conflict marker."""
+
+
+PLAIN = MergeRule()
+"""Of files without attributes."""
+
+
+@dataclass(frozen=True)
+class PersonalMergeSettings:
+    """What a person has configured outside of any repository, and in a repository as data."""
+
+    folder: Path
+    """Where the drivers run: the work tree."""
+    prefix: str = ""
+    """The path in the work tree of the folder that is merged into, with a slash at the end."""
+    above: Mapping[str, bytes] = field(default_factory=dict)
+    """The attribute files of the work tree that are above that folder, by path."""
+    attributes: bytes = b""
+    """The file that holds for all repositories, weaker than those in a work tree."""
+    repository_attributes: bytes = b""
+    """`info/attributes` of the repository, stronger than all."""
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    """Name -> command."""
+
+
+def folders_of(paths: Iterable[str]) -> list[str]:
+    """Return the folders whose attributes hold for path texts; the uppermost one is empty."""
+    found = {""}
+    for path in paths:
+        names = path.split("/")[:-1]
+        found.update("/".join(names[: count + 1]) for count in range(len(names)))
+    return sorted(found)
+
+
+def merge_rules(
+    files: Mapping[str, bytes],
+    paths: Collection[str],
+    personal: PersonalMergeSettings | None = None,
+) -> dict[str, MergeRule]:
+    """Return the rules of paths that have others than `PLAIN`; blocks.
+
+    Args:
+        files: The contents of the attribute files that hold for them, by path.
+        paths: The files to merge.
+        personal: None: no person's settings count, as in a sandbox.
+
+    Raises:
+        GitFailed: Git is not installed or failed.
+    """
+    personal = personal or PersonalMergeSettings(Path("/"))
+    files = {
+        **{personal.prefix + path: content for path, content in files.items()},
+        **personal.above,
+    }
+    if not (files or personal.attributes or personal.repository_attributes):
+        return {}
+    with tempfile.TemporaryDirectory(prefix="fanout-attributes-") as name:
+        git_dir, work_tree = Path(name, "git"), Path(name, "tree")
+        for folder in (git_dir / "objects", git_dir / "refs", git_dir / "info", work_tree):
+            folder.mkdir(parents=True)
+        (git_dir / "HEAD").write_text("ref: refs/heads/none\n")
+        (git_dir / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+        (git_dir / "attributes").write_bytes(personal.attributes)
+        (git_dir / "info/attributes").write_bytes(personal.repository_attributes)
+        for path, content in files.items():
+            target = work_tree / os_path(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        _, output = run_git(
+            ["check-attr", "-z", "--stdin", "merge", "conflict-marker-size"],
+            folder=work_tree,
+            git_dir=git_dir,
+            work_tree=work_tree,
+            settings=[f"core.attributesFile={git_dir / 'attributes'}"],
+            stdin=b"".join(path_bytes(personal.prefix + path) + b"\0" for path in paths),
+        )
+    fields = [path_text(field) for field in output.split(b"\0")]
+    values: dict[str, dict[str, str]] = {}
+    for path, attribute, value in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+        values.setdefault(path, {})[attribute] = value
+    rules = {
+        path.removeprefix(personal.prefix): _rule(of_path, personal)
+        for path, of_path in values.items()
+    }
+    return {path: rule for path, rule in rules.items() if rule != PLAIN}
+
+
+def _rule(values: Mapping[str, str], personal: PersonalMergeSettings) -> MergeRule:
+    size = values.get("conflict-marker-size", "")
+    is_size = size.isascii() and size.isdigit() and 0 < int(size[:4]) <= _MAX_MARKER_SIZE
+    marker_size = int(size) if is_size else DEFAULT_MARKER_SIZE
+    match values.get("merge", "unspecified"):
+        case "unset" | "binary":
+            return MergeRule("binary", marker_size=marker_size)
+        case "union":
+            return MergeRule("union", marker_size=marker_size)
+        case name if name in personal.drivers:
+            return MergeRule("driver", personal.drivers[name], marker_size)
+    return MergeRule(marker_size=marker_size)

@@ -1,0 +1,75 @@
+"""What a person has configured about merges, and what a repository says about them as data.
+
+A merge driver is a program, so it counts only if the person's or the machine's configuration has
+it: that of a repository may come from anywhere, as the repository does.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from fanout.orchestrator.git.attributes import (
+    ATTRIBUTES_FILE,
+    MAX_ATTRIBUTES_BYTES,
+    PersonalMergeSettings,
+)
+from fanout.orchestrator.path_text import path_text
+from fanout.orchestrator.workspace.repositories.configuration import (
+    Unreadable,
+    personal_folder,
+    read_data,
+    settings_in,
+)
+from fanout.orchestrator.workspace.repositories.repository import enclosing_repository
+
+
+def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
+    """Return how a person's Git merges in a folder; blocks.
+
+    What cannot be read counts as empty.
+
+    Args:
+        folder: The folder whose files are merged.
+    """
+    settings = dict(settings_in([]))
+    drivers = {
+        name.removeprefix("merge.").removesuffix(".driver"): command
+        for name, command in settings.items()
+        if name.startswith("merge.") and name.endswith(".driver") and command
+    }
+    named = settings.get("core.attributesfile")
+    personal = Path(os.path.expanduser(named)) if named else personal_folder() / "attributes"  # noqa: PTH111 - an unknown home stays
+    work_tree, own = folder.resolve(), b""
+    with suppress(Unreadable, OSError):
+        repository = enclosing_repository(folder)
+        if repository is not None:
+            work_tree = repository.work_tree
+            own = _read(repository.common_dir / "info/attributes")
+    inner = folder.resolve().relative_to(work_tree).parts
+    above = {
+        path_text((Path(*inner[:count]) / ATTRIBUTES_FILE).as_posix()): _read_plain(
+            work_tree.joinpath(*inner[:count], ATTRIBUTES_FILE)
+        )
+        for count in range(len(inner))
+    }
+    return PersonalMergeSettings(
+        work_tree,
+        path_text("".join(f"{name}/" for name in inner)),
+        {path: content for path, content in above.items() if content},
+        _read(work_tree / personal),
+        own,
+        drivers,
+    )
+
+
+def _read_plain(path: Path) -> bytes:
+    """Return what Git takes from an attribute file of a work tree: nothing from a link."""
+    return b"" if path.is_symlink() else _read(path)
+
+
+def _read(path: Path) -> bytes:
+    with suppress(Unreadable):
+        return read_data(path, MAX_ATTRIBUTES_BYTES)
+    return b""
