@@ -128,7 +128,7 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     await client.start(10)
     marker = f"sleep 31{os.getpid()}"
     running = asyncio.create_task(
-        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+        ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
     await asyncio.sleep(0.3)
 
@@ -356,7 +356,7 @@ async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
 ) -> None:
     marker = f"sleep 32{os.getpid()}"
     running = asyncio.create_task(
-        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+        ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
     await asyncio.sleep(0.3)
 

@@ -68,8 +68,10 @@ class ExecuteTool(Middleware):
     ) -> dict[str, Any]:
         """Run a shell command in the workspace and return its output and exit code.
 
-        Each call is a new shell: cd and variables do not last. Nobody can type into it. When the
-        time is over the command is killed with everything that it started.
+        The shell is bash, or sh where there is no bash. Each call is a new shell: cd and variables
+        do not last. Nobody can type into it. When the time is over the command is killed with
+        everything that it started. A process that is started with & goes on after the call:
+        `background` names it, how to stop it, and the file with its further output.
         """
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 < timeout <= MAX_TIMEOUT_SECONDS:
@@ -127,4 +129,5 @@ def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
         "exit_code": exit_code,
         "truncated": execution.truncated,
         **({"output_file": file.path} if file is not None else {}),
+        **({"background": str(execution.left_running)} if execution.left_running else {}),
     }
