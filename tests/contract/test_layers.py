@@ -249,6 +249,26 @@ async def test_changes_are_collected_against_the_whole_chain(
     ]
 
 
+async def test_renamed_folders_are_the_same_in_every_later_layer(
+    place: Place, base: StartFiles
+) -> None:
+    first = await place.ran(base, "mv private secret; echo more >> secret/other; mv emptied empty/")
+    second = await place.ran(
+        first, "mv secret/inner in; mv empty full; mkdir secret/new; mv in secret/"
+    )
+    third = await place.ran(second, "mv secret private; rm -r full; mv emptied_deep full")
+
+    assert await place.seen(
+        first, "cat secret/inner/note secret/other empty/emptied/only; ls -d p* | cat"
+    ) == ("noteothermore\nonly")
+    assert await place.seen(second, "cd secret; cat inner/note; ls; ls ../full") == (
+        "noteinner\nnew\nother\nemptied\n"
+    )
+    assert await place.seen(
+        third, "cat private/inner/note full/a/b/only; ls -d secret empty | cat"
+    ) == ("noteonly")
+
+
 async def test_layers_without_a_snapshot_and_without_changes(place: Place) -> None:
     first = await place.ran(StartFiles(), "mkdir -p a/b; echo one > a/b/c; mkdir -m 700 empty")
     assert first.snapshot is None
