@@ -160,6 +160,7 @@ from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool
 from .tool import polling as polling
 from .tool import tabular as tabular
+from .tools.execute import with_ended_processes as with_ended_processes
 from .tools.live_output import text_mode as text_mode
 from .web.fetch import WebFetch as WebFetch
 from .web.search import SearchApi as SearchApi

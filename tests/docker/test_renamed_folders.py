@@ -60,6 +60,35 @@ async def test_the_next_attempt_continues_with_renamed_folders(
         assert bundle.read(1)
 
 
+@pytest.mark.slow
+async def test_without_an_overlay_folders_are_renamed_in_the_copy(
+    provider: DockerProvider, snapshots: SnapshotFolder
+) -> None:
+    provider._starts._overlay = False
+    async with provider.open(make_sandbox_spec(snapshot=snapshots.add(FILES))) as sandbox:
+        script = f'python3 -c "{MOVE}"; git init -q; git add -A; git mv deep deeper; rm -r .git'
+        assert await ran(sandbox, script) == (0, "")
+        assert await changes_of(sandbox) == [
+            ("deeper/d/f.txt", "renamed"),
+            ("lib/a.py", "renamed"),
+            ("lib/sub/b.py", "renamed"),
+        ]
+
+
+@pytest.mark.slow
+async def test_where_the_steward_may_not_mount_a_folder_is_moved_by_a_copy(
+    make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
+) -> None:
+    provider = make_provider(disk_quota="watch")
+    assert await provider.no_renaming() == "the steward may not mount"
+    async with provider.open(make_sandbox_spec(snapshot=snapshots.add(FILES))) as sandbox:
+        assert (await ran(sandbox, f'python3 -c "{MOVE}"'))[0] == 1
+        assert await ran(sandbox, "mv pkg lib; mkdir pkg; touch pkg/new") == (0, "")
+        assert await changes_of(sandbox) == [
+            ("lib/a.py", "renamed"), ("lib/sub/b.py", "renamed"), ("pkg/new", "added"),
+        ]  # fmt: skip
+
+
 async def test_a_job_of_a_release_before_goes_on_as_it_began_and_is_collected(
     make_provider: Callable[..., DockerProvider],
     snapshots: SnapshotFolder,

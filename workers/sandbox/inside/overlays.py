@@ -44,6 +44,8 @@ def why_no_renaming(folder: Path) -> str | None:
         os.getxattr(upper / "after", f"{TRUSTED_MARKS}redirect")
     except OSError as error:
         return f"the kernel refuses it ({error.strerror})"
+    except disks.DiskFailed as error:
+        return str(error)
     finally:
         subprocess.run(["rm", "-rf", "--", str(probe)], check=False)  # noqa: S603, S607 - ours
     return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,13 +20,16 @@ from fanout.workers.sandbox.inside.collection.change_sides import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from fanout.workers.sandbox.inside.collection.change_sides import Root
 
-Marks = Mapping[str, str]
-"""What the marked folders of an upper layer lie on, by their path: `OPAQUE`; a name in the folder
-below their parent's; or, with a slash before it, a path below the root."""
+    Marks = Mapping[str, str]
+    """What the marked folders of an upper layer lie on, by their path: `OPAQUE`; a name in the
+    folder below their parent's; or, with a slash before it, a path below the root."""
 
 OPAQUE = ""
+"""Of a folder that lies on nothing."""
 
 
 def read_marks(upper: Root, prefix: str) -> dict[str, str]:
