@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -120,19 +121,17 @@ class _Reader:
         self._poll = select.epoll()
         self._files: dict[int, RollingFile] = {}
 
-    def read(self, descriptor: int, file: RollingFile) -> None:
-        """Read a pipe until it is closed, then close it here and its file.
-
-        A file has one pipe at most that is not read to its end before the others.
-        """
+    def read(self, descriptors: Sequence[int], file: RollingFile) -> None:
+        """Read pipes until they are closed, then close them here, and the file with the last."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # as after a fork
                 self._poll, self._files = select.epoll(), {}
                 self._thread = threading.Thread(
                     target=self._run, name="background-output", daemon=True
                 )
-            self._files[descriptor] = file
-            self._poll.register(descriptor, select.EPOLLIN)
+            for descriptor in descriptors:
+                self._files[descriptor] = file
+                self._poll.register(descriptor, select.EPOLLIN)
             if not self._thread.is_alive():
                 self._thread.start()
 
@@ -165,12 +164,12 @@ class _Reader:
 _READER = _Reader()
 
 
-def read_on(descriptors: list[int], file: RollingFile) -> None:
+def read_on(descriptors: Sequence[int], file: RollingFile) -> None:
     """Read pipes whose command has ended, as long as its processes hold them open.
 
     Args:
         descriptors: The pipes' ends for reading, which do not block; they are closed here.
         file: Where what is read is kept; it is closed with the last of them.
     """
-    for descriptor in descriptors:
-        _READER.read(descriptor, file)
+    if descriptors:
+        _READER.read(descriptors, file)

@@ -255,6 +255,13 @@ class Run:
                 os.close(pipe.write_end)
 
 
+class Stopped:
+    """What is remembered of a stopped command, to find its processes."""
+
+    def __init__(self, marker: str, session: int, started_ticks: int) -> None:
+        self.marker, self.session, self.started_ticks = marker, session, started_ticks
+
+
 class Background:
     """What an ended command left running, as long as that may still write.
 
@@ -275,7 +282,7 @@ class Commands:
         self._runs: dict[int, Run] = {}
         self._is_init = os.getpid() == 1
         self._token = os.urandom(6).hex()
-        self._stopped: list[Run] = []
+        self._stopped: list[Stopped] = []
         """Commands that were stopped while others ran: processes that they left unmarked are killed
         when none runs any more."""
         self._backgrounds: list[Background] = []
@@ -433,10 +440,8 @@ class Commands:
         ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
-            self._kill_all_of([run])
+            self._kill_all_of([self._remembered(run)])
             return True
-        if not run.is_live and run not in self._stopped:
-            self._stopped.append(run)
         for _round in range(5):
             left = processes_of(self._marker(run), run.pid)
             signal_all(left, signal.SIGKILL)
@@ -449,7 +454,10 @@ class Commands:
             self._kill_everything()
         return True
 
-    def _kill_all_of(self, runs: list[Run]) -> None:
+    def _remembered(self, run: Run) -> Stopped:
+        return Stopped(self._marker(run), run.pid, run.started_ticks)
+
+    def _kill_all_of(self, commands: list[Stopped]) -> None:
         """Kill all processes but those that ended commands have left running.
 
         They are stopped before, so that none starts another one meanwhile. If there are none to be
@@ -457,25 +465,26 @@ class Commands:
         """
         stopped: set[int] = set()
         for _round in range(_STOP_ROUNDS):
-            spared, found = self._divided(runs)
+            spared, found = self._divided(commands)
             if not spared:
                 break
             new = found - stopped
             if not new:
-                self._kill_until_gone(lambda: self._divided(runs)[1], found)
+                self._kill_until_gone(lambda: self._divided(commands)[1], found)
                 return
             signal_all(new, signal.SIGSTOP)
             stopped |= new
         self._kill_everything()
 
-    def _divided(self, runs: list[Run]) -> tuple[set[int], set[int]]:
+    def _divided(self, commands: list[Stopped]) -> tuple[set[int], set[int]]:
         """Return the processes that ended commands left running, and those of stopped commands.
 
         One without a mark is of an ended command if it was started before these commands were, or
         by another one that is. A kernel that does not say when counts as started by these.
         """
-        markers, sessions = {self._marker(run) for run in runs}, {run.pid for run in runs}
-        began = min(run.started_ticks for run in runs)
+        markers = {command.marker for command in commands}
+        sessions = {command.session for command in commands}
+        began = min(command.started_ticks for command in commands)
         earlier: set[int] = set()
         theirs: set[int] = set()
         for pid, session, parent, started in sorted(listed_processes(), key=lambda each: each[3]):
@@ -528,7 +537,9 @@ class Commands:
             "seconds": time.monotonic() - run.started,
             **self._left_running(run),
         }
-        if self._stopped and self._is_init and not self._runs:
+        if run.stopping and not run.is_live and self._is_init:
+            self._stopped.append(self._remembered(run))
+        if self._stopped and not self._runs:
             self._kill_all_of(self._stopped)
             self._stopped.clear()
         self._loop.send(frames.REPLY, run.number, {"result": result}, output + errors)
@@ -554,6 +565,8 @@ class Commands:
 
     def _record(self, number: int, pipes: list[Pipe]) -> RollingFile:
         """Read what an ended command's processes write from now on into a file."""
+        for pipe in pipes:
+            pipe.kept, pipe.file = BoundedOutput(0), None  # they are in the result
         background = Background(pipes, RollingFile(self._output_files, number))
         self._backgrounds.append(background)
         for pipe in pipes:
