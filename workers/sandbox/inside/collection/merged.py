@@ -74,10 +74,10 @@ def _read_below(folder: int, path: str, depth: int, prefix: str, marks: dict[str
 def _mark_of(folder: int, prefix: str) -> str | None:
     """Return what a folder is marked to lie on; None when it is not marked."""
     with suppress(OSError):
-        return _checked(os.fsdecode(os.getxattr(folder, f"{prefix}redirect")))
-    with suppress(OSError):
         if os.getxattr(folder, f"{prefix}opaque") == b"y":
             return OPAQUE
+    with suppress(OSError):
+        return _checked(os.fsdecode(os.getxattr(folder, f"{prefix}redirect")))
     return None
 
 
@@ -95,8 +95,6 @@ class _Folder(NamedTuple):
     """The descriptor of its part in the upper layer; None when it has none."""
     lower: int | None
     """That of the folder on which it lies; None when it lies on none."""
-    below: str
-    """The path of that one."""
 
 
 class MergedSide(Side):
@@ -146,7 +144,7 @@ class MergedSide(Side):
     def _names(self, path: str) -> set[str]:
         folder = self._merged_folder(path)
         names: set[str] = set()
-        for descriptor in folder[:2] if folder is not None else ():
+        for descriptor in folder or ():
             if descriptor is not None:
                 with suppress(OSError), os.scandir(descriptor) as entries:
                     names.update(entry.name for entry in entries)
@@ -169,7 +167,7 @@ class MergedSide(Side):
         if len(self._merged) >= KEPT_FOLDERS:
             self._close_merged()
         if not path:
-            folder: _Folder | None = _Folder(open_folder(self._root), open_folder(self._lower), "")
+            folder: _Folder | None = _Folder(open_folder(self._root), open_folder(self._lower))
         else:
             parent, _, name = path.rpartition("/")
             within = self._merged_folder(parent)
@@ -183,23 +181,22 @@ class MergedSide(Side):
             upper = open_folder(name, parent.upper)
             if upper is None:  # a file or a whiteout hides what is below
                 return None
-        lower, below = self._lower_of(parent, name if mark is None else mark)
-        return None if upper is None and lower is None else _Folder(upper, lower, below)
+        lower = self._open_lower(parent, name if mark is None else mark)
+        return None if upper is None and lower is None else _Folder(upper, lower)
 
-    def _lower_of(self, parent: _Folder, target: str) -> tuple[int | None, str]:
+    def _open_lower(self, parent: _Folder, target: str) -> int | None:
         """Open the folder below: a name in the parent's, or a path below the root."""
         if target == OPAQUE:
-            return None, ""
+            return None
         if not target.startswith("/"):
-            below = f"{parent.below}/{target}".lstrip("/")
-            return (None if parent.lower is None else open_folder(target, parent.lower)), below
+            return None if parent.lower is None else open_folder(target, parent.lower)
         descriptor = open_folder(self._lower)
         for name in target[1:].split("/"):
             if descriptor is None:
                 break
             outer, descriptor = descriptor, open_folder(name, descriptor)
             os.close(outer)
-        return descriptor, target[1:]
+        return descriptor
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -208,7 +205,7 @@ class MergedSide(Side):
 
     def _close_merged(self) -> None:
         for folder in self._merged.values():
-            for descriptor in folder[:2] if folder is not None else ():
+            for descriptor in folder or ():
                 if descriptor is not None:
                     os.close(descriptor)
         self._merged.clear()
