@@ -28,6 +28,7 @@ MAX_COMMAND_LINE = 200
 
 _HEAD_BYTES, _TAIL_BYTES = 256 * 1024, 1024**2
 _READ_BYTES = 256 * 1024
+"""The size of one read from a pipe; a pipe's buffer is smaller."""
 _LEFT_OUT = b"\n[... a part of the output is left out here ...]\n"
 
 
