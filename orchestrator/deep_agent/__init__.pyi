@@ -9,6 +9,8 @@ from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls
 from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
+from .backends.background import LeftProcess as LeftProcess
+from .backends.background import LeftRunning as LeftRunning
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles
@@ -31,6 +33,7 @@ from .backends.protocol import OutputSink as OutputSink
 from .backends.protocol import Shell as Shell
 from .backends.protocol import Walk as Walk
 from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend
+from .backends.shell_program import find_shell as find_shell
 from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
 from .backends.state import state_with as state_with
@@ -157,6 +160,7 @@ from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool
 from .tool import polling as polling
 from .tool import tabular as tabular
+from .tools.execute import with_ended_processes as with_ended_processes
 from .tools.live_output import text_mode as text_mode
 from .web.fetch import WebFetch as WebFetch
 from .web.search import SearchApi as SearchApi

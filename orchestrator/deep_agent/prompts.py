@@ -195,6 +195,10 @@ CALL_INTERRUPTED = (
     "Interrupted: the run was cancelled or its process was lost before this call answered. Its "
     "effects may be partial: look before you repeat it."
 )
+PROCESSES_ENDED = (
+    "Nothing of this is running any more: the sandbox was replaced after this call. Start again what "
+    "you still need. It was: {left_running}"
+)
 WORKSPACE_RESTORED = (
     "\n\nYour workspace was restored from a copy of its files, on another machine. What git "
     "ignores there, what you did inside `.git`, wrote outside of the workspace or installed, and "

@@ -16,7 +16,7 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """A job's id: valid as a key, a file name and a label; those made by fanout sort by time."""
 
 ShellCommand = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"\S")]
-"""A command for `/bin/sh -c`; longer ones belong into a script."""
+"""A command for a shell (bash, or sh where there is no bash); longer ones belong into a script."""
 
 MaxReworks = Annotated[int, Field(ge=0, le=20)]
 """How often an agent may mend what does not pass its verification; one that fails twenty times does

@@ -146,6 +146,7 @@ def accepted(proxy: Path) -> dict[str, dict[str, Any]]:
     """Configurations that pass: one of a sandbox, one of a steward."""
     return {
         "sandbox": sandbox_configuration(),
+        "sandbox with renamed folders": sandbox_configuration("redirect_dir=on,metacopy=off"),
         "steward": steward_configuration(),
         "steward with disks": steward_configuration(may_mount=True),
     }
@@ -159,13 +160,13 @@ def labels(role: str) -> dict[str, str]:
     return {"fanout.role": role, "fanout.installation": "test", "fanout.job": "one"}
 
 
-def sandbox_configuration() -> dict[str, Any]:
+def sandbox_configuration(marks: str = "userxattr") -> dict[str, Any]:
     store = f"{engine_root()}/volumes/fanout-test/_data"
     layers = f"lowerdir={store}/snapshots/abc/tree,upperdir={store}/jobs/one/disk/upper"
     overlay = {
         "type": "overlay",
         "device": "overlay",
-        "o": f"{layers},workdir={store}/jobs/one/disk/work,userxattr,nosuid,nodev",
+        "o": f"{layers},workdir={store}/jobs/one/disk/work,{marks},nosuid,nodev",
     }
     output = {"type": "none", "o": "bind", "device": f"{store}/jobs/one/disk/output"}
     code = {"type": "none", "o": "bind,ro", "device": f"{store}/code/abc"}
@@ -246,14 +247,14 @@ def through_a_jobs_link(config: dict[str, Any]) -> None:
     driver_of(config)["Options"] = options(f"{store}/jobs/one/disk/upper/out")
 
 
-def overlay_over(*lower: str) -> Callable[[dict[str, Any]], None]:
+def overlay_over(*lower: str, marks: str = "userxattr") -> Callable[[dict[str, Any]], None]:
     """A mount of the accepted one's shape with other lower folders; STORE is the store."""
 
     def change(config: dict[str, Any]) -> None:
         store = f"{engine_root()}/volumes/fanout-test/_data"
         below = ":".join(lower).replace("STORE", store)
         layers = f"lowerdir={below},upperdir={store}/jobs/one/disk/upper"
-        o = f"{layers},workdir={store}/jobs/one/disk/work,userxattr,nosuid,nodev"
+        o = f"{layers},workdir={store}/jobs/one/disk/work,{marks},nosuid,nodev"
         driver_of(config)["Options"] = options("overlay", "overlay", o)
 
     return change
@@ -281,6 +282,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a layer through a job's link": overlay_over(TREE, "STORE/jobs/one/disk/upper/out/tree"),
     "a layer of a job's files": overlay_over("STORE/jobs/two/disk/upper", TREE),
     "all layers at once": overlay_over("STORE/snapshots", TREE),
+    "other options of an overlay": overlay_over(TREE, marks="redirect_dir=on,metacopy=on"),
     "an empty layer": overlay_over(TREE, "", TREE),
     "more layers than a job has": overlay_over(*[TREE] * (MAX_LAYERS + 2)),
     "one more capability": host(CapAdd=["SYS_ADMIN"]),

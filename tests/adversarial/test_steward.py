@@ -38,7 +38,9 @@ child = jail._fork_apart(os.open("/proc/self/ns/pid", os.O_RDONLY)) if {isolated
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 made = jail.Jail(isolated={isolated})
-view = made.enter(before, upper, home / "scratch", agent_id=10001, kept=3)
+view = made.enter(
+    before, upper, marked="trusted.overlay.", scratch=home / "scratch", agent_id=10001, kept=3
+)
 def tried(action):
     try:
         return repr(action())
@@ -76,7 +78,9 @@ async def test_a_scanner_that_is_taken_over_cannot_read_another_jobs_files(
         await victim.run(Command(argv="echo secret > note; chmod 777 note"))
         attack = f"""
 other = "/store/jobs/{other.job_id}"
-for path in ("disk/upper/note", "upper/note", "disk/upper", "upper", "image", "files"):
+for path in (
+    "disk/upper/note", "upper/note", "disk/upper", "upper", "image", "renaming/image", "files",
+):
     found[path] = tried(lambda: os.open(other + "/" + path, os.O_RDONLY))
 def climb(steps):
     folder = os.open(view.after, os.O_RDONLY) if isinstance(view.after, Path) else view.after
@@ -92,6 +96,7 @@ found["block devices"] = tried(lambda: os.open("/dev/loop0", os.O_RDONLY))
 found["new device"] = tried(lambda: os.mknod(os.environ["TMPDIR"] + "/loop", 0o60600, os.makedev(7, 0)))
 found["write"] = tried(lambda: os.open("evil", os.O_CREAT | os.O_WRONLY, dir_fd=view.before)
     if isinstance(view.before, int) else os.open(view.before / "evil", os.O_CREAT | os.O_WRONLY))
+found["mark"] = tried(lambda: os.setxattr(view.after, "trusted.overlay.opaque", b"y"))
 found["kill"] = tried(lambda: os.kill(1, 9) if os.getpid() != 1 else os.kill(2, 9))
 found["user"] = os.getuid()
 mine = os.open(view.after, os.O_RDONLY) if isinstance(view.after, Path) else view.after

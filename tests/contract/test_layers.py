@@ -120,7 +120,7 @@ async def place(
         provider = DockerProvider(
             made.fetch, installation=installation, worker="contract", disk_quota=quota
         )
-        provider._overlay = request.param != "trees"
+        provider._starts._overlay = request.param != "trees"
         try:
             await provider.probe("fanout/python")
         except SandboxFailure as failure:
@@ -247,6 +247,24 @@ async def test_changes_are_collected_against_the_whole_chain(
         ("folder_to_file", "added"),
         ("folder_to_file/c", "deleted"),
     ]
+
+
+async def test_renamed_folders_are_the_same_in_every_later_layer(
+    place: Place, base: StartFiles
+) -> None:
+    first = await place.ran(base, "mv private secret; echo more >> secret/other; mv emptied empty/")
+    second = await place.ran(
+        first, "mv secret/inner in; mv empty full; mkdir secret/new; mv in secret/inner"
+    )
+    third = await place.ran(second, "mv secret private; rm -r full; mv emptied_deep full")
+
+    look = "cat secret/inner/note secret/other empty/emptied/only; test ! -e private"
+    assert await place.seen(first, look) == "noteothermore\nonly"
+    assert await place.seen(second, "cd secret; cat inner/note; ls; ls ../full") == (
+        "noteinner\nnew\nother\nemptied\n"
+    )
+    look = "cat private/inner/note full/a/b/only; test ! -e secret; test ! -e empty"
+    assert await place.seen(third, look) == "noteonly"
 
 
 async def test_layers_without_a_snapshot_and_without_changes(place: Place) -> None:

@@ -439,6 +439,132 @@ async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(
     assert await count(sandbox, sleep) == 1
 
 
+async def test_a_process_in_the_background_writes_on_into_a_file_of_the_next_command(
+    sandbox: Sandbox,
+) -> None:
+    script = "i=0; until [ -e stop ]; do echo tick $((i += 1)); sleep 0.05; done; echo ok > end"
+    first = await sh(sandbox, f"({script}) & echo started", keep_output=True)
+
+    left = first.left_running
+    assert b"started\n" in first.output
+    assert left is not None
+    assert "echo tick $((i += 1))" in left.processes[0].command_line
+    assert left.total >= 1
+    log = f"timeout 20 grep -q -m 1 'tick 2.' <(tail -c +1 -f {left.output_path}) && touch stop"
+    assert (await sh(sandbox, log)).exit_code == 0
+    assert (await sh(sandbox, "until [ -e end ]; do sleep 0.05; done; cat end")).output == b"ok\n"
+    written = await sandbox.read_bytes(left.output_path, 1000)
+    assert written.startswith(b"tick ")
+
+
+async def test_what_a_process_in_the_background_writes_is_bounded_and_holds_it_up_never(
+    sandbox: Sandbox,
+) -> None:
+    flood = "seq 1 1000000; echo last; echo ok > end"  # 7 MB, far more than the file keeps
+    left = (await sh(sandbox, f"(sleep 0.2; {flood}) &", keep_output=True)).left_running
+
+    assert left is not None
+    assert (await sh(sandbox, "until [ -e end ]; do sleep 0.05; done")).exit_code == 0
+    end = f"until tail -n 1 {left.output_path} | grep -q last; do sleep 0.05; done"
+    assert (await sh(sandbox, end)).exit_code == 0
+    seen = await sandbox.read_bytes(left.output_path)
+    assert seen.startswith(b"1\n2\n3\n")
+    assert b"is left out here" in seen
+    assert seen.endswith(b"999999\n1000000\nlast\n")
+    assert len(seen) <= 2 * MIB + 1000
+
+
+async def test_a_process_that_was_sent_elsewhere_is_named_too_and_ends_with_kill(
+    sandbox: Sandbox,
+) -> None:
+    sleep = unique_sleep()
+    left = (await sh(sandbox, f"{sleep} > /dev/null 2>&1 & sleep 0.3")).left_running
+
+    assert left is not None
+    assert [process.command_line for process in left.processes] == [sleep]
+    assert left.output_path == ""
+    stopped = await sh(sandbox, f"kill {left.processes[0].pid}")
+    assert stopped.exit_code == 0
+    assert await gone(sandbox, sleep)
+    assert (await sh(sandbox, "true")).left_running is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("{sleep} &", id="its child"),
+        pytest.param("setsid {sleep} > /dev/null 2>&1 &", id="a daemon"),
+        pytest.param("env -i setsid /bin/{sleep} > /dev/null 2>&1 &", id="a daemon without a mark"),
+    ],
+)
+async def test_a_timeout_spares_what_an_earlier_command_left_running(
+    sandbox: Sandbox, start: str
+) -> None:
+    kept, killed = unique_sleep(), unique_sleep()
+    await sh(sandbox, start.replace("{sleep}", kept))
+    pattern = f"\\(/bin/\\)\\?{kept}"
+    await begun(sandbox, pattern)
+
+    script = f"{killed} & (env -i setsid sh -c '/bin/{killed} &' &); {killed}"
+    result = await sh(sandbox, script, timeout_seconds=0.7)
+
+    assert result.timed_out
+    assert result.left_running is None
+    assert await gone(sandbox, f"\\(/bin/\\)\\?{killed}")
+    assert await count(sandbox, pattern) == 1
+
+
+async def test_a_bomb_is_ended_beside_what_an_earlier_command_left_running(bench: Bench) -> None:
+    async with bench.open(limits=LIMITS.model_copy(update={"pids": 100})) as sandbox:
+        if sandbox.kind == "local":
+            pytest.skip("has no limit of processes: a bomb would hit this machine")
+        kept = unique_sleep()
+        await sh(sandbox, f"{kept} > /dev/null 2>&1 &")
+
+        bomb = "b() { setsid sleep 1000 & b & b; }; b & exec sleep 1000"
+        result = await sh(sandbox, bomb, timeout_seconds=1)
+
+        assert result.timed_out
+        assert await gone(sandbox, "sleep 1000")
+        assert await count(sandbox, kept) == 1
+
+
+async def test_a_job_that_ends_takes_its_background_processes_with_it(bench: Bench) -> None:
+    sleep = unique_sleep()
+    async with bench.open() as sandbox:
+        await sh(sandbox, f"while echo tick; do {sleep}; done &")
+        await begun(sandbox, sleep)
+
+    async with bench.open() as another:
+        assert await gone(another, sleep)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "mkdir -p src/{a,b} && [ -d src/a ]",
+        "[[ a == a ]]",
+        "set -euo pipefail; true | true",
+        "diff <(echo a) <(echo a)",
+        "echo 'V=1' > x.sh; source ./x.sh; [ $V = 1 ]",
+        "a=(1 2 3); ((${#a[@]} == 3))",
+        'shopt -q login_shell && exit 1; [ -z "${PS1-}" ]',
+    ],
+)
+async def test_commands_are_for_bash(shared: Sandbox, script: str) -> None:
+    result = await sh(shared, script)
+    assert (result.exit_code, result.output) == (0, b"")
+
+
+async def test_no_file_and_no_variable_of_the_job_changes_how_its_shell_begins(
+    sandbox: Sandbox,
+) -> None:
+    await sh(sandbox, "for f in .bashrc .bash_profile .profile; do echo echo read > ~/$f; done")
+
+    assert (await sh(sandbox, "echo mine")).output == b"mine\n"
+    assert (await sh(sandbox, "echo ${BASH_ENV-none}")).output == b"none\n"
+
+
 async def test_a_timeout_spares_the_commands_beside_it(sandbox: Sandbox) -> None:
     beside = asyncio.create_task(sh(sandbox, "sleep 3; echo survived"))
 
@@ -786,6 +912,24 @@ async def test_commits_of_the_job_hide_nothing_and_run_nothing(bench: Bench, sam
         assert (result.exit_code, result.output) == (0, b"")
         assert (await sh(sandbox, "test -e /tmp/was-run")).exit_code == 1
         assert described(changes) == {"committed": "added", "README.md": "modified"}
+
+
+async def test_folders_of_the_snapshot_are_renamed(bench: Bench, sample: str) -> None:
+    async with bench.open(sample) as sandbox:
+        renamed = await sh(
+            sandbox,
+            "set -e; rm -rf .git; git init -q; git add -A -f; git mv pkg lib; git mv lib source;"
+            " python3 -c \"import os; os.rename('folder', 'log/moved')\"; echo more >> log/moved/x",
+        )
+        assert (renamed.exit_code, renamed.output) == (0, b"")
+        changes = await changes_of(sandbox)
+
+    paths = {file.path: (file.change.value, file.from_path) for file in changes.files}
+    assert paths["source/core.py"] == ("renamed", "pkg/core.py")
+    assert paths["source/deep/a/b/c.txt"] == ("renamed", "pkg/deep/a/b/c.txt")
+    assert paths["log/moved/sub/z"] == ("renamed", "folder/sub/z")
+    assert not [path for path in paths if path.startswith(("pkg/", "lib/"))]
+    assert "log/moved/x" in paths
 
 
 async def test_an_empty_workspace_gets_files(sandbox: Sandbox) -> None:

@@ -153,6 +153,32 @@ async def test_a_background_child_does_not_make_the_call_wait(shell: Tools) -> N
     assert time.monotonic() - started < 10
 
 
+async def test_what_goes_on_in_the_background_is_named_and_its_output_is_read_by_the_next_call(
+    shell: Tools,
+) -> None:
+    script = "until [ -e go ]; do sleep 0.05; done; echo from the background; echo ok > end"
+    result = await shell.execute(command=f"({script}) & echo started")
+    assert (result["exit_code"], result["output"]) == (0, "started\n")
+    found = re.search(r"Stop with: kill [\d ]+\. .* is kept in (/.+)\.$", result["background"])
+    assert found is not None
+    assert "until [ -e go ]" in result["background"]
+    path = found[1]
+    assert not path.startswith(f"{shell.root}/")
+
+    await shell.execute(command="touch go; until [ -e end ]; do sleep 0.05; done")
+    seen = await shell.execute(command=f"until [ -s {path} ]; do sleep 0.05; done; cat {path}")
+    assert seen["output"] == "from the background\n"
+    assert "from the background" in (await shell.ok("read_file", file_path=path))["content"]
+    assert "background" not in seen
+
+
+async def test_commands_are_for_bash(shell: Tools) -> None:
+    result = await shell.execute(
+        command="[[ a == a ]] && diff <(echo {a,b}) <(echo a b) && echo same"
+    )
+    assert (result["exit_code"], result["output"]) == (0, "same\n")
+
+
 async def test_nobody_can_be_asked_by_a_command(shell: Tools) -> None:
     result = await shell.execute(command="cat; read answer || echo nobody", timeout_seconds=5)
     assert result["output"] == "nobody\n"

@@ -68,8 +68,8 @@ async def test_an_image_without_python_is_told_in_one_sentence_by_the_check_and_
 async def test_a_python_that_is_too_old_or_cut_down_is_told(
     engine: Engine, provider: DockerProvider, new_image: str, tmp_path: Path
 ) -> None:
-    old = {"version": [3, 6, 9], "path": "/usr/bin/python3", "modules": [], "sh": True, "git": None}
-    shown = json.dumps({**old, "user": None})
+    old = {"version": [3, 6, 9], "path": "/usr/bin/python3", "modules": [], "sh": True}
+    shown = json.dumps({**old, "bash": None, "git": None, "user": None})
     script = f"RUN rm /usr/bin/python3 && printf '#!/bin/sh\\necho {json.dumps(shown)}\\n'"
     await make(
         engine, tmp_path, new_image, f"{script} > /usr/bin/python3 && chmod 755 /usr/bin/python3"
@@ -79,7 +79,7 @@ async def test_a_python_that_is_too_old_or_cut_down_is_told(
 
     assert found["python3"].status == "fail"
     assert "is 3.6.9: sandboxes need 3.8 or newer" in found["python3"].found
-    assert (found["git"].status, found["user"].status) == ("warn", "warn")
+    assert [found[name].status for name in ("bash", "git", "user")] == ["warn"] * 3
 
 
 async def test_an_image_with_nothing_lacks_everything(engine: Engine, new_image: str) -> None:

@@ -128,7 +128,7 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     await client.start(10)
     marker = f"sleep 31{os.getpid()}"
     running = asyncio.create_task(
-        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+        ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
     await asyncio.sleep(0.3)
 
@@ -356,7 +356,7 @@ async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
 ) -> None:
     marker = f"sleep 32{os.getpid()}"
     running = asyncio.create_task(
-        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+        ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
     await asyncio.sleep(0.3)
 
@@ -524,3 +524,60 @@ def test_neighbours_of_a_stopped_command_are_killed_only_for_a_fork_bomb(
     assert (-1 in signals) is container_is_emptied
     for descriptor in (incoming, outgoing):
         os.close(descriptor)
+
+
+async def test_no_variable_of_the_image_changes_how_a_shell_begins(
+    code: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "startup").write_text("echo from outside\n")
+    images = {
+        "BASH_ENV": str(tmp_path / "startup"),
+        "ENV": str(tmp_path / "startup"),
+        "SHELLOPTS": "xtrace",
+        "BASHOPTS": "extdebug",
+        "BASH_FUNC_echo%%": "() { printf 'a function of the image'; }",
+        "KEPT": "kept",
+    }
+    stream = await start(code, **images)
+    client = ResidentClient(stream)
+    try:
+        await client.start(10)
+        result = await ResidentSandbox(client).run(Command(argv="echo $KEPT", cwd="/"))
+    finally:
+        await client.close()
+
+    assert result.output == b"kept\n"
+
+
+async def test_an_image_without_bash_has_sh(code: Path, tmp_path: Path) -> None:
+    found = "fanout/workers/sandbox/inside/commands.py"
+    source = (code / found).read_text()
+    assert '/bash"' in source
+    (code / found).write_text(source.replace('/bash"', '/no-bash"'))
+    stream = await start(code)
+    client = ResidentClient(stream)
+    try:
+        await client.start(10)
+        result = await ResidentSandbox(client).run(Command(argv="echo $0", cwd="/"))
+    finally:
+        await client.close()
+
+    assert result.output == b"/bin/sh\n"
+
+
+@pytest.mark.slow
+async def test_of_too_many_commands_with_background_processes_the_oldest_is_given_up(
+    client: ResidentClient, tmp_path: Path
+) -> None:
+    sandbox = ResidentSandbox(client)
+    tick = "until ! echo tick; do sleep 0.05; done 2>/dev/null; touch ended"
+    first = await sandbox.run(Command(argv=f"trap '' PIPE; ({tick}) &", cwd=str(tmp_path)))
+    assert first.left_running is not None
+    holding = Command(argv="until [ -e ended ]; do sleep 0.1; done & true", cwd=str(tmp_path))
+
+    results = await asyncio.gather(*(sandbox.run(holding) for _ in range(commands.MAX_BACKGROUNDS)))
+
+    assert all(result.left_running is not None for result in results)
+    async with asyncio.timeout(30):
+        while not (tmp_path / "ended").exists():  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.05)

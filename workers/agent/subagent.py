@@ -39,6 +39,7 @@ from fanout.orchestrator.deep_agent import (
     text_mode,
     text_of,
     usage_of,
+    with_ended_processes,
 )
 from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
 from fanout.orchestrator.jobs.failures import (
@@ -269,7 +270,8 @@ class Subagent:
         session = await sessions.create_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
         )
-        await sessions.replay(session, [*history.earlier, *history.events])
+        before = [*history.earlier, *history.events]
+        await sessions.replay(session, [with_ended_processes(event) for event in before])
         for event in repair_events(history):
             await self.children.repeat(event, history.events)
             await evict_results(event, app, session.state)

@@ -97,7 +97,7 @@ async def run_verification(
 
     Args:
         sandbox: The job's sandbox.
-        command: For `/bin/sh -c`.
+        command: For a shell: bash, or sh where there is no bash.
         ends_at: When the job's time is over, on `elapsed_clock`.
         env: Variables of the command.
 

@@ -60,7 +60,7 @@ class SandboxSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command: an argv, or a string for `/bin/sh -c`."""
+    """One command: an argv, or a string for bash, or for sh where there is no bash."""
 
     argv: Sequence[str] | str
     cwd: str = WORKSPACE

@@ -288,6 +288,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         _workers(workers, list(definitions)),
         *(Check("warn", "worker", found, advice) for found, advice in differences),
         *_disk_limits(workers),
+        *_folder_renames(workers),
     ]
 
 
@@ -371,3 +372,17 @@ def _disk_limits(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
             advice = "See FANOUT_SANDBOX__DISK_QUOTA: the engine has to let a container mount."
             found = "measured every two seconds: a job can take more in between"
             yield Check("warn", "disk limits", found, advice)
+
+
+def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
+    """Say whether jobs can rename folders, as the workers on Docker tell it."""
+    told = {worker.protection.get("renaming of folders", "") for worker in workers} - {""}
+    for found in sorted(told):
+        if found == "yes":
+            yield Check("ok", "folder renames", "jobs can rename the folders that they start from")
+        else:
+            advice = (
+                "mv copies such a folder, git mv and os.rename fail on it. The engine has to let a "
+                "container mount: see FANOUT_SANDBOX__DISK_QUOTA."
+            )
+            yield Check("warn", "folder renames", found, advice)

@@ -51,9 +51,9 @@ class NotificationSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     on_finish: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A command for `/bin/sh`, run once when a job without a parent has ended, or a job waits for a
-    person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and others tell it of the job. `desktop`: a desktop
-    notification. Unset: nothing."""
+    """A shell command (bash, or sh where there is none), run once when a job without a parent has
+    ended, or a job waits for a person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and others tell it of
+    the job. `desktop`: a desktop notification. Unset: nothing."""
     secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None
     """Signs the webhooks of `fanout submit --webhook`: `whsec_` and 24 to 64 random bytes in
     base64. Those that are registered over HTTP bring their own."""

@@ -48,7 +48,7 @@ _UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO}
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Without O_NONBLOCK, opening a pipe without a writer would block for ever."""
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_MODE = 0o666
 
 

@@ -6,6 +6,7 @@ this process's user can do.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 import shutil
@@ -19,6 +20,7 @@ from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFiles
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.deep_agent.backends.shell_program import find_shell
 from fanout.orchestrator.path_text import os_path
 
 INHERITED_VARIABLES = (
@@ -98,9 +100,11 @@ class LocalShellBackend(DirectoryBackend):
 
         What it leaves running can be stopped by `marker` (`processes.stop_leftovers`).
         """
+        environment = {**inherited_environment(), **self._env}
+        shell = await asyncio.to_thread(find_shell, environment["PATH"])
         launch = processes.Launch(
-            argv=["/bin/sh", "-c", command],
-            env={**inherited_environment(), **self._env},
+            argv=[*shell, command],
+            env=environment,
             cwd=str(folder),
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,

@@ -20,12 +20,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from fanout.orchestrator.deep_agent.backends.background import (
+    MAX_NAMED_PROCESSES,
+    LeftProcess,
+    LeftRunning,
+    RollingFile,
+    read_on,
+)
 from fanout.orchestrator.deep_agent.backends.bounded_output import (
     BoundedOutput,
     OutputFile,
     OutputFiles,
     OutputRecorder,
 )
+from fanout.orchestrator.deep_agent.backends.proc.reading import command_line
 from fanout.orchestrator.deep_agent.backends.proc.table import (
     COMMAND_MARKER,
     COMMANDS,
@@ -41,8 +49,8 @@ ABANDONED_GRACE_SECONDS = 0.3
 """The same for a command whose caller was cancelled."""
 
 DRAIN_SECONDS = 0.075
-"""How long an ended command's output is still awaited when a process that it left behind holds the
-pipe."""
+"""How long an ended command's processes are awaited: for the rest of the output that they hold
+open, and for those that are about to end."""
 
 GIVE_UP_SECONDS = 5.0
 """How long to wait for the kernel to remove a killed process before the command is reported."""
@@ -101,6 +109,11 @@ class Pipe:
         if self.open:
             self.open = False
             os.close(self.descriptor)
+
+    def hand_over(self) -> int:
+        """Return the descriptor, which is another's from now on."""
+        self.open = False
+        return self.descriptor
 
 
 @dataclass
@@ -175,6 +188,30 @@ class RunningCommand:
             async with asyncio.timeout(DRAIN_SECONDS):  # wait_for loses cancellations before 3.12
                 await self.silent.wait()
 
+    async def leave_running(self, files: OutputFiles | None) -> LeftRunning | None:
+        """Let what it left running go on, and describe that; None when it left nothing.
+
+        Args:
+            files: Where what that writes is kept; None drops it.
+        """
+        self.process.poll()
+        pipes = [pipe for pipe in self.pipes if pipe.open]
+        if not pipes:
+            if _has_processes(self.process.pid):
+                await asyncio.sleep(DRAIN_SECONDS)  # it may be about to end
+            if not _has_processes(self.process.pid):
+                return None
+        file = await asyncio.to_thread(RollingFile, files if pipes else None)
+        for pipe in pipes:
+            asyncio.get_running_loop().remove_reader(pipe.descriptor)
+            pipe.read()
+        read_on([pipe.hand_over() for pipe in pipes], file)
+        left = self.processes(await COMMANDS.look())
+        if not left and not pipes:  # it has ended meanwhile
+            return None
+        named = await asyncio.to_thread(_named, left[:MAX_NAMED_PROCESSES])
+        return LeftRunning(processes=named, total=len(left), output_path=file.path)
+
     def release(self) -> None:
         """Close its descriptors, and reap the process."""
         for pipe in self.pipes:
@@ -186,6 +223,21 @@ class RunningCommand:
             os.close(self._ending)
             self._ending = None
         self.process.poll()
+
+
+def _named(pids: Sequence[int]) -> tuple[LeftProcess, ...]:
+    return tuple(LeftProcess.described(pid, command_line(pid)) for pid in pids)
+
+
+def _has_processes(group: int) -> bool:
+    """Return whether a process group has members: a shell's are in its own, daemons may not be."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _let_go(pipe: Pipe) -> None:
@@ -245,9 +297,10 @@ def _opened(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.
 async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
-    Background processes of a command that ends by itself keep running; their output is lost.
+    Background processes of a command that ends by itself keep running, and what they write from
+    then on is kept in a file.
     """
-    started = time.monotonic()
+    started, left_running = time.monotonic(), None
     try:
         current = await _started(launch)
     except (OSError, ValueError) as error:
@@ -266,6 +319,8 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         await current.drain()
         stream.end()
         await pumping
+        if not timed_out and launch.link is None:
+            left_running = await current.leave_running(launch.output_files)
     except BaseException:
         await _uncancelled(current.stop(ABANDONED_GRACE_SECONDS))
         raise
@@ -284,6 +339,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         line_ends=first.line_ends,
         output_file=output_file,
         timed_out=timed_out,
+        left_running=left_running,
         seconds=time.monotonic() - started,
     )
 

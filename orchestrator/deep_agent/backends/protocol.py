@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from fanout.orchestrator.deep_agent.backends.background import LeftRunning
 from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFile, with_mark
 
 MAX_FILE_BYTES = 10 * 1024**2
@@ -102,6 +103,8 @@ class Execution:
     """The kernel killed a process for memory while the command ran."""
     notice: str = ""
     """A sentence about another limit that stopped something while the command ran."""
+    left_running: LeftRunning | None = None
+    """What the command started and left running; None when it left nothing, or was stopped."""
     seconds: float = 0.0
 
     @property
@@ -201,9 +204,10 @@ class Shell(Protocol):
         max_output_bytes: int,
         on_output: OutputSink | None = None,
     ) -> Execution:
-        """Run a shell command to its end.
+        """Run a shell command to its end; bash runs it where there is bash, else sh.
 
-        When its time is over or the caller is cancelled, kill all of it.
+        When its time is over or the caller is cancelled, kill all of it, and nothing that earlier
+        commands left running. What a command that ended by itself has left running goes on.
 
         `on_output` is given the output while it runs; what it raises ends the command and the call.
         """

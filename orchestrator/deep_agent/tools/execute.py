@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events.event import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
@@ -15,7 +16,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.prompts import SAME_FILES, SHELL
+from fanout.orchestrator.deep_agent.prompts import PROCESSES_ENDED, SAME_FILES, SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.live_output import shown_live
 
@@ -30,6 +31,9 @@ MAX_OUTPUT_BYTES = 75_000
 file. With its mark and notices it is below what one result may take of a conversation
 (`eviction.MAX_INLINE_CHARACTERS`): what is cut here is not cut a second time there, which would
 store a part as the whole and count the wrong lines as missing."""
+
+BACKGROUND = "background"
+"""The part of a result that says what the command left running."""
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""
@@ -68,8 +72,10 @@ class ExecuteTool(Middleware):
     ) -> dict[str, Any]:
         """Run a shell command in the workspace and return its output and exit code.
 
-        Each call is a new shell: cd and variables do not last. Nobody can type into it. When the
-        time is over the command is killed with everything that it started.
+        The shell is bash, or sh where there is no bash. Each call is a new shell: cd and variables
+        do not last. Nobody can type into it. When the time is over the command is killed with
+        everything that it started. A process that is started with & goes on after the call:
+        `background` names it, how to stop it, and the file with its further output.
         """
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 < timeout <= MAX_TIMEOUT_SECONDS:
@@ -110,6 +116,19 @@ def check_command(command: str) -> None:
         )
 
 
+def with_ended_processes(event: Event) -> Event:
+    """Return an event of an earlier sandbox, whose results say that no process is left of it."""
+    answers = event.get_function_responses()
+    if not any(BACKGROUND in (answer.response or {}) for answer in answers):
+        return event
+    event = event.model_copy(deep=True)
+    for answer in event.get_function_responses():
+        if answer.response and BACKGROUND in answer.response:
+            text = PROCESSES_ENDED.format(left_running=answer.response[BACKGROUND])
+            answer.response = {**answer.response, BACKGROUND: text}
+    return event
+
+
 def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
     """Return the tool's result for a command that ended, or was ended after `timeout` seconds."""
     output, exit_code = execution.text, execution.exit_code
@@ -127,4 +146,5 @@ def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
         "exit_code": exit_code,
         "truncated": execution.truncated,
         **({"output_file": file.path} if file is not None else {}),
+        **({BACKGROUND: str(execution.left_running)} if execution.left_running else {}),
     }

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import structlog
 
+from fanout.orchestrator.deep_agent import find_shell
 from fanout.orchestrator.process_secrets import inherited_environment, session_environment
 from fanout.orchestrator.server.notifications.hook_events import HookEvent
 
@@ -33,7 +34,7 @@ class Hook:
     """Runs the hook.
 
     Args:
-        command: A command for `/bin/sh`, or `desktop`.
+        command: A command for a shell (bash, or sh where there is no bash), or `desktop`.
         seconds: After how long it is killed, with its children.
     """
 
@@ -44,7 +45,9 @@ class Hook:
     async def run(self, event: HookEvent) -> bool:
         """Run the hook, and return whether it succeeded; a failure is a line in the log."""
         variables = event.variables()
-        arguments: tuple[str, ...] = ("/bin/sh", "-c", self._command)
+        environment = {**inherited_environment(), **session_environment(), **variables}
+        shell = await asyncio.to_thread(find_shell, environment.get("PATH", os.defpath))
+        arguments: tuple[str, ...] = (*shell, self._command)
         if self._command == DESKTOP:
             found = await asyncio.to_thread(desktop_command, variables)
             if found is None:
@@ -52,7 +55,7 @@ class Hook:
                 return False
             arguments = found
         try:
-            code = await self._run(arguments, variables)
+            code = await self._run(arguments, environment)
         except OSError as error:
             log.warning("hook_failed", job_id=event.job_id, reason=type(error).__name__)
             return False
@@ -62,14 +65,14 @@ class Hook:
             log.warning("hook_failed", job_id=event.job_id, exit_code=code)
         return code == 0
 
-    async def _run(self, arguments: Sequence[str], variables: Mapping[str, str]) -> int | None:
+    async def _run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int | None:
         """Run a command, and return its exit code; None when it had to be killed."""
         process = await asyncio.create_subprocess_exec(
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**inherited_environment(), **session_environment(), **variables},
+            env=environment,
             start_new_session=True,
         )
         try:

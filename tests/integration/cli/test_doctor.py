@@ -86,18 +86,22 @@ def fanout_blobs_failure(fanout: Fanout) -> str:
     return next(line for line in ended.out.splitlines() if " blobs " in line)
 
 
-@pytest.mark.parametrize(("quota", "status"), [("image", "ok"), ("watch", "warn")])
-async def test_it_says_what_keeps_the_disk_limits(
-    fanout: Fanout, ledger_url: str, quota: str, status: str
+@pytest.mark.parametrize(
+    ("quota", "renaming", "status"),
+    [("image", "yes", "ok"), ("watch", "no: the steward may not mount", "warn")],
+)
+async def test_it_says_what_keeps_the_disk_limits_and_whether_folders_can_be_renamed(
+    fanout: Fanout, ledger_url: str, quota: str, renaming: str, status: str
 ):
     async with connect(ledger_url) as redis:
-        worker = replace(WORKER, sandbox="docker", protection={"disk": quota})
+        told = {"disk": quota, "renaming of folders": renaming}
+        worker = replace(WORKER, sandbox="docker", protection=told)
         await Ledger(redis, Keys()).register(worker, 120)
 
     ended = await asyncio.to_thread(fanout, "doctor", "--json", timeout=60)
 
     checks = {check["name"]: check for check in ended.json["checks"]}
-    assert checks["disk limits"]["status"] == status
+    assert checks["disk limits"]["status"] == checks["folder renames"]["status"] == status
 
 
 def test_fix_closes_what_others_can_read_and_says_what_is_left(fanout: Fanout, tmp_path: Path):

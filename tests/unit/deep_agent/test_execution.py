@@ -9,15 +9,19 @@ from typing import Any
 
 import psutil
 import pytest
+from google.adk.events.event import Event
+from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.shell_program import find_shell
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
 from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
+from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
@@ -265,3 +269,36 @@ async def _tasks_of_a_run(**agent: Any) -> int:
     finally:
         loop.set_task_factory(None)
     return made
+
+
+def test_without_bash_commands_are_for_sh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bash").mkdir()
+    monkeypatch.setattr(Path, "is_file", lambda path: path.parent == tmp_path and not path.is_dir())
+
+    assert find_shell(f"{tmp_path}:relative:") == ("/bin/sh", "-c")
+
+    (tmp_path / "bash").rmdir()
+    (tmp_path / "bash").touch(mode=0o755)
+    assert find_shell(str(tmp_path))[0] == f"{tmp_path}/bash"
+
+
+def test_a_resumed_conversation_says_that_no_process_is_left() -> None:
+    ran = {"output": "started", "background": "Still running: 12 (server). Stop with: kill 12."}
+    before = Event(
+        author="user",
+        content=types.Content(
+            role="user",
+            parts=[
+                types.Part.from_function_response(name="execute", response=response)
+                for response in (ran, {"output": "other"})
+            ],
+        ),
+    )
+
+    first, second = with_ended_processes(before).get_function_responses()
+
+    assert first.response is not None
+    assert first.response["background"].startswith("Nothing of this is running any more")
+    assert "12 (server)" in first.response["background"]
+    assert second.response == {"output": "other"}
+    assert before.get_function_responses()[0].response == ran

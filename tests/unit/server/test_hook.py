@@ -40,6 +40,15 @@ async def test_a_command_that_evaluates_a_variable_runs_nothing_of_it(tmp_path: 
     assert await Hook(f'test "$(ls {tmp_path})" = out').run(HOSTILE)
 
 
+async def test_a_hook_is_for_bash_and_no_variable_of_this_process_changes_how_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "startup").write_text("exit 1\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "startup"))
+
+    assert await Hook("[[ a == a ]] && diff <(echo {a,b}) <(echo a b)").run(HOSTILE)
+
+
 async def test_a_hook_that_fails_or_never_ends_says_so() -> None:
     assert not await Hook("exit 3").run(HOSTILE)
     assert not await Hook("/nowhere/command").run(HOSTILE)

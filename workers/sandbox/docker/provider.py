@@ -285,6 +285,14 @@ class DockerProvider:
         """
         return (await self._steward()).shared_user
 
+    async def no_renaming(self) -> str | None:
+        """Return why jobs cannot rename the folders that they start from; None when they can.
+
+        Raises:
+            SandboxFailure: the steward could not be started.
+        """
+        return (await self._steward()).no_renaming
+
     async def protection(self) -> dict[str, str]:
         """Return what keeps jobs apart on this engine, for people; starts the steward.
 
@@ -295,6 +303,7 @@ class DockerProvider:
         return {
             "disk": steward.quota.kind,
             "users of jobs": "one for all" if steward.shared_user else "one each",
+            "renaming of folders": f"no: {steward.no_renaming}" if steward.no_renaming else "yes",
             "runtime": self._starts.runtime or "the engine's default",
         }
 

@@ -26,6 +26,7 @@ from fanout.workers.sandbox.docker.naming import Names
 from fanout.workers.sandbox.docker.steward.prepared import Prepared
 from fanout.workers.sandbox.docker.steward.program import STORE, steward_code, steward_command
 from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
+from fanout.workers.sandbox.inside.overlays import RENAMING
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
 from fanout.workers.sandbox.resident.client import ResidentClient
@@ -50,7 +51,7 @@ _ASKED_JOBS = 500
 """In one question: the ids of so many jobs, and a name for each, fit a reply's header."""
 _MAX_OPTION_BYTES = 4000
 """Of a mount: the kernel takes one page, and cuts off the rest."""
-_OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,userxattr,nosuid,nodev"
+_OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,{2},nosuid,nodev"
 
 
 @dataclass(kw_only=True)
@@ -68,6 +69,8 @@ class Steward:
     """What keeps the disk limit of the jobs."""
     shared_user: str | None
     """Why all jobs have one user; None when each has its own."""
+    no_renaming: str | None
+    """Why jobs cannot rename the folders that they start from; None when they can."""
     holder: Holder | None = None
     """Keeps the folder mounted on which the steward mounts the jobs' disks."""
     _unpacking: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -141,15 +144,21 @@ class Steward:
             await engine.start(name)
             await client.start(_START_SECONDS)
             shared_user: str | None = "the steward may not mount"
+            no_renaming = shared_user
             if quota.kind == "image":
                 answer, _ = await client.request("check_disks", {}, timeout_seconds=_START_SECONDS)
                 shared_user = answer["shared_user"]
+                checked, _ = await client.request(
+                    "check_renaming", {}, timeout_seconds=_START_SECONDS
+                )
+                no_renaming = checked["no_renaming"]
         except BaseException:
             await uninterrupted(_give_up(engine, name, client, holder))
             raise
         return cls(
             engine=engine, container=name, client=client, snapshots=snapshots,
-            mount_point=mount_point, code_id=identity, quota=quota, shared_user=shared_user, holder=holder,
+            mount_point=mount_point, code_id=identity, quota=quota, shared_user=shared_user,
+            no_renaming=no_renaming, holder=holder,
         )  # fmt: skip
 
     def code_options(self) -> dict[str, str]:
@@ -210,14 +219,14 @@ class Steward:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
         shown = f"{self.mount_point}/{home}/layers"
         lower = ":".join(f"{shown}/{element.id}/tree" for element in chain)
-        return len(_OVERLAY_OPTIONS.format(lower, shown)) <= _MAX_OPTION_BYTES
+        return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, home: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:
             return self._bind(f"{home}/tree")
         lower = ":".join(f"{self.mount_point}/{tree}" for tree in prepared["lower"])
         layers = f"{self.mount_point}/{prepared['layers']}"
-        options = _OVERLAY_OPTIONS.format(lower, layers)
+        options = _OVERLAY_OPTIONS.format(lower, layers, prepared["options"])
         return {"type": "overlay", "device": "overlay", "o": options}
 
     def _bind(self, folder: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
 from fanout.workers.sandbox.docker.steward.program import STORE, steward_command
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
+from fanout.workers.sandbox.inside.overlays import PLAIN, RENAMING
 from fanout.workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
@@ -28,6 +29,8 @@ _RUNTIME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 _ID = "[A-Za-z0-9_-]+"
 _HOMES = f"(jobs|warm)/{_ID}"
 """The folders of jobs and of warm sandboxes on a store."""
+_LAYERED = "(/layers|/disk|/renaming)?"
+"""Where in such a folder the layers of its overlay are."""
 
 Config = Mapping[str, Any]
 
@@ -186,18 +189,22 @@ def _workspaces(root: str) -> list[dict[str, str]]:
     """
     job = f"{_shown(root)}/{_HOMES}"
     tree = f"({_shown(root)}/snapshots|{job}/lower)/{_ID}/tree"
-    home = f"{job}(/layers|/disk)?"
+    home = f"{job}{_LAYERED}"
     lower = f"{tree}(:{tree}){{0,{MAX_LAYERS}}}"
     layers = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
     return [
         {"type": "none", "o": "bind", "device": f"{job}/tree"},
-        {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"},
+        {
+            "type": "overlay",
+            "device": "overlay",
+            "o": f"{layers},({PLAIN}|{RENAMING}),nosuid,nodev",
+        },
     ]
 
 
 def _outputs(root: str) -> list[dict[str, str]]:
     """Return the patterns of the mount of a job's outputs, a folder that the steward makes."""
-    home = f"{_shown(root)}/{_HOMES}(/layers|/disk)?"
+    home = f"{_shown(root)}/{_HOMES}{_LAYERED}"
     return [{"type": "none", "o": "bind", "device": f"{home}/output"}]
 
 

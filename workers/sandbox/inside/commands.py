@@ -1,7 +1,7 @@
 """The resident's commands: starts, reads, times and kills them. Runs inside: see `resident`."""
 
 # This file works with descriptors and /proc, and importing pathlib would cost every start 5 ms:
-# ruff: noqa: PTH110, PTH123, PTH208
+# ruff: noqa: PTH110, PTH113, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from functools import partial
 
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import take_upload, write_all
-from fanout.workers.sandbox.inside.outputs import BoundedOutput, OutputFile, OutputFiles
+from fanout.workers.sandbox.inside.outputs import (
+    BoundedOutput,
+    OutputFile,
+    OutputFiles,
+    RollingFile,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
     from fanout.workers.sandbox.inside.files import Upload
@@ -32,19 +37,54 @@ ABANDONED_GRACE_SECONDS = 0.3
 """The same when nobody waits for the command any more: its job was cancelled or exceeded its
 deadline, and must end within two seconds."""
 DRAIN_SECONDS = 0.075
-"""How long to wait for the rest of an ended command's output while a process that it left behind
-holds the pipe."""
+"""How long to wait for an ended command's processes: for the rest of the output that they hold
+open, and for those that are about to end or to become another program."""
 GIVE_UP_SECONDS = 5.0
 """How long after SIGKILL a command is reported although the kernel has not removed it."""
+MAX_BACKGROUNDS = 64
+"""How many ended commands may have processes whose output is still read; the oldest is given up
+then. A job has some hundreds of processes, and each command has a pipe and a file."""
+MAX_LEFT_PROCESSES = 8
+"""The most processes in the background that a result names; the others are counted."""
+MAX_LEFT_CHARACTERS = 200
+"""Of the command line of such a process: enough to recognize it."""
 COMMAND_MARKER = "FANOUT_COMMAND"
+_STARTUP_VARIABLES = ("BASH_ENV", "BASHOPTS", "ENV", "SHELLOPTS")
+"""With which an image, or who starts it, would change what a shell does with a command."""
+_STOP_ROUNDS = 50
+"""After so many rounds of stopping new processes, they are started faster than they can be found:
+one by one that takes two or three."""
 _WORKSPACE = "/workspace"
 _PAGE_BYTES = 4096
 """The least that a file takes."""
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
-def other_processes() -> Iterator[tuple[int, int]]:
-    """Yield process id and session id of every live process but this one."""
+def find_shell(path: str) -> list[str]:
+    """Return the beginning of the command line with which a shell runs a command: bash, or sh.
+
+    No file of a user or of the system is read before the command.
+
+    Args:
+        path: the folders in which programs are found.
+    """
+    for folder in ("/bin", *path.split(":")):
+        program = f"{folder}/bash"
+        if folder.startswith("/") and os.path.isfile(program) and os.access(program, os.X_OK):
+            return [program, "--noprofile", "--norc", "-c"]
+    return ["/bin/sh", "-c"]
+
+
+def ticks_since_boot() -> int:
+    """Return the time in the unit in which the kernel says when a process was started."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def listed_processes() -> Iterator[tuple[int, int, int, int]]:
+    """Yield process id, session id, parent and start (see `ticks_since_boot`) of each live process.
+
+    This process is left out.
+    """
     own = str(os.getpid())
     for name in os.listdir("/proc"):
         if not name.isdigit() or name == own:
@@ -53,27 +93,50 @@ def other_processes() -> Iterator[tuple[int, int]]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] not in (b"Z", b"X"):
-                yield int(name), int(fields[3])
+                yield int(name), int(fields[3]), int(fields[1]), int(fields[19])
         except (OSError, IndexError):
             continue  # it ended meanwhile
 
 
+def other_processes() -> Iterator[tuple[int, int]]:
+    """Yield process id and session id of every live process but this one."""
+    for pid, session, _parent, _started in listed_processes():
+        yield pid, session
+
+
+def marker_of(pid: int) -> str:
+    """Return the marker of the command that started a process; empty where it has none."""
+    beginning = f"{COMMAND_MARKER}=".encode()
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            for variable in file.read().split(b"\0"):
+                if variable.startswith(beginning):
+                    return os.fsdecode(variable[len(beginning) :])
+    except OSError:
+        pass  # it has ended, or is not the job's
+    return ""
+
+
 def processes_of(marker: str, session: int) -> list[int]:
     """Return the live processes of a command: of its session (0: none) or with its marker."""
-    wanted, found = f"{COMMAND_MARKER}={marker}".encode(), []
-    for pid, its_session in other_processes():
-        try:
-            if its_session != session or not session:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    if wanted not in file.read().split(b"\0"):
-                        continue
-            found.append(pid)
-        except OSError:
-            continue
-    return found
+    return [
+        pid
+        for pid, its_session in other_processes()
+        if (session and its_session == session) or marker_of(pid) == marker
+    ]
 
 
-def signal_all(pids: list[int], number: int) -> None:
+def command_line(pid: int) -> str:
+    """Return what a process was started as, in one line; empty when it has ended."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(4 * MAX_LEFT_CHARACTERS).rstrip(b"\0").replace(b"\0", b" ")
+    except OSError:
+        return ""
+    return " ".join(words.decode("utf-8", "replace").split())[:MAX_LEFT_CHARACTERS]
+
+
+def signal_all(pids: Collection[int], number: int) -> None:
     """Send a signal to the processes that still exist."""
     for pid in pids:
         with suppress(OSError):
@@ -91,11 +154,17 @@ class Pipe:
         self.file: OutputFile | None = None
         """Where it is kept as a whole, if it is."""
 
-    def read(self) -> bytes:
-        """Read what has arrived; closes at the end of the stream."""
+    def take(self) -> bytes | None:
+        """Return what has arrived; None when nothing has, empty at the end of the stream."""
         try:
-            data = os.read(self.descriptor, 1 << 18)
+            return os.read(self.descriptor, 1 << 18)
         except BlockingIOError:
+            return None
+
+    def read(self) -> bytes:
+        """Read what has arrived and keep it; closes at the end of the stream."""
+        data = self.take()
+        if data is None:
             return b""
         if self.file is not None:
             self.file.add(data, self.kept)
@@ -132,7 +201,7 @@ class Run:
         """Its input and output are a tunnel; only its error output is collected."""
         self.output = Pipe(self.cap)
         self.errors = None if arguments.get("merge_stderr", True) else Pipe(self.cap)
-        self.started = time.monotonic()
+        self.started, self.started_ticks = time.monotonic(), ticks_since_boot()
         self.deadline = self.started + arguments["timeout_seconds"]
         self.oom_kills = oom_kills
         self.pid = 0
@@ -153,7 +222,9 @@ class Run:
         """Its outputs."""
         return [self.output] if self.errors is None else [self.output, self.errors]
 
-    def spawn(self, arguments: dict[str, Any], stdin: int, environment: dict[str, str]) -> None:
+    def spawn(
+        self, arguments: dict[str, Any], stdin: int, environment: dict[str, str], shell: list[str]
+    ) -> None:
         """Start it; on failure the output has the reason and the exit code is 127.
 
         The `stdin` of a live one is a socket, which is its output as well.
@@ -162,7 +233,7 @@ class Run:
         errors = self.errors or self.output
         try:
             process = subprocess.Popen(  # noqa: S603 - running the job's commands is the purpose
-                ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv,
+                [*shell, argv] if isinstance(argv, str) else argv,
                 stdin=stdin,
                 stdout=stdin if self.is_live else self.output.write_end,
                 stderr=errors.write_end,
@@ -184,6 +255,25 @@ class Run:
                 os.close(pipe.write_end)
 
 
+class Stopped:
+    """What is remembered of a stopped command, to find its processes."""
+
+    def __init__(self, marker: str, session: int, started_ticks: int) -> None:
+        self.marker, self.session, self.started_ticks = marker, session, started_ticks
+
+
+class Background:
+    """What an ended command left running, as long as that may still write.
+
+    Args:
+        pipes: the outputs that it holds open.
+        file: where they are kept.
+    """
+
+    def __init__(self, pipes: list[Pipe], file: RollingFile) -> None:
+        self.pipes, self.file = pipes, file
+
+
 class Commands:
     """All running commands."""
 
@@ -192,12 +282,16 @@ class Commands:
         self._runs: dict[int, Run] = {}
         self._is_init = os.getpid() == 1
         self._token = os.urandom(6).hex()
-        self._purge = False
-        """A command was stopped while others ran: processes that it left unmarked are killed after
-        them."""
+        self._stopped: list[Stopped] = []
+        """Commands that were stopped while others ran: processes that they left unmarked are killed
+        when none runs any more."""
+        self._backgrounds: list[Background] = []
         self._environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("FANOUT_", "BASH_FUNC_")) and key not in _STARTUP_VARIABLES
         }
+        self._shell = find_shell(self._environment.get("PATH", ""))
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
         self._oom_score = oom_score
         self._output_files = OutputFiles()
@@ -222,7 +316,7 @@ class Commands:
         # the kernel is to kill the job's processes, not this one
         _write_oom_score(self._oom_score, b"800")
         try:
-            run.spawn(arguments, stdin, environment)
+            run.spawn(arguments, stdin, environment, self._shell)
         finally:
             _write_oom_score(self._oom_score, b"0")
             os.close(stdin)
@@ -311,7 +405,7 @@ class Commands:
         elif run.exit_code is not None:
             if run.is_live and run.pid:
                 self._stop(run)  # processes that it left behind are killed
-            elif not any(pipe.open for pipe in run.pipes):
+            elif not any(pipe.open for pipe in run.pipes) and not self._left_by(run):
                 self._finish(run)
             elif self._loop.is_stalled or run.must_wait:  # its output has not been read yet
                 run.next_step = now + DRAIN_SECONDS
@@ -346,9 +440,8 @@ class Commands:
         ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
-            self._kill_everything()
+            self._kill_all_of([self._remembered(run)])
             return True
-        self._purge = self._purge or not run.is_live
         for _round in range(5):
             left = processes_of(self._marker(run), run.pid)
             signal_all(left, signal.SIGKILL)
@@ -361,15 +454,62 @@ class Commands:
             self._kill_everything()
         return True
 
+    def _remembered(self, run: Run) -> Stopped:
+        return Stopped(self._marker(run), run.pid, run.started_ticks)
+
+    def _kill_all_of(self, commands: list[Stopped]) -> None:
+        """Kill all processes but those that ended commands have left running.
+
+        They are stopped before, so that none starts another one meanwhile. If there are none to be
+        spared, or new ones are started faster than they are found, everything is killed.
+        """
+        stopped: set[int] = set()
+        for _round in range(_STOP_ROUNDS):
+            spared, found = self._divided(commands)
+            if not spared:
+                break
+            new = found - stopped
+            if not new:
+                self._kill_until_gone(lambda: self._divided(commands)[1], found)
+                return
+            signal_all(new, signal.SIGSTOP)
+            stopped |= new
+        self._kill_everything()
+
+    def _divided(self, commands: list[Stopped]) -> tuple[set[int], set[int]]:
+        """Return the processes that ended commands left running, and those of stopped commands.
+
+        One without a mark is of an ended command if it was started before these commands were, or
+        by another one that is. A kernel that does not say when counts as started by these.
+        """
+        markers = {command.marker for command in commands}
+        sessions = {command.session for command in commands}
+        began = min(command.started_ticks for command in commands)
+        earlier: set[int] = set()
+        theirs: set[int] = set()
+        for pid, session, parent, started in sorted(listed_processes(), key=lambda each: each[3]):
+            marker = marker_of(pid)
+            if session in sessions or marker in markers:
+                theirs.add(pid)
+            elif 0 < started < began or parent in earlier or marker.startswith(self._token):
+                earlier.add(pid)
+            else:
+                theirs.add(pid)
+        return earlier, theirs
+
     def _kill_everything(self) -> None:
         """Kill all other processes of this container, atomically and without a new process."""
+        self._kill_until_gone(lambda: [-1] if next(other_processes(), None) else [], [-1])
+        self._stopped.clear()
+
+    def _kill_until_gone(self, find: Callable[[], Collection[int]], left: Collection[int]) -> None:
         for _round in range(400):
-            signal_all([-1], signal.SIGKILL)
+            signal_all(left, signal.SIGKILL)
             self.reap()
-            if next(other_processes(), None) is None:
+            left = find()
+            if not left:
                 break
             time.sleep(0.005)
-        self._purge = False
 
     def _finish(self, run: Run) -> None:
         for pipe in run.pipes:
@@ -378,7 +518,6 @@ class Commands:
                     break
             if pipe.open:
                 self._loop.forget(pipe.descriptor)
-                pipe.close()
         del self._runs[run.number]
         file = run.output.file
         if file is not None:
@@ -396,10 +535,62 @@ class Commands:
             "out_of_memory": self._oom_kills() > run.oom_kills,
             "disk_is_full": disk_is_full(_WORKSPACE),
             "seconds": time.monotonic() - run.started,
+            **self._left_running(run),
         }
-        if self._purge and self._is_init and not self._runs:
-            self._kill_everything()
+        if run.stopping and not run.is_live and self._is_init:
+            self._stopped.append(self._remembered(run))
+        if self._stopped and not self._runs:
+            self._kill_all_of(self._stopped)
+            self._stopped.clear()
         self._loop.send(frames.REPLY, run.number, {"result": result}, output + errors)
+
+    def _left_running(self, run: Run) -> dict[str, Any]:
+        """Let what an ended command started go on, and return what the result says of it."""
+        pipes = [pipe for pipe in run.pipes if pipe.open]
+        if run.stopping or not run.pid:
+            for pipe in pipes:
+                pipe.close()
+            return {"left": [], "left_processes": 0, "left_output": ""}
+        file = self._record(run.number, pipes) if pipes else None
+        left = self._left_by(run)
+        named = [[pid, command_line(pid)] for pid in left[:MAX_LEFT_PROCESSES]]
+        return {
+            "left": named,
+            "left_processes": len(left),
+            "left_output": file.name if file is not None else "",
+        }
+
+    def _left_by(self, run: Run) -> list[int]:
+        return processes_of(self._marker(run), run.pid) if run.pid else []
+
+    def _record(self, number: int, pipes: list[Pipe]) -> RollingFile:
+        """Read what an ended command's processes write from now on into a file."""
+        for pipe in pipes:
+            pipe.kept, pipe.file = BoundedOutput(0), None  # they are in the result
+        background = Background(pipes, RollingFile(self._output_files, number))
+        self._backgrounds.append(background)
+        for pipe in pipes:
+            self._loop.watch(pipe.descriptor, partial(self._on_background, background, pipe))
+        if len(self._backgrounds) > MAX_BACKGROUNDS:
+            oldest = self._backgrounds[0]
+            for pipe in list(oldest.pipes):
+                self._close_background(oldest, pipe)
+        return background.file
+
+    def _on_background(self, background: Background, pipe: Pipe, _events: int = 0) -> None:
+        data = pipe.take()
+        if data:
+            background.file.add(data)
+        elif data is not None:
+            self._close_background(background, pipe)
+
+    def _close_background(self, background: Background, pipe: Pipe) -> None:
+        self._loop.forget(pipe.descriptor)
+        pipe.close()
+        background.pipes.remove(pipe)
+        if not background.pipes:
+            background.file.close()
+            self._backgrounds.remove(background)
 
     def _oom_kills(self) -> int:
         """Return how many processes of this container the kernel has killed for memory."""

@@ -16,6 +16,11 @@ MAX_FILE_BYTES = 64 << 20
 """The most that is kept of one command's output: ten times the log of a large build."""
 MAX_FILES_BYTES = 256 << 20
 """The most that is kept of all outputs; the oldest are deleted first."""
+MAX_ROLLING_BYTES = 2 << 20
+"""Of the file with the output of a process in the background: what a person reads of a log. With
+`commands.MAX_BACKGROUNDS` of them, half of `MAX_FILES_BYTES`."""
+_ROLLING_HEAD_BYTES, _ROLLING_TAIL_BYTES = 256 << 10, 1 << 20
+_ROLLED = b"\n[... a part of the output is left out here ...]\n"
 
 
 class BoundedOutput:
@@ -93,6 +98,45 @@ class OutputFile:
             self._files.keep(self.name, self.size)
 
 
+class RollingFile:
+    """The beginning and the end of an output without a limit, in a file of bounded size.
+
+    A copy of the worker's (`orchestrator.deep_agent.backends.background`), see there.
+    """
+
+    def __init__(self, files: OutputFiles, number: int) -> None:
+        self._files = files
+        self.name = f"{number}-{os.urandom(3).hex()}.txt"
+        """Empty where the file could not be created."""
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = files.create(self.name, os.O_RDWR | os.O_APPEND)
+        except OSError:
+            self.name = ""
+
+    def add(self, data: bytes) -> None:
+        """Append data; the middle of the file makes room for it."""
+        if self._descriptor is None:
+            return
+        try:
+            size = os.fstat(self._descriptor).st_size  # the job may have shortened it
+            if size + len(data) > MAX_ROLLING_BYTES:
+                tail = os.pread(self._descriptor, _ROLLING_TAIL_BYTES, size - _ROLLING_TAIL_BYTES)
+                os.ftruncate(self._descriptor, _ROLLING_HEAD_BYTES)
+                os.write(self._descriptor, _ROLLED + tail[tail.find(b"\n") + 1 :])
+            os.write(self._descriptor, data)
+        except OSError:  # the disk is full; it may have room again later
+            return
+
+    def close(self) -> None:
+        """End the record."""
+        if self._descriptor is not None:
+            size = os.fstat(self._descriptor).st_size
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._files.keep(self.name, size)
+
+
 class OutputFiles:
     """The files with whole outputs.
 
@@ -103,9 +147,9 @@ class OutputFiles:
         self._folder = folder
         self._kept: list[tuple[str, int]] = []
 
-    def create(self, name: str) -> int:
+    def create(self, name: str, access: int = os.O_WRONLY) -> int:
         """Create a file and return its descriptor."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = access | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(f"{self._folder}/{name}", flags, 0o644)
 
     def keep(self, name: str, size: int) -> None:

@@ -55,10 +55,10 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        before, after, is_overlay = store.before_and_after(arguments["job"])
+        before, after, marked = store.before_and_after(arguments["job"])
         try:
             jail.collect(
-                before, after, is_overlay=is_overlay, agent_id=AGENT_ID, server=collectors,
+                before, after, marked=marked, agent_id=AGENT_ID, server=collectors,
                 context=context,
             )  # fmt: skip
         except jail.CollectionFailed as error:
@@ -70,6 +70,7 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
     return {
         "prepare": _replying("prepared", store.prepare),
         "check_disks": _replying("shared_user", store.check_disks),
+        "check_renaming": _replying("no_renaming", store.check_renaming),
         "free": _replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,

@@ -2,10 +2,12 @@
 
 code/<id>/                    the resident's code, mounted read-only into sandboxes
 snapshots/<name>/tree         a snapshot or a layer, unpacked, never changed again (`snapshots`)
-jobs/<job>/upper, work        the job's overlay on what it started from: all that it changed
-jobs/<job>/output             the whole outputs of its commands
-jobs/<job>/image, disk        where the steward may mount: the disk that has these three,
-and the folder on which it is mounted
+jobs/<job>/renaming/          where the overlay's folders can be renamed; where they cannot, and in
+what releases before that made, the first four of the following are not in here, but beside it
+  upper, work                 the job's overlay on what it started from: all that it changed
+  output                      the whole outputs of its commands
+  image                       where the steward may mount: the disk that has these three
+jobs/<job>/disk               the folder on which that disk is mounted
 jobs/<job>/lower, layers      the snapshots and that disk, shown as files of the job's own user
 jobs/<job>/tree, start_bytes  instead of these, a copy of what it started from, where the engine
 cannot mount an overlay
@@ -32,7 +34,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fanout.workers.sandbox.inside import archives, disks, layers
+from fanout.workers.sandbox.inside import archives, disks, layers, overlays
 from fanout.workers.sandbox.inside.loop import Refused
 from fanout.workers.sandbox.inside.snapshots import (
     AGENT_ID,
@@ -43,6 +45,10 @@ from fanout.workers.sandbox.inside.snapshots import (
 
 LISTED_JOBS = 1000
 """The most jobs in one list: their ids take half of a reply's header."""
+
+_RENAMING = "renaming"
+"""A release that does not know this folder finds no upper layer of the job, and makes a new one:
+read without its marks, the job's would seem to lack what was renamed."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
 """Unfinished folders older than a day are abandoned."""
@@ -63,6 +69,7 @@ class Store:
         self._reserve_bytes = reserve_bytes
         self._own_users = False
         self._can_stack = False
+        self._can_rename = False
         self._snapshots = Snapshots(
             root / "snapshots", cache_bytes, scratch=self._scratch, discard=self._discard,
             locked=self._locked, in_use=self._snapshots_in_use,
@@ -128,15 +135,17 @@ class Store:
                 return {"files": None, "names": names, "missing": missing}
             lower = self._snapshots.trees(names[-1])
             home = self._path("warm" if ahead else "jobs", job)
-            if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
+            if not self._is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
                 home.mkdir(mode=0o700)
                 (home / "files").write_text(uuid.uuid4().hex)
                 if ahead:
                     (home / "adopted").write_text(job)
+                if overlay and self._can_rename:
+                    (home / _RENAMING).mkdir(mode=0o700)
                 if overlay and disk_bytes is not None:
                     disks.copy(self._template(disk_bytes), home / "image.part")
-                    (home / "image.part").rename(home / "image")
+                    (home / "image.part").rename(_layered(home) / "image")
             (home / "snapshot").write_text(names[-1])  # an earlier attempt may have been flat
             if overlay:
                 disk = self._layers(home)
@@ -159,7 +168,7 @@ class Store:
     ) -> dict[str, Any]:
         """Show the overlay's folders as those of a user who has no other job, if it has a disk."""
         user = AGENT_ID
-        if disk != home and self._own_users:
+        if disk == home / "disk" and self._own_users:
             user = disks.user_of(disk, first_id)
             snapshots = self._snapshots.root
             shown = [
@@ -173,6 +182,7 @@ class Store:
             "files": _text(home / "files"),
             "adopted": _text(home / "adopted"),
             "user": user,
+            "options": overlays.RENAMING if _can_rename_in(home) else overlays.PLAIN,
             "lower": [str(tree.relative_to(self._root)) for tree in lower],
             "layers": str(disk.relative_to(self._root)),
         }
@@ -188,10 +198,20 @@ class Store:
 
     def _layers(self, home: Path) -> Path:
         """Return the folder with a job's upper and work layer; mount its disk if it has one."""
-        if not (home / "image").exists():
-            return home
-        disks.attach(home / "image", home / "disk")
+        layered = _layered(home)
+        if not (layered / "image").exists():
+            return layered
+        disks.attach(layered / "image", home / "disk")
         return home / "disk"
+
+    def _is_made(self, home: Path, *, overlay: bool, has_disk: bool) -> bool:
+        """Return whether a job's folders are complete, and made in a way that is possible here."""
+        if not overlay:
+            return (home / "tree").exists()
+        if _can_rename_in(home) and not self._can_rename:
+            return False
+        layered = _layered(home)
+        return has_disk if (layered / "image").exists() else (layered / "upper").exists()
 
     def free(self) -> int:
         """Return the free space of the volume's disk in bytes, as users other than root see it."""
@@ -277,16 +297,18 @@ class Store:
             homes = list(self._path("warm").iterdir())
             return [home.name for home in homes if home.stat().st_mtime < before][:LISTED_JOBS]
 
-    def before_and_after(self, job: str) -> tuple[list[Path], Path, bool]:
-        """Return what a job started from, its result, and whether that is an overlay's upper layer.
+    def before_and_after(self, job: str) -> tuple[list[Path], Path, str]:
+        """Return what a job started from, its result, and how the names of that one's marks begin.
 
-        The first are the lower folders of an overlay, the uppermost first.
+        The first are the lower folders of an overlay, the uppermost first. Only an overlay's upper
+        layer has marks.
         """
         home = self._path("jobs", job)
         before = self._snapshots.trees((home / "snapshot").read_text())
         if (home / "tree").exists():
-            return before, home / "tree", False
-        return before, self._layers(home) / "upper", True
+            return before, home / "tree", ""
+        marked = overlays.TRUSTED_MARKS if _can_rename_in(home) else overlays.USER_MARKS
+        return before, self._layers(home) / "upper", marked
 
     def check_disks(self) -> str | None:
         """Check that jobs can have disks of their own here.
@@ -301,13 +323,27 @@ class Store:
         self._own_users = shared is None
         return shared
 
+    def check_renaming(self) -> str | None:
+        """Check whether jobs can rename the folders that they start from.
+
+        Returns:
+            Why they cannot; None when they can.
+        """
+        reason = overlays.why_no_renaming(self._path("tmp"))
+        self._can_rename = reason is None
+        return reason
+
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return how many bytes of the volume's disk each of these jobs has taken."""
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
-        used = {home.name: disks.allocated(home / "image") for home in homes}
+        used = {home.name: disks.allocated(_layered(home) / "image") for home in homes}
         plain = [home for home in homes if used[home.name] is None]
-        trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
-        outputs = disks.used_bytes([home / "output" for home in plain])
+        uppers = [_layered(home) / "upper" for home in plain]
+        trees = [
+            upper if upper.exists() else home / "tree"
+            for home, upper in zip(plain, uppers, strict=True)
+        ]
+        outputs = disks.used_bytes([_layered(home) / "output" for home in plain])
         for home, *sizes in zip(plain, disks.used_bytes(trees), outputs, strict=True):
             used[home.name] = max(0, sum(sizes) - int(_text(home / "start_bytes") or 0))
         return {job: size for job, size in used.items() if size is not None}
@@ -364,11 +400,14 @@ def _text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
-    """Return whether a job's folders are complete, and made as they are wanted now."""
-    if not overlay:
-        return (home / "tree").exists()
-    return has_disk if (home / "image").exists() else (home / "upper").exists()
+def _can_rename_in(home: Path) -> bool:
+    """Return whether the folders of a job's overlay can be renamed."""
+    return (home / _RENAMING).exists()
+
+
+def _layered(home: Path) -> Path:
+    """Return the folder that has a job's upper layer, or the disk with it."""
+    return home / _RENAMING if _can_rename_in(home) else home
 
 
 def _delete(path: Path) -> None:

@@ -11,15 +11,17 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink
+from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink, find_shell
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
 from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader, content
 from fanout.orchestrator.deep_agent.backends.proc.table import (
+    COMMAND_MARKER,
     other_processes,
     signal_all,
     variable_of,
@@ -42,6 +44,8 @@ cd "$4" && shift 4 && exec "$@" || exit 127
 """The number of file locks is `-w` in one shell and `-x` in another; Linux no longer enforces
 it."""
 _MARKED_LIMIT = b"Max file locks"
+_STARTED_FIELD = 19
+"""Of what follows the name in `/proc/PID/stat`."""
 
 
 def seen_tmp(tmp: Path, *, bound: bool) -> str:
@@ -77,16 +81,21 @@ class JobFolder:
         """The path of `tmp` for commands."""
         return seen_tmp(self.tmp, bound=self.bound)
 
-    def argv(self, command: Command, cwd: str) -> list[str]:
+    def argv(self, command: Command, cwd: str, shell: Sequence[str]) -> list[str]:
         """Return the whole command line.
 
         A command that cannot be started ends with 127 or 126, as in a shell.
+
+        Args:
+            command: the command.
+            cwd: the folder in which it starts, as commands see it.
+            shell: what a command that is a text is given to.
 
         Raises:
             ValueError: the command is empty.
         """
         argv = command.argv
-        own = ["/bin/sh", "-c", argv] if isinstance(argv, str) else list(argv)
+        own = [*shell, argv] if isinstance(argv, str) else list(argv)
         if not own:
             raise ValueError("an empty command")
         limits = [
@@ -120,6 +129,24 @@ class JobFolder:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """A command that was stopped."""
+
+    marker: str
+    started_ticks: int
+    """When it was started, in the kernel's unit; see `ticks_since_boot`."""
+
+
+class _Origin(NamedTuple):
+    """Where a process comes from."""
+
+    started_ticks: int
+    parent: int
+    marker: str
+    """That of the command that has started it; empty where it has none."""
+
+
+@dataclass(frozen=True)
 class _Processes:
     """The live processes of the machine except this one, by what tells whose each is.
 
@@ -133,6 +160,8 @@ class _Processes:
     by_cwd: dict[str, list[int]]
     by_mount: dict[bytes, list[int]]
     """By a line about the workspace in the mount table, in a mount namespace of their own."""
+    origins: dict[int, _Origin]
+    """Where each comes from."""
 
     def of(self, token: str, tree: Path | None) -> list[int]:
         """Return the processes of a sandbox; see `kill_job` for the arguments."""
@@ -140,6 +169,19 @@ class _Processes:
         if tree is not None:
             found += self._at_home(tree)
         return list(dict.fromkeys(found))
+
+    def left_by(self, stopped: Sequence[Stopped], token: str, tree: Path) -> list[int]:
+        """Return those of a sandbox that stopped commands left; see `kill_stopped`."""
+        markers = {each.marker for each in stopped}
+        began = min(each.started_ticks for each in stopped)
+        found = [(pid, self.origins[pid]) for pid in self.of(token, tree)]
+        spared: set[int] = set()
+        for pid, origin in sorted(found, key=lambda each: each[1].started_ticks):
+            is_earlier = 0 < origin.started_ticks < began or origin.parent in spared
+            is_ended_ones = origin.marker.startswith(f"{token}-") or is_earlier
+            if is_ended_ones and origin.marker not in markers:
+                spared.add(pid)
+        return [pid for pid, _origin in found if pid not in spared]
 
     def _at_home(self, tree: Path) -> Iterator[int]:
         """Yield those that are in the tree, or see it as their workspace, wherever they are."""
@@ -186,15 +228,19 @@ def _look(environments: EnvironmentReader) -> _Processes:
     own_mounts = _link("/proc/self/ns/mnt")
     known: dict[str, tuple[bytes, ...]] = {"": (), own_mounts: ()}
     _MOUNTS.begin_look()
-    seen = _Processes(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    seen = _Processes(
+        defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list), {}
+    )
     for pid, _session in other_processes():
         mounts = _link(f"/proc/{pid}/ns/mnt")
         if mounts not in known:
             known[mounts] = _MOUNTS.of(pid, mounts)
         for line in known[mounts]:
             seen.by_mount[line].append(pid)
-        if token := variable_of(environments.read(pid), JOB_MARKER):
+        environment = environments.read(pid)
+        if token := variable_of(environment, JOB_MARKER):
             seen.by_token[token].append(pid)
+        seen.origins[pid] = _origin(pid, environment)
         for limit in _marked_limits(pid):
             seen.by_limit[limit].append(pid)
         seen.by_cwd[_link(f"/proc/{pid}/cwd")].append(pid)
@@ -202,6 +248,14 @@ def _look(environments: EnvironmentReader) -> _Processes:
 
 
 _JOBS = SharedLooks(_look)
+
+
+def _origin(pid: int, environment: bytes) -> _Origin:
+    fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) <= _STARTED_FIELD:  # it has ended
+        return _Origin(0, 0, "")
+    marker = variable_of(environment, COMMAND_MARKER)
+    return _Origin(int(fields[_STARTED_FIELD]), int(fields[1]), marker)
 
 
 def _mark(token: str) -> int:
@@ -241,13 +295,39 @@ async def kill_job(token: str, tree: Path | None) -> bool:
     Returns:
         False when some survive for several seconds.
     """
+    return await _kill(lambda seen: seen.of(token, tree))
+
+
+async def kill_stopped(token: str, tree: Path, stopped: Sequence[Stopped]) -> bool:
+    """Kill what stopped commands left behind, and nothing that ended commands left running.
+
+    A process without the mark of an ended command is spared if it was started before the stopped
+    commands, or by one that is.
+
+    Args:
+        token: The sandbox's.
+        tree: Its folder.
+        stopped: The commands; no other one of the sandbox runs.
+
+    Returns:
+        False when some survive for several seconds.
+    """
+    return await _kill(lambda seen: seen.left_by(stopped, token, tree))
+
+
+async def _kill(find: Callable[[_Processes], list[int]]) -> bool:
     deadline = time.monotonic() + GIVE_UP_SECONDS
-    while found := (await _JOBS.look()).of(token, tree):
+    while found := find(await _JOBS.look()):
         signal_all(found, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(0.005)
     return True
+
+
+def ticks_since_boot() -> int:
+    """Return the time in the unit in which the kernel says when a process was started."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 async def run(
@@ -272,7 +352,7 @@ async def run(
         link: becomes its input and output; there is no time limit then.
     """
     try:
-        argv = folder.argv(command, cwd)
+        argv = folder.argv(command, cwd, await asyncio.to_thread(find_shell, PROGRAMS))
     except ValueError:
         message = b"cannot start the command: not a command\n"
         return Execution(exit_code=127, output=message, total_bytes=len(message))

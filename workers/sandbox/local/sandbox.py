@@ -60,6 +60,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         self._has_run = False
         """Whether there may be processes: to find them, those of the whole machine are read."""
         self._running: set[asyncio.Task[Execution]] = set()
+        self._stopped: list[local_processes.Stopped] = []
+        """Commands that were stopped while others ran: what escaped them is killed after these."""
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
         self._measured_at = time.monotonic()
@@ -112,6 +114,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         self._raise_failure()
         self._has_run = True
         marker = f"{self._folder.token}-{next(self._numbers)}"
+        started_ticks = local_processes.ticks_since_boot()
         cwd = command.cwd
         if not self._folder.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
@@ -137,7 +140,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
             self._running.discard(running)
             stopped = running.cancelled() or running.exception() or running.result().timed_out
             if stopped and link is None:  # a live process is always stopped: daemons stay
-                await self._sweep()
+                self._stopped.append(local_processes.Stopped(marker, started_ticks))
+            await self._sweep()
             self._stop_watching()
         if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:
             await self._check_disk()
@@ -175,8 +179,9 @@ class LocalSandbox(DirectoryBackend, Sandbox):
 
     async def _sweep(self) -> None:
         """Kill daemons that escaped a stopped command's session and marker, if no other runs."""
-        if not self._running:
-            await local_processes.kill_job(self._folder.token, self._folder.tree)
+        if self._stopped and not self._running:
+            stopped, self._stopped = self._stopped, []
+            await local_processes.kill_stopped(self._folder.token, self._folder.tree, stopped)
 
     def _stop_watching(self) -> None:
         if not self._running and self._watching is not None:

@@ -7,11 +7,18 @@ import os
 import re
 from typing import Any
 
-from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit, OutputFile
+from fanout.orchestrator.deep_agent import (
+    Entry,
+    EntryKind,
+    Hit,
+    LeftProcess,
+    LeftRunning,
+    OutputFile,
+)
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.valid_text import clean_text
-from fanout.workers.sandbox.inside import frames, outputs
+from fanout.workers.sandbox.inside import commands, frames, outputs
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
@@ -23,6 +30,8 @@ _MAX_SIZE = (1 << 63) - 1
 """Of a file: the kernel's."""
 _MAX_MODE = 0o7777
 """Permissions, setuid, setgid and sticky: the kernel's."""
+_MAX_PID = 1 << 22
+"""The kernel's limit."""
 _OUTPUT_NAME = re.compile(r"[0-9]{1,20}-[0-9a-f]{6}\.txt")
 _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 
@@ -109,13 +118,42 @@ def output_file(result: dict[str, Any]) -> OutputFile | None:
     Raises:
         FrameError: it is malformed.
     """
-    name = _text(result.get("output_file"))
+    path = _output_path(result.get("output_file"))
     size_bytes = integer(result, "output_file_bytes", 0, _MAX_SIZE)
-    if not name:
+    return OutputFile(path=path, size_bytes=size_bytes) if path else None
+
+
+def left_running(result: dict[str, Any]) -> LeftRunning | None:
+    """Return what a command left running; None when it left nothing.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    left, path = result.get("left"), _output_path(result.get("left_output"))
+    if not isinstance(left, list) or len(left) > commands.MAX_LEFT_PROCESSES:
+        raise frames.FrameError("not a list of processes")
+    total = integer(result, "left_processes", len(left), _MAX_PID)
+    if not total and not path:
         return None
+    return LeftRunning(processes=tuple(map(_left_process, left)), total=total, output_path=path)
+
+
+def _left_process(record: Any) -> LeftProcess:
+    if not isinstance(record, list) or [type(value) for value in record] != [int, str]:
+        raise frames.FrameError("not a process")
+    pid, command_line = record
+    if not 0 < pid <= _MAX_PID or len(command_line) > commands.MAX_LEFT_CHARACTERS:
+        raise frames.FrameError("no process has that id or that command line")
+    return LeftProcess.described(pid, command_line.encode(errors="replace"))
+
+
+def _output_path(name: Any) -> str:
+    """Return the path of a kept output, given its name; empty when there is none."""
+    if not _text(name):
+        return ""
     if not _OUTPUT_NAME.fullmatch(name):
         raise frames.FrameError("not the name of an output")
-    return OutputFile(path=f"{outputs.FOLDER}/{name}", size_bytes=size_bytes)
+    return f"{outputs.FOLDER}/{name}"
 
 
 def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:

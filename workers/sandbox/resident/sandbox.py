@@ -24,6 +24,7 @@ from fanout.workers.sandbox.resident.replies import (
     duration,
     flag,
     integer,
+    left_running,
     output_file,
     parse_entries,
     parse_hits,
@@ -104,6 +105,7 @@ class ResidentSandbox(Sandbox):
                 timed_out=flag(result, "timed_out"),
                 out_of_memory=flag(result, "out_of_memory"),
                 notice=self.disk_notice() if flag(result, "disk_is_full") else "",
+                left_running=left_running(result),
                 seconds=duration(result, "seconds"),
             )
 

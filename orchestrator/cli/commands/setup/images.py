@@ -85,8 +85,8 @@ def check(
     """Say whether jobs can run in an image, and what it lacks.
 
     A container of it is started, without a network, and looked at: Python 3.8 or newer with its
-    standard library, /bin/sh, git, a name for the user. Exit code 1 if something is missing that
-    jobs need.
+    standard library, /bin/sh, bash, git, a name for the user. Exit code 1 if something is missing
+    that jobs need.
     """
     raise typer.Exit(run_program(["check", image, *(["--json"] if as_json else [])]))
 

@@ -44,6 +44,15 @@ def content(path: str) -> bytes:
     return parts
 
 
+def command_line(pid: int) -> bytes:
+    """Return what a process was started as, its words ended by NUL; empty when it has ended.
+
+    It blocks, also in the kernel as reading an environment does: call it after a look, and not for
+    long lists. It is empty for a process at which a thread is stuck.
+    """
+    return b"" if pid in _stuck else content(f"/proc/{pid}/cmdline")
+
+
 class GivenUp(Exception):
     """Nobody waits for this thread any more."""
 

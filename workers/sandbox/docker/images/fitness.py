@@ -48,7 +48,8 @@ except (ImportError, KeyError):
 print(json.dumps({
     "version": sys.version_info[:3], "path": sys.executable,
     "modules": [name for name in sys.argv[1:] if lacks(name)],
-    "sh": os.access("/bin/sh", os.X_OK), "git": shutil.which("git"), "user": user,
+    "sh": os.access("/bin/sh", os.X_OK), "bash": shutil.which("bash"),
+    "git": shutil.which("git"), "user": user,
 }))
 """
 """Runs on any Python 3."""
@@ -89,7 +90,13 @@ async def examine(engine: Engine, image: str) -> list[Finding]:
         seen: dict[str, Any] = json.loads(output)
     except ValueError:
         return [Finding("fail", "python3", "does not run: it is not Python 3, or lacks modules")]
-    return [_python(seen), _shell(has=seen["sh"]), _git(seen["git"]), _user(seen["user"])]
+    return [
+        _python(seen),
+        _shell(has=seen["sh"]),
+        _bash(seen["bash"]),
+        _git(seen["git"]),
+        _user(seen["user"]),
+    ]
 
 
 async def _without_python(engine: Engine, image: str) -> list[Finding]:
@@ -114,6 +121,12 @@ def _shell(*, has: bool) -> Finding:
     if has:
         return Finding("ok", "/bin/sh", "is there")
     return Finding("fail", "/bin/sh", "is not there: commands of agents need it")
+
+
+def _bash(path: str | None) -> Finding:
+    if path:
+        return Finding("ok", "bash", path)
+    return Finding("warn", "bash", "is not there: agents, which expect it, get sh")
 
 
 def _git(path: str | None) -> Finding:

@@ -15,10 +15,11 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from fanout.workers.sandbox.inside.archives import ARCHIVE_END, write_member
 from fanout.workers.sandbox.inside.collection.change_diffs import Change, diffs_of
@@ -100,7 +101,7 @@ class _Named:
 def write_bundle(
     out: IO[bytes],
     before: Root,
-    after: Root,
+    after: Root | Side,
     candidates: Iterable[str],
     *,
     max_file_bytes: int = MAX_FILE_BYTES,
@@ -111,8 +112,8 @@ def write_bundle(
     Args:
         out: written from its start to its end; needs only `write`.
         before: the snapshot.
-        after: the result: a whole folder, or an overlay's upper layer.
-        candidates: from `scan_trees` or `scan_upper`; what is not in `after` counts as deleted.
+        after: the result: a whole folder, or an overlay's files, which are closed here.
+        candidates: from `scan_trees` or `scan_overlay`; what is not in `after` counts as deleted.
         max_file_bytes: larger files are only named.
         max_total_bytes: of all contents together.
 
@@ -122,7 +123,7 @@ def write_bundle(
     with (
         _Scratch() as scratch,
         closing(Side(before)) as old,
-        closing(Side(after)) as new,
+        closing(after if isinstance(after, Side) else Side(after)) as new,
     ):
         contents = Contents(scratch.folder, max_file_bytes, max_total_bytes)
         ignored, skipped = _Named(), _Named()
@@ -240,29 +241,76 @@ def _changes(
 ) -> list[Change]:
     """Return the changes among the paths; name those that cannot be carried, with the reasons."""
     changes: list[Change] = []
-    left = MAX_LIST_BYTES
+    room = _Room()
     for path in paths:
         first, second = old.status(path), new.status(path)
         try:
             _check_depth(path, first, second)
             if all(status and stat.S_ISDIR(status.st_mode) for status in (first, second)):
                 continue
-            _check_room(len(changes), left)
+            room.check(len(changes))
             change = Change(
                 path, contents.version(old, path, first), contents.version(new, path, second)
             )
             if change.before != change.after:
                 _check_name(path)
+                room.take(change)
                 changes.append(change)
-                left -= _ENTRY_BYTES + 2 * len(json.dumps(_with_bytes("path", path)))
         except Skip as reason:
             skipped.add(path, str(reason))
     return changes
 
 
-def _check_room(changes: int, left_bytes: int) -> None:
-    if changes >= MAX_CHANGES or left_bytes < 0:
-        raise Skip(_TOO_MANY)
+class _Room:
+    """What the list of changes has room for. A renamed file takes one entry for its two paths."""
+
+    def __init__(self) -> None:
+        self._entries, self._left_bytes = 0, MAX_LIST_BYTES
+        self._unpaired: Counter[_Half] = Counter()
+
+    def check(self, changes: int) -> None:
+        """Refuse what would only be read in vain: no list has more than all files renamed."""
+        if changes >= 2 * MAX_CHANGES or self._left_bytes < 0:
+            raise Skip(_TOO_MANY)
+
+    def take(self, change: Change) -> None:
+        """Make an entry for a change, unless it is the other half of a rename.
+
+        Raises:
+            Skip: there is no room.
+        """
+        path_bytes = len(json.dumps(_with_bytes("path", change.path)))
+        half = _half(change)
+        if half is not None and self._unpaired[half.other]:
+            self._unpaired[half.other] -= 1
+            self._left_bytes -= path_bytes
+            return
+        if self._entries >= MAX_CHANGES:
+            raise Skip(_TOO_MANY)
+        if half is not None:
+            self._unpaired[half] += 1
+        self._entries += 1
+        self._left_bytes -= _ENTRY_BYTES + 2 * path_bytes
+
+
+class _Half(NamedTuple):
+    """A file that only one side has: a half of what may be a rename."""
+
+    kind: str
+    sha256: str
+    is_former: bool
+
+    @property
+    def other(self) -> _Half:
+        """The half with which it is a rename."""
+        return self._replace(is_former=not self.is_former)
+
+
+def _half(change: Change) -> _Half | None:
+    version = change.before or change.after
+    if version is None or version.sha256 is None or (change.before and change.after):
+        return None
+    return _Half(version.kind, version.sha256, change.after is None)
 
 
 def _check_depth(path: str, first: os.stat_result | None, second: os.stat_result | None) -> None:

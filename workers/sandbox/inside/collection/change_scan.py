@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from fanout.workers.sandbox.inside.collection.change_sides import (
@@ -22,41 +22,43 @@ from fanout.workers.sandbox.inside.collection.change_sides import (
 
 if TYPE_CHECKING:
     from fanout.workers.sandbox.inside.collection.change_sides import Root
+    from fanout.workers.sandbox.inside.collection.merged import MergedSide
 
-_OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
-
-def scan_upper(lower: Root, upper: Root) -> Iterator[str]:
+def scan_overlay(lower: Root, upper: Root, merged: MergedSide) -> Iterator[str]:
     """Yield the paths that an overlay's upper layer may have changed.
 
-    These are at least the changed paths, and possibly more. Folders that were deleted or replaced
-    are expanded to their files.
+    These are at least the changed paths, and possibly more. Folders that were deleted, replaced or
+    renamed are expanded to their files.
+
+    Args:
+        lower: what is below the layer.
+        upper: the layer.
+        merged: both, as the overlay shows them.
     """
     with ExitStack() as stack:
         below, above = _opened(stack, lower), _opened(stack, upper)
-        if above is not None:
-            yield from _scan_layer(below, above, "", 0)
+        if below is not None and above is not None:
+            yield from _scan_layer(below, above, merged, "", 0)
 
 
-def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Iterator[str]:
+def _scan_layer(
+    lower: int, upper: int, merged: MergedSide, prefix: str, depth: int
+) -> Iterator[str]:
     """Yield the candidates in one folder of the upper layer."""
-    if lower is not None and _is_opaque(upper):
-        yield from paths_below(lower, prefix)
-        lower = None
-    if lower is None:
-        yield from paths_below(upper, prefix)
-        return
     for name in names_in(upper):
+        path = prefix + name
         with ExitStack() as stack:
             above = _opened(stack, name, upper) if depth < MAX_DEPTH else None
             below = _opened(stack, name, lower)
-            if above is not None and below is not None:
-                yield from _scan_layer(below, above, f"{prefix}{name}/", depth + 1)
+            if above is not None and below is not None and not merged.is_marked(path):
+                yield from _scan_layer(below, above, merged, f"{path}/", depth + 1)
                 continue
-            yield prefix + name
-            for folder in (above, below):
-                if folder is not None:
-                    yield from paths_below(folder, f"{prefix}{name}/")
+            yield path
+            if above is not None:
+                yield from merged.paths_below(path)
+            if below is not None:
+                yield from paths_below(below, f"{path}/")
 
 
 def _opened(stack: ExitStack, name: str | Root, within: int | None = None) -> int | None:
@@ -65,15 +67,6 @@ def _opened(stack: ExitStack, name: str | Root, within: int | None = None) -> in
     if descriptor is not None:
         stack.callback(os.close, descriptor)
     return descriptor
-
-
-def _is_opaque(folder: int) -> bool:
-    """Return whether a folder of the upper layer hides the one below it."""
-    for mark in _OPAQUE_MARKS:
-        with suppress(OSError):
-            if os.getxattr(folder, mark) == b"y":
-                return True
-    return False
 
 
 def scan_trees(before: Root, after: Root) -> Iterator[str]:

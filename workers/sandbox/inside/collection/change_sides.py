@@ -22,8 +22,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _COMPARED_BYTES = 1 << 18
 """Two files are compared in pieces of this size: most differences show in the first."""
-_KEPT_FOLDERS = 64
-
+KEPT_FOLDERS = 64
+"""How many descriptors of folders a side keeps: paths come sorted."""
 
 if TYPE_CHECKING:
     Root = Path | int
@@ -124,13 +124,12 @@ class Side:
 
     def status(self, path: str) -> os.stat_result | None:
         """Return the `lstat` of a path; None when nothing is there."""
-        folder, _, name = path.rpartition("/")
-        return status_in(self._folder(folder), name)
+        return status_in(*self._place(path))
 
     def is_empty(self, path: str) -> bool:
         """Return whether a directory has no entries, not even a `.git`."""
-        folder, _, name = path.rpartition("/")
-        descriptor = open_folder(name, self._folder(folder))
+        folder, name = self._place(path)
+        descriptor = None if folder is None else open_folder(name, folder)
         if descriptor is None:
             return False
         try:
@@ -147,8 +146,8 @@ class Side:
         Raises:
             OSError: the path is not a symlink.
         """
-        folder, _, name = path.rpartition("/")
-        return os.fsencode(os.readlink(name, dir_fd=self._known_folder(folder)))
+        folder, name = self._known_place(path)
+        return os.fsencode(os.readlink(name, dir_fd=folder))
 
     def open_file(self, path: str) -> int:
         """Return a descriptor for reading a file.
@@ -156,20 +155,25 @@ class Side:
         Raises:
             OSError: the file cannot be opened.
         """
-        folder, _, name = path.rpartition("/")
-        return os.open(name, _FILE, dir_fd=self._known_folder(folder))
+        folder, name = self._known_place(path)
+        return os.open(name, _FILE, dir_fd=folder)
 
-    def _known_folder(self, path: str) -> int:
-        folder = self._folder(path)
+    def _known_place(self, path: str) -> tuple[int, str]:
+        folder, name = self._place(path)
         if folder is None:
             raise FileNotFoundError(path)
-        return folder
+        return folder, name
+
+    def _place(self, path: str) -> tuple[int | None, str]:
+        """Return the descriptor of the directory that has an entry, and the entry's name."""
+        folder, _, name = path.rpartition("/")
+        return self._folder(folder), name
 
     def _folder(self, path: str) -> int | None:
         """Return a descriptor of a directory; cached, since paths come sorted."""
         if path in self._folders:
             return self._folders[path]
-        if len(self._folders) >= _KEPT_FOLDERS:
+        if len(self._folders) >= KEPT_FOLDERS:
             self.close()
         if not path:
             descriptor = open_folder(self._root)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanout.workers.sandbox.inside import disks, frames
-from fanout.workers.sandbox.inside.collection import change_bundle, change_git, change_scan
+from fanout.workers.sandbox.inside.collection import change_bundle, change_git, change_scan, merged
 from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from fanout.workers.sandbox.inside.collection.change_sides import Root
     from fanout.workers.sandbox.inside.collection.fork_server import Requester
+    from fanout.workers.sandbox.inside.collection.merged import Marks
     from fanout.workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
@@ -74,6 +75,8 @@ class View(NamedTuple):
 
     before: Root
     after: Root
+    marks: Marks
+    """Of the folders of an upper layer."""
 
 
 class Jail:
@@ -97,14 +100,18 @@ class Jail:
             _make_root()
 
     def enter(
-        self, before: Sequence[Path], after: Path, scratch: Path, agent_id: int, kept: int
-    ) -> View:
+        self, before: Sequence[Path], after: Path, marked: str, scratch: Path, agent_id: int,
+        kept: int,
+    ) -> View:  # fmt: skip
         """Lock this process up, for good.
 
         Args:
             before: what a job started from: the lower folders of an overlay, the uppermost first.
                 One, if this process may not mount.
             after: its result.
+            marked: how the names of the marks of an upper layer begin; empty for a whole tree. A
+                process with the right to mount may read them, so they are read before that is given
+                up.
             scratch: an empty folder, in which the process may write; becomes the one for temporary
                 files.
             agent_id: the job's user.
@@ -114,18 +121,21 @@ class Jail:
             OSError: the kernel refused; nothing may be looked at then.
         """
         _close_all_but(kept)
+        _limit()
         if not self._isolated:
             (tree,) = before
             os.chown(scratch, agent_id, agent_id)
-            view = View(_descriptor(tree), _descriptor(after))
+            view = View(_descriptor(tree), _descriptor(after), {})
             _become(agent_id, ())
             os.environ["TMPDIR"] = str(scratch)
-            return view
+            return view._replace(marks=merged.read_marks(view.after, marked)) if marked else view
         os.chown(scratch, JAIL_ID, JAIL_ID)
         _change_root(before, after, scratch)
+        after = Path("/mnt/after")
+        marks = merged.read_marks(after, marked) if marked else {}
         _become(JAIL_ID, (_DAC_READ_SEARCH,))
         os.environ["TMPDIR"] = "/mnt/scratch"
-        return View(Path("/mnt/before"), Path("/mnt/after"))
+        return View(Path("/mnt/before"), after, marks)
 
 
 def _descriptor(folder: Path) -> int:
@@ -177,6 +187,17 @@ def _bind(source: Path, target: Path, flags: int) -> None:
     _mount("none", str(target), "", _BIND | _REMOUNT | flags)
 
 
+def _write(out: IO[bytes], view: View, *, is_overlay: bool) -> None:
+    """Write the bundle of the changes that can be seen."""
+    if is_overlay:
+        side = merged.MergedSide(view.before, view.after, view.marks)
+        candidates = change_scan.scan_overlay(view.before, view.after, side)
+        change_bundle.write_bundle(out, view.before, side, candidates)
+    else:
+        candidates = change_scan.scan_trees(view.before, view.after)
+        change_bundle.write_bundle(out, view.before, view.after, candidates)
+
+
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     arguments = (os.fsencode(source), os.fsencode(target), kind.encode())
     disks.call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
@@ -188,8 +209,8 @@ def _close_all_but(kept: int) -> None:
     os.closerange(kept + 1, _MAX_OPEN_FILES)
 
 
-def _become(user: int, capabilities: tuple[int, ...]) -> None:
-    """Limit this process and give up all rights but those capabilities."""
+def _limit() -> None:
+    """Limit this process, for good."""
     for limit, most in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
         (resource.RLIMIT_CPU, MAX_SECONDS),
@@ -199,6 +220,10 @@ def _become(user: int, capabilities: tuple[int, ...]) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
+
+
+def _become(user: int, capabilities: tuple[int, ...]) -> None:
+    """Give up all rights of this process but those capabilities."""
     os.umask(0o077)
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -217,7 +242,7 @@ def _set_capabilities(kept: int) -> None:
 
 def collect(
     before: Sequence[Path], after: Path, *,
-    is_overlay: bool, agent_id: int,
+    marked: str, agent_id: int,
     server: ForkServer, context: Context,
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
@@ -225,7 +250,7 @@ def collect(
     Args:
         before: what the job started from, see `Jail.enter`.
         after: its result.
-        is_overlay: whether that is an overlay's upper layer.
+        marked: how the names of the marks begin, if that is an overlay's upper layer; else empty.
         agent_id: the job's user.
         server: starts the process; its processes do `work`.
         context: of the client, which gets the parts; the process is killed when it waits no more.
@@ -237,7 +262,7 @@ def collect(
     """
     with _scratch() as scratch:
         arguments = [
-            "overlay" if is_overlay else "trees", str(after), str(scratch), str(agent_id), *map(str, before),
+            marked, str(after), str(scratch), str(agent_id), *map(str, before),
         ]  # fmt: skip
         try:
             with server.start(arguments, MAX_SECONDS) as process:
@@ -335,20 +360,19 @@ def work(requester: Requester, *, isolated: bool) -> int:
     """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
-        requester: gives `overlay` or `trees`, the result, a scratch folder, the id of the job's
-            user, and what the job started from.
+        requester: gives how the names of marks begin (see `collect`), the result, a scratch folder,
+            the id of the job's user, and what the job started from.
         isolated: whether this process has the right to mount.
     """
     try:
         jail = Jail(isolated=isolated)
-        kind, after, scratch, agent_id, *before = requester.receive()
+        marked, after, scratch, agent_id, *before = requester.receive()
         view = jail.enter(
-            [Path(tree) for tree in before], Path(after), Path(scratch), int(agent_id),
+            [Path(tree) for tree in before], Path(after), marked, Path(scratch), int(agent_id),
             kept=requester.fileno(),
         )  # fmt: skip
-        scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
         with os.fdopen(1, "wb") as out:
-            change_bundle.write_bundle(out, view.before, view.after, scan(view.before, view.after))
+            _write(out, view, is_overlay=marked != "")
     except change_git.GitFailed:
         return GIT_FAILED
     except MemoryError:
