@@ -17,10 +17,14 @@ from google.genai import types
 
 from fanout import SubAgentLimits, SubAgentSpec
 from fanout.backends import FilesystemBackend
+from fanout.orchestrator.adk.task_tools import TaskTools
+from fanout.orchestrator.deep_agent import MethodTool
 from fanout.orchestrator.deep_agent.context.statistics import context_stats, context_summary
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from fanout.orchestrator.deep_agent.toon import with_tables
 from fanout.orchestrator.delegation.calls import TaskCall
+from fanout.workers.agent.delegation.children import Children
+from fanout.workers.agent.delegation.started_tasks import StartedTasks
 from tests.integration.seeds.conftest import Example
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
@@ -202,6 +206,20 @@ def test_a_task_that_becomes_a_job_has_the_seeds_keys_too(example: Example) -> N
     tasks = example(DOCSTRING)["tasks"]
     made = [TaskCall.of_item(item, number) for number, item in enumerate(tasks)]
     assert [task.subagent_type for task in made] == ["qa-engineer", "backend-developer"]
+
+
+@pytest.mark.parametrize(
+    "method", [TaskTools.task, TaskTools.start_task, Children.task, StartedTasks.start_task]
+)
+def test_the_tools_whose_tasks_are_jobs_take_the_seeds_argument_and_declare_ours(
+    method: Callable[..., Any],
+) -> None:
+    tool = MethodTool(method)
+    taken = tool._checked({"description": "review", "agent_type": "code-reviewer"})
+    assert taken["subagent_type"] == "code-reviewer"
+    declared = tool._get_declaration().parameters_json_schema["properties"]
+    assert "subagent_type" in declared
+    assert "agent_type" not in declared
 
 
 async def test_failed_and_timed_out_sub_agents_do_not_fail_the_others() -> None:
