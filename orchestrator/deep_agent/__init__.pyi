@@ -144,6 +144,7 @@ from .models.scripted_model import ScriptedReply as ScriptedReply
 from .models.usage import ModelUsage as ModelUsage
 
 # Helpers for tools and parts of an agent
+from .names import SubagentType as SubagentType
 from .names import agent_identifier as agent_identifier
 
 # Permissions

@@ -1,8 +1,14 @@
-"""Names of agents as ADK requires them."""
+"""Names of agents: as ADK requires them, and as a model gives them."""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
+
+SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
+"""The sub-agent that does a task; other harnesses call the argument `agent_type`."""
 
 
 def agent_identifier(name: str) -> str:

@@ -50,6 +50,9 @@ class TaskCall:
             InvalidJob: The item has no description or an unknown key.
         """
         known = set(cls.__dataclass_fields__)
+        match item:
+            case {"agent_type": name, **others} if "subagent_type" not in others:
+                item = {"subagent_type": name, **others}  # as SubagentType accepts it
         if (
             not isinstance(item, dict)
             or not isinstance(item.get("description"), str)

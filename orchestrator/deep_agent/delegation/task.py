@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fanout.orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.names import SubagentType
 
 
 class Task(BaseModel):
@@ -16,7 +17,7 @@ class Task(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     description: str
-    subagent_type: str = GENERAL_PURPOSE
+    subagent_type: SubagentType = GENERAL_PURPOSE
     context: str = ""
     timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """None for the limit that the agent was made with."""

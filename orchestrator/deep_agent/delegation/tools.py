@@ -21,7 +21,7 @@ from fanout.orchestrator.deep_agent.delegation.task import Task, task_of
 from fanout.orchestrator.deep_agent.delegation.task_record import Answer, combined_answer
 from fanout.orchestrator.deep_agent.delegation.team import Team
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.names import SubagentType, agent_identifier
 from fanout.orchestrator.deep_agent.progress_tool import ProgressTool
 from fanout.orchestrator.deep_agent.tool import tabular
 
@@ -99,7 +99,7 @@ class TaskTool(ProgressTool):
         self,
         description: Description,
         subagent_type: Annotated[
-            str, Field(description="Which sub-agent does it")
+            SubagentType, Field(description="Which sub-agent does it")
         ] = GENERAL_PURPOSE,
         context: Context = "",
         timeout_seconds: Seconds = None,

@@ -13,7 +13,13 @@ from typing import Any
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent import MethodTool, deferred_result, polling, tabular
+from fanout.orchestrator.deep_agent import (
+    MethodTool,
+    SubagentType,
+    deferred_result,
+    polling,
+    tabular,
+)
 from fanout.orchestrator.delegation.answers import (
     TaskResult,
     failed_task,
@@ -93,7 +99,7 @@ class StartedTasks:
         self,
         description: str,
         tool_context: ToolContext,
-        subagent_type: str = DEFAULT_SUBAGENT,
+        subagent_type: SubagentType = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
         verify: str = "",

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from a2a.types import (
+    Message,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
@@ -29,6 +30,16 @@ WAITING_ENTRIES = 100
 """Entries that wait for a slow client; then the journal is not read on."""
 CREDENTIAL_REQUEST = "adk_request_credential"
 """The call by which ADK's tools ask for the user's authorization."""
+
+
+def state_after(step: Message) -> TaskState:
+    """Return the state of a task whose agent did this step."""
+    asks = any(
+        LONG_RUNNING in part.metadata
+        and part.data.struct_value.fields["name"].string_value == CREDENTIAL_REQUEST
+        for part in step.parts
+    )
+    return TaskState.TASK_STATE_AUTH_REQUIRED if asks else TaskState.TASK_STATE_WORKING
 
 
 class TaskUpdates:
@@ -131,12 +142,7 @@ class TaskUpdates:
         message = await message_of(self._view.jobs, self._record, entry)
         if message is None:
             return []
-        asks = any(
-            LONG_RUNNING in part.metadata
-            and part.data.struct_value.fields["name"].string_value == CREDENTIAL_REQUEST
-            for part in message.parts
-        )
-        state = TaskState.TASK_STATE_AUTH_REQUIRED if asks else TaskState.TASK_STATE_WORKING
+        state = state_after(message)
         status = TaskStatus(state=state, message=message, timestamp=time_of(entry.at))
         return [self._status(status, entry)]
 
