@@ -43,9 +43,10 @@ TOOLS = [
     tool("where", "Where the server runs, and what it sees."),
     tool("sleep", seconds={"type": "number"}),
     tool("die"),
-    tool("half\ud83d"),
     tool("flood", size={"type": "integer"}),
 ]
+if "--half" in sys.argv:
+    TOOLS.append(tool("half\ud83d"))
 
 def answer(method, params):
     if method == "initialize":

@@ -93,7 +93,7 @@ def merge_rules(
     if not (files or personal.attributes or personal.repository_attributes):
         return {}
     with tempfile.TemporaryDirectory(prefix="fanout-attributes-") as name:
-        git_dir, work_tree = Path(name, "git"), Path(name, "tree")
+        git_dir, work_tree = Path(name, "git-dir"), Path(name, "tree")
         for folder in (git_dir / "objects", git_dir / "refs", git_dir / "info", work_tree):
             folder.mkdir(parents=True)
         (git_dir / "HEAD").write_text("ref: refs/heads/none\n")

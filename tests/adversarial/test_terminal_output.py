@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 
 from fanout.orchestrator.cli.terminal import answers, output
+from fanout.orchestrator.valid_text import clean_text
 
 HOSTILE = {
     "clears the screen": "a\033[2Jb",
@@ -75,5 +76,9 @@ def test_a_name_in_json_that(what: str, capsys: pytest.CaptureFixture[str]) -> N
     line = capsys.readouterr().out
 
     assert controls(printed) == controls(line) == []
-    assert json.loads(printed) == json.loads(line) == value
+    expected = {
+        **value,
+        "path": clean_text(value["path"]),
+    }  # readers of JSON refuse half a character
+    assert json.loads(printed) == json.loads(line) == expected
     assert value["plain"] in printed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.forked import run_module
-from tests.integration.coordinator.driving import task
+from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import Installation
 
@@ -30,7 +30,8 @@ def run(
     *replies: dict[str, Any],
     options: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
-    script = write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
+    parent = {"agent": "coordinator", **conversation("", *replies)}
+    script = write_script(folder, parent, *WORKER_SCRIPT)  # a run's model is that of all its tasks
     given = ("--workspace", str(workspace), "--yes", "--model", f"scripted:{script}", *options)
     return run_module("fanout", "run", "both", *given, environment=place.environment, timeout=80)
 

@@ -12,7 +12,7 @@ import pytest
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.workspace.merge_report import HeldBack
 from tests.forked import run_module
-from tests.integration.coordinator.driving import task
+from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import Installation
 
@@ -32,7 +32,9 @@ def run(
     place: Installation, workspace: Path, *replies: dict[str, Any], options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     script = write_script(
-        workspace.parent, {"agent": "coordinator", **conversation("", *replies, says("done"))}
+        workspace.parent,
+        {"agent": "coordinator", **conversation("", *replies, says("done"))},
+        *WORKER_SCRIPT,  # the model of a run is that of all its tasks
     )
     given = ("--workspace", str(workspace), "--yes", "--model", f"scripted:{script}", "--json")
     return fanout(place, "run", "goal", *given, *options)

@@ -15,7 +15,7 @@ from google.genai import types
 from fanout.orchestrator.adk.job_agent import JobAgent
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
-from tests.integration.coordinator.driving import task
+from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation
 
@@ -152,9 +152,9 @@ async def test_an_answer_that_ends_the_job_at_once_starts_no_other_job(
 async def test_a_childs_approval_is_asked_and_answered_in_the_session(
     client: JobClient, tmp_path: Path, workspace: Path
 ) -> None:
-    asking = task("run: echo one > asked.txt")  # what the worker's own script answers
+    asking = task("run: echo one > asked.txt")
     parent = conversation("please", calls(asking), says("The child is done."))
-    script = write_script(tmp_path, {**parent, "agent": "coordinator"})
+    script = write_script(tmp_path, {**parent, "agent": "coordinator"}, *WORKER_SCRIPT)
     asks = {"interrupt_on": {"execute": True}, "workspace": workspace}
     made = JobAgent(client, agent="coordinator", model=f"scripted:{script}", **asks)
     chat = Chat(made)
@@ -179,7 +179,7 @@ async def test_a_childs_approval_is_asked_and_answered_in_the_session(
 
 async def test_a_failed_job_is_listed_with_its_reason(client: JobClient, tmp_path: Path) -> None:
     parent = conversation("please", calls(task("fail after: true")), says("It failed."))
-    script = write_script(tmp_path, {**parent, "agent": "coordinator"})
+    script = write_script(tmp_path, {**parent, "agent": "coordinator"}, *WORKER_SCRIPT)
     made = JobAgent(client, agent="coordinator", model=f"scripted:{script}")
 
     events = await Chat(made).say(text("please"))

@@ -69,6 +69,6 @@ def test_a_coordinator_whose_server_is_gone_ends_in_words(
 ) -> None:
     assert coordinate(place, tmp_path, "gone")["error"] == {
         "type": "McpServerUnavailable",
-        "message": "mcp server calc did not start: it cannot be reached (ConnectError).",
+        "message": "mcp server calc did not start: it cannot be reached (All connection attempts failed).",
         "retryable": True,
     }

@@ -15,7 +15,7 @@ LEAD = """
 name: lead
 description: Delegates.
 instruction: Do it.
-subagents: [lead, talker, general-purpose]
+subagents: [lead, general-purpose]
 """
 
 TALKER = """
@@ -38,7 +38,7 @@ def delegating_agents(folder: Path) -> Path:
     """A folder with the definitions of agents that delegate."""
     agents = folder / "agents"
     agents.mkdir()
-    (agents / "lead.yaml").write_text(LEAD)
+    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, talker,"))
     (agents / "talker.yaml").write_text(TALKER)
     (agents / "guarded-lead.yaml").write_text(GUARDED_LEAD)
     return agents

@@ -278,7 +278,7 @@ async def test_a_big_result_is_put_aside_like_that_of_every_tool(sandbox: Sandbo
 
 
 async def test_half_a_character_from_a_server_is_replaced(sandbox: Sandbox) -> None:
-    (found,) = await results(inside(sandbox), call("files__half_"))
+    (found,) = await results(inside(sandbox, "--half"), call("files__half_"))
 
     assert found == {"status": "success", "output": "half �"}
 

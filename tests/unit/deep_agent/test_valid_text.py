@@ -2,17 +2,13 @@ r"""What no text can hold never gets into a conversation, from whomever it comes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import pytest
 from google.adk.models.base_llm import BaseLlm
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.mcp.transport import MessageTooBig, _BoundedStream
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
-from fanout.orchestrator.valid_text import clean_json
 from tests.unit.deep_agent.running import Run, call, scripted
 
 HALF = "\ud83d"
@@ -107,40 +103,3 @@ async def test_a_users_message_of_several_parts_is_clean() -> None:
 
     (asked, *_) = await stored(run)
     assert [part.text for part in asked.content.parts] == ["�", "b"]
-
-
-class _Pieces(httpx2.AsyncByteStream):
-    def __init__(self, *pieces: bytes) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            yield piece
-
-
-@pytest.mark.parametrize("is_of_events", [True, False])
-async def test_an_escape_of_a_server_that_comes_in_pieces_is_replaced(
-    *, is_of_events: bool
-) -> None:
-    pieces = _Pieces(b'data: {"a": "\\ud', b'83d"}', b'\n\ndata: {"b": "\\ud83d', b'\\ude00"}\n')
-
-    stream = _BoundedStream(pieces, clean_json, is_of_events=is_of_events)
-
-    read = b"".join([piece async for piece in stream])
-    assert read == b'data: {"a": "\\ufffd"}\n\ndata: {"b": "\\ud83d\\ude00"}\n'
-
-
-async def test_events_without_end_are_bounded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.orchestrator.deep_agent.mcp.transport.MAX_MESSAGE_BYTES", 10)
-    lines = [b"12345678\n"] * 5
-
-    read = [piece async for piece in _BoundedStream(_Pieces(*lines), clean_json, is_of_events=True)]
-    assert read == lines
-    for pieces, is_of_events in ((lines, False), ([b"1234", b"5678901"], True)):
-        with pytest.raises(MessageTooBig):
-            [
-                piece
-                async for piece in _BoundedStream(
-                    _Pieces(*pieces), clean_json, is_of_events=is_of_events
-                )
-            ]
