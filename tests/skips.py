@@ -50,6 +50,7 @@ OF_THE_TEST = {
     "there is none": "a container, in local sandboxes",
     "has no limit of processes": "a bomb would hit this machine",
     "these are the container's own files": "",
+    "its files are not on this machine": "of a sandbox whose files are the container's",
     "`make compose` builds images.": "minutes, and the package index: asked for by name",
 }
 """Combinations of parameters that mean nothing, and what a target of its own runs."""

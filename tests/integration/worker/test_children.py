@@ -110,7 +110,7 @@ def place(install_for_module: Installer) -> Installation:
     own = write_script(agents, *MODELS).rename(agents / "own.yml.script")
     (agents / "owner.yaml").write_text(OWNER.format(script=own))
     (agents / "heir.yaml").write_text(HEIR)
-    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, owner, heir,"))
+    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, talker, owner, heir,"))
     settings = {
         "FANOUT_AGENTS_DIR": str(agents),
         "FANOUT_LIMITS__MAX_CHILDREN": "3",
