@@ -34,6 +34,16 @@ class CountingModel:
     script: Path
     completed: Counter[str] = field(default_factory=Counter)
     """The requests whose answers went out whole to a client that was there, by conversation."""
+    first_at: dict[str, float] = field(default_factory=dict)
+    """When the first answer of each of them did, on the monotonic clock."""
+
+    def repeated(self, before: float) -> list[str]:
+        """The requests that were answered again although an answer went out before that time."""
+        return [
+            one
+            for one, times in self.completed.items()
+            if times > 1 and self.first_at[one] < before
+        ]
 
     def environment(self) -> dict[str, str]:
         return {
@@ -90,7 +100,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(BrokenPipeError, ConnectionResetError):
             self.wfile.write(body)
-            state.completed[f"{len(contents)}: {contents[0].parts}"] += 1
+            request = f"{len(contents)}: {contents[0].parts}"
+            state.completed[request] += 1
+            state.first_at.setdefault(request, time.monotonic())
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

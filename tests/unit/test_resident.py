@@ -573,7 +573,7 @@ async def test_of_too_many_commands_with_background_processes_the_oldest_is_give
     tick = "until ! echo tick; do sleep 0.05; done 2>/dev/null; touch ended"
     first = await sandbox.run(Command(argv=f"trap '' PIPE; ({tick}) &", cwd=str(tmp_path)))
     assert first.left_running is not None
-    holding = Command(argv="until [ -e ended ]; do sleep 0.1; done & true", cwd=str(tmp_path))
+    holding = Command(argv="sleep 60 & true", cwd=str(tmp_path))
 
     results = await asyncio.gather(*(sandbox.run(holding) for _ in range(commands.MAX_BACKGROUNDS)))
 
