@@ -248,7 +248,7 @@ class _Parts:
         if self.keywords >= {"patternProperties", "unevaluatedProperties"}:
             # `jsonschema` would look for these patterns with Python's engine
             raise InvalidOutputSchema(
-                "output_schema has patternProperties beside unevaluatedProperties: use "
+                "output_schema has patternProperties and unevaluatedProperties: use "
                 "additionalProperties."
             )
 

@@ -367,8 +367,8 @@ async def test_the_command_line_says_what_stays_at_home(fanout, root: Path) -> N
     line = f'{{"description": "x", "workspace": "{root}", "include": ["tests/key.py"]}}'
     in_file = await asyncio.to_thread(fanout, "submit", "--file", "-", "--json", stdin=line)
 
-    assert "left at home: .env" in said.err
-    assert "left at home: tests/key.py (It contains a credential (private key))" in said.err
+    assert "not sent: .env" in said.err
+    assert "not sent: tests/key.py (It contains a credential (private key))" in said.err
     assert "--include" in said.err
     assert {file["path"] for file in listed.json["left_at_home"]} == {".env", "tests/key.py"}
     assert [file["path"] for file in included.json["left_at_home"]] == ["tests/key.py"]

@@ -45,7 +45,7 @@ def included_files(paths: Sequence[str], workspace: Path) -> frozenset[str]:
 
 def _included(text: str, workspace: Path) -> str:
     path = Path(text).expanduser()
-    if not (workspace / path).exists():  # as a list of what was left at home shows it
+    if not (workspace / path).exists():  # as a list of what was not sent shows it
         path = Path(os_path(text)).expanduser()
     try:
         inner = (path.relative_to(workspace) if path.is_absolute() else path).as_posix()
@@ -81,7 +81,7 @@ class Shortfall:
 
     def print(self) -> None:
         """Say it on stderr."""
-        _print_files("left at home", self.left_at_home)
+        _print_files("not sent", self.left_at_home)
         if self.left_at_home:
             output.notice("A job gets such a file with --include PATH.")
         _print_files("left out", self.left_out)

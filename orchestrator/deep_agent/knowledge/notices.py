@@ -28,7 +28,7 @@ class Notice:
 
 
 class Notices:
-    """Tells each thing once, and not before every model call.
+    """Notifies of each thing once, and not before every model call.
 
     Args:
         notify: Who is told, beside the log; None for nobody.

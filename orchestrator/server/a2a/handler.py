@@ -265,7 +265,7 @@ class JobRequestHandler(RequestHandler):
         if files_of(message):
             raise InvalidParamsError(FILES_FIRST)
         answers = answers_in(message, start.waiting)
-        text = messages.told_text(message)
+        text = messages.text_for_agent(message)
         if not answers and not text:
             raise InvalidParamsError("A message to a task has a text, data or a decision.")
         if text:  # before the decisions, with which the agent may come to its end

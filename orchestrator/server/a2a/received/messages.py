@@ -88,7 +88,7 @@ def text_of(message: Message) -> str:
     return "\n\n".join(part.text for part in message.parts if part.text.strip())
 
 
-def told_text(message: Message) -> str:
+def text_for_agent(message: Message) -> str:
     """Return what a message to an existing task says to its agent: texts, and data as JSON."""
     data = _data(part for part in message.parts if not is_confirmation(part))
     return "\n\n".join(filter(None, (text_of(message), data)))
