@@ -119,7 +119,8 @@ def a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_quick(began: float) -> bool:
-    return time.thread_time() - began < 2
+    """Whether it took little of the processor: what has no bound takes minutes."""
+    return time.thread_time() - began < 15
 
 
 EXPONENTIAL = ["^(a|a)*$", "(x+x+)+y", "(a+)+$", "^(([a-z])+.)+[A-Z]([a-z])+$"]
