@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
+unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes, each of which would compile the product
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test faults attacks installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
 

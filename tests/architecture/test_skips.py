@@ -1,5 +1,6 @@
 """A skip for a reason that nobody has accepted fails the run, and each is counted at its end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,10 +30,22 @@ def test_a_run_says_what_it_skipped_and_fails_for_an_unlisted_reason(
     (tmp_path / "test_some.py").write_text(TESTS.format(reasons=reasons))
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-p", "tests.skips", "-q", "-n", processes),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "xdist",
+                "-p",
+                "tests.skips",
+                "-q",
+                "-n",
+                processes,
+            ),
             *("-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)),
         ],
         cwd=REPOSITORY,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take seconds to import
         capture_output=True,
         text=True,
         check=False,
