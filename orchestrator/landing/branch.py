@@ -22,8 +22,9 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.landing.commit_tree import CommitTree, Entries, Mark
 from fanout.orchestrator.landing.conflicts import ConflictingFile, collect
+from fanout.orchestrator.workspace.code_in_folder import code_in_folder
 from fanout.orchestrator.workspace.dry_run import DryRun
-from fanout.orchestrator.workspace.hold_back import HoldBack, code_of_folder
+from fanout.orchestrator.workspace.hold_back import HoldBack, revealing_rules
 from fanout.orchestrator.workspace.merge import FolderMerge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.repositories.commits import (
@@ -307,7 +308,9 @@ class _Building:
         self._tip = base
         self._planned: list[tuple[str, str]] = []
         """Job and subject of each commit."""
-        self._code = () if landing.include_executable_config else code_of_folder(landing.workspace)
+        self._code = (
+            None if landing.include_executable_config else code_in_folder(landing.workspace)
+        )
         self._committer = committer_of(commits)
         self._personal = personal_merge_settings(landing.workspace)
         self._left_out: set[str] = set()
@@ -334,7 +337,12 @@ class _Building:
         rule = (
             None
             if self._landing.include_executable_config
-            else HoldBack(self.tree.names, self._code, arriving)
+            else HoldBack(
+                self.tree.names,
+                self._code,
+                arriving,
+                revealing_rules(self._landing.workspace, bundle),
+            )
         )
         folder = DryRun(self.tree)
         report = FolderMerge(

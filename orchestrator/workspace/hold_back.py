@@ -1,16 +1,15 @@
 """Holding back the changes that would become code on the host, until a person says otherwise.
 
-`executable_config` knows the names. What is here depends on the folder and on the other changes: a
-folder that becomes a bare repository, symlinks, and the files that Git's configuration names.
+`executable_config` knows the names, `code_in_folder` what else in a folder is code. What is here
+depends on the changes: a folder that becomes a bare repository, symlinks, and ignore rules that
+would show more of the folder to later jobs.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,33 +17,27 @@ from fanout.orchestrator.executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
-    is_git_data,
     link_target,
     may_hold_code,
     plain,
     why_code,
 )
-from fanout.orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
-from fanout.orchestrator.workspace.repositories.repository import (
-    all_settings,
-    enclosing_repository,
+from fanout.orchestrator.jobs.changes import (
+    ChangeBundle,
+    ChangedFile,
+    FileChange,
+    FileVersion,
+    MalformedBundle,
 )
+from fanout.orchestrator.path_text import os_path, path_text
+from fanout.orchestrator.workspace.code_in_folder import CodeInFolder, code_in_folder, plain_path
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.repository import newly_visible
 from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
 
+REVEALS = "with it, later jobs would be sent files that are ignored now"
+UNKNOWN_RULES = "it says which files are sent to later jobs, and Git cannot compare"
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
-CONFIGURED = "the configuration of this repository says that Git runs it"
-
-_IS_PATH = re.compile(r"core\.(hookspath|attributesfile)|include\.path|includeif\..*\.path")
-_IS_COMMAND = re.compile(
-    r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy)|alias\..*|pager\..*"
-    r"|interactive\.difffilter|diff\.external|sequence\.editor|gpg\.(.*\.)?program"
-    r"|(filter|diff|merge|difftool|mergetool)\..*\.(clean|smudge|process|textconv|command|driver"
-    r"|cmd|path)|credential\.(.*\.)?helper"
-)
-"""The names of Git's settings whose values are files with more settings, folders of programs, or
-commands."""
 
 Names = Callable[[str], Iterable[str]]
 """Returns the names in a folder of the workspace; none if it does not exist."""
@@ -55,30 +48,32 @@ class HoldBack:
 
     Args:
         names: Reads the folder that is merged into.
-        code: Paths of files and folders in it that are code, beside those that their names tell.
+        code: What in it is code for another reason than its name.
         arriving: The paths that the changes add or write.
+        revealing: The paths of changed ignore rules, and what makes each a danger.
     """
 
     def __init__(
-        self, names: Names, code: Iterable[str] = (), arriving: Iterable[str] = ()
+        self,
+        names: Names,
+        code: CodeInFolder | None = None,
+        arriving: Iterable[str] = (),
+        revealing: Mapping[str, str] | None = None,
     ) -> None:
         self._names = names
-        self._code = {_plain_path(path) for path in code}
+        self._code = CodeInFolder() if code is None else code
+        self._revealing = revealing or {}
         self._arriving: defaultdict[str, set[str]] = defaultdict(set)
         for path in arriving:
             for folder, name in zip(folders_above(path), reversed(path.split("/")), strict=True):
-                self._arriving[_plain_path(folder)].add(name)
+                self._arriving[plain_path(folder)].add(name)
         self._is_repository: dict[str, bool] = {}
 
     def why(self, path: str) -> str | None:
         """Return why a change at a path is held back; None if it is not."""
-        reason = why_code(os_path(path))
+        reason = why_code(os_path(path)) or self._revealing.get(path) or self._code.why(path)
         if reason is not None:
             return reason
-        if self._code:
-            own = [_plain_path(path), *map(_plain_path, folders_above(path))]
-            if self._code.intersection(own):
-                return CONFIGURED
         if any(self._is_bare(folder) for folder in folders_above(path)):
             return BARE_REPOSITORY
         return None
@@ -102,22 +97,55 @@ class HoldBack:
 
     def _is_bare(self, folder: str) -> bool:
         """Whether a folder is a bare repository, or becomes one with the arriving files."""
-        key = _plain_path(folder)
+        key = plain_path(folder)
         if key not in self._is_repository:
             names = {*self._names(folder), *self._arriving[key]}
             self._is_repository[key] = is_bare_repository(names)
         return self._is_repository[key]
 
 
-def hold_back_in(root: Path, files: Iterable[ChangedFile]) -> HoldBack:
-    """Return the rule that says which changes of a job are held back in a folder.
+def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
+    """Return the rule that says which changes of a job are held back in a folder; blocks.
 
     Args:
         root: The folder.
-        files: All changes of the job.
+        bundle: All changes of the job.
     """
-    arriving = [file.path for file in files if file.after is not None]
-    return HoldBack(names_below(root), code_of_folder(root), arriving)
+    arriving = [file.path for file in bundle.changes.files if file.after is not None]
+    revealing = revealing_rules(root, bundle)
+    return HoldBack(names_below(root), code_in_folder(root), arriving, revealing)
+
+
+def revealing_rules(root: Path, bundle: ChangeBundle) -> dict[str, str]:
+    """Return the changed `.gitignore` files that make later snapshots have more of a folder.
+
+    They are judged together, by the files that the folder has now: one may prepare what another one
+    does. Each comes with the reason for which it is held back.
+
+    Args:
+        root: The folder.
+        bundle: All changes of a job.
+    """
+    changed: dict[str, tuple[bytes | None, bytes | None]] = {}
+    for file in bundle.changes.files:
+        sides = [(file.from_path or file.path, file.before, 0), (file.path, file.after, 1)]
+        for path, version, side in sides:
+            if version is not None and plain(path.rpartition("/")[2]) == ".gitignore":
+                known = list(changed.get(os_path(path), (None, None)))
+                if version.kind == "file":
+                    with suppress(MalformedBundle):  # the merge reports it
+                        known[side] = bundle.content(version)
+                changed[os_path(path)] = (known[0], known[1])
+    if not changed:
+        return {}
+    try:
+        found = newly_visible(root, changed)
+    except (Unreadable, OSError) as error:
+        return dict.fromkeys(map(path_text, changed), f"{UNKNOWN_RULES} ({error})")
+    if not found:
+        return {}
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return dict.fromkeys(map(path_text, changed), f"{REVEALS}: {found[0]}{more}")
 
 
 def held_back_by_name(files: Sequence[FileChange]) -> dict[str, str]:
@@ -147,63 +175,3 @@ def names_below(root: Path) -> Names:
         return ()
 
     return names
-
-
-def code_of_folder(root: Path) -> frozenset[str]:
-    """Return the paths below a folder that are code for a reason outside of their names.
-
-    These are the targets of symlinks at its top that have such names (`.vscode -> editor`), and
-    what Git's configuration names: hooks, filters, included files.
-
-    Args:
-        root: The workspace.
-    """
-    return frozenset(map(path_text, (*_linked(root), *_configured(root))))
-
-
-def _linked(root: Path) -> Iterable[str]:
-    """Yield the targets of links whose names are in the table, at the top and one below."""
-    for folder in (root, *(root / name for name in (".github", ".config", "config"))):
-        with suppress(OSError), os.scandir(folder) as listing:
-            for item in listing:
-                path = Path(item.path)
-                if item.is_symlink() and may_hold_code(path.relative_to(root).as_posix()):
-                    with suppress(OSError, RuntimeError, ValueError):
-                        yield path.resolve().relative_to(root.resolve()).as_posix()
-
-
-def _configured(root: Path) -> Iterable[str]:
-    """Yield the paths below a folder that the settings of its repository name as programs."""
-    with suppress(Unreadable, OSError):
-        repository = enclosing_repository(root)
-        if repository is None:
-            return
-        starts = [root, repository.work_tree, repository.git_dir, repository.common_dir]
-        for name, value in all_settings(repository):
-            if _IS_PATH.fullmatch(name):
-                yield from _below(root, value, starts)
-            elif _IS_COMMAND.fullmatch(name):
-                for word in _paths_of_command(value):
-                    yield from _below(root, word, starts)
-
-
-def _below(root: Path, found: str, starts: Sequence[Path]) -> Iterable[str]:
-    """Yield a path as seen from several folders, where it is below `root`."""
-    for start in starts:
-        with suppress(OSError, RuntimeError, ValueError):
-            path = (start / Path(found).expanduser()).resolve().relative_to(root.resolve())
-            if path.parts and not is_git_data(path.parts[0]):
-                yield path.as_posix()
-
-
-def _paths_of_command(value: str) -> list[str]:
-    """Return the words of a command that look like files: a bare name is looked up on PATH."""
-    try:
-        words = shlex.split(value)
-    except ValueError:
-        words = value.split()
-    return [word.lstrip("!") for word in words if "/" in word or "." in word]
-
-
-def _plain_path(path: str) -> str:
-    return "/".join(map(plain, path.split("/")))

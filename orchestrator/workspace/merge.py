@@ -424,7 +424,7 @@ async def merge(
 
     def run() -> MergeReport:
         root = workspace.root
-        rule = None if include_executable_config else hold_back_in(root, bundle.changes.files)
+        rule = None if include_executable_config else hold_back_in(root, bundle)
         umask, personal = current_umask(), personal_merge_settings(root)
         added = partial(added_files, root)
         if check:

@@ -1,7 +1,9 @@
 """What a job changes and what becomes code on the host by itself is held back."""
 
 import asyncio
+import os
 import subprocess
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace
+from tests.architecture.sources import REPOSITORY
 from tests.bundles import BundleBuilder, tree_of
 
+TABLE = REPOSITORY / "orchestrator/executable_config.toml"
 CODE = b"touch /tmp/pwned\n"
 
 
@@ -57,13 +61,17 @@ BECOMES_CODE = """
     .npmrc .yarnrc.yml .yarn/releases/yarn.cjs .pnpmfile.cjs .mise.toml mise.toml .tool-versions
     .cargo/config.toml .bashrc .ssh/authorized_keys .hg/hgrc sitecustomize.py .venv/bin/python
     lib/site-packages/evil.pth .Rprofile .gdbinit desktop.ini .directory .config/git/config
-    .vscode\\tasks.json
+    .vscode\\tasks.json .ocamlinit .iex.exs .octaverc .Renviron .RData startup.m ansible.cfg tools/bazel
+    .bazelrc hie.yaml Directory.Build.props .github/hooks/a.json .pi/x .kilocode/mcp.json .factory/x
+    .builds/a.yml .tekton/push.yaml .zuul.yaml .harness/pipeline.yaml bin/hermit.hcl a/bin/hermit.hcl
+    Directory.Build.targets devenv.nix .clinerules/hooks/x .buckconfig .luarc.json .flox/env/x
 """.split()  # noqa: SIM905 - a list of 70 names
 
 RUN_ON_PURPOSE = """
     Makefile package.json conftest.py setup.py src/main.py README.md AGENTS.md .env.example
     .gitignore .dockerignore .editorconfig .github/ISSUE_TEMPLATE/bug.md docs/vscode/tasks.json
     model.pth hooks/useState.ts config/settings.toml environment.yml HEAD objects/a refs/b
+    bin/tool tools/bazel.md hooks.json .clinerules/style.md .prettierrc flake.nix
     envrc vscode/settings.json Dockerfile docker-compose.yml .python-version
 """.split()  # noqa: SIM905
 
@@ -76,6 +84,17 @@ async def test_a_file_that_becomes_code_by_itself_is_held_back(tmp_path, path):
     assert report.held_back[0].reason
     assert not report.complete
     assert tree_of(tmp_path) == {}
+
+
+def test_each_entry_of_the_table_has_its_source_and_no_name_is_there_twice():
+    table = tomllib.loads(TABLE.read_text())
+    entries = [entry for group in table.values() for entry in group["entries"]]
+    names = [name for entry in entries for name in entry["names"].split()]
+
+    assert all(group["reason"] for group in table.values())
+    assert all(entry["source"].startswith(("https://", "docs/")) for entry in entries)
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() for name in names)
 
 
 @pytest.mark.parametrize("path", RUN_ON_PURPOSE)
@@ -187,6 +206,138 @@ async def test_the_target_of_a_persons_own_symlink_becomes_code_too(tmp_path):
     )
 
     assert held(report) == {"editor/tasks.json", "env.sh"}
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "lands", "stays"),
+    [
+        ("web/.vscode", "../editor", "editor/readme", "editor/tasks.json"),
+        ("a/b/c/.envrc", "../../../env.sh", "env.txt", "env.sh"),
+        ("deep/.github", "../ci", "ci/notes.md", "ci/workflows/x.yml"),
+        ("bin", "scripts", "scripts/run.py", "scripts/hermit.hcl"),
+    ],
+)
+async def test_a_symlink_at_any_depth_makes_code_of_what_its_path_tells(
+    tmp_path, link, target, lands, stays
+):
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(target)
+    for path in (lands, stays):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    everything = target.endswith("editor")
+
+    report = await landed(tmp_path, adding(lands, stays))
+
+    assert held(report) == ({lands, stays} if everything else {stays})
+
+
+CALLS = {
+    ".envrc": 'source_env scripts/env\n. "$PWD/tools/lib.sh"\ndotenv_if_exists conf/later.env\n',
+    "scripts/env": 'PATH_add bin\npython3 "$(dirname "$0")/deep.py" --quick\n',
+    "tools/lib.sh": "echo\n",
+    "scripts/deep.py": "print()\n",
+    "sub/.husky/pre-commit": "cd sub && node scripts/lint.mjs data.json\n",
+    "sub/scripts/lint.mjs": "//\n",
+    "sub/data.json": "{}\n",
+    ".claude/settings.json": '{"hooks": {"Stop": [{"command": "$CLAUDE_PROJECT_DIR/tools/stop.rb"}]}}',
+    "tools/stop.rb": "#\n",
+    ".github/workflows/ci.yml": "run: python tests/run_all.py\n",
+    "tests/run_all.py": "#\n",
+    "nix/.envrc": "use flake\n",
+    "README.md": "read `.envrc` and tools/other.py\n",
+    "tools/other.py": "#\n",
+}
+
+
+async def test_what_an_allowed_configuration_calls_is_held_back(tmp_path):
+    for path, text in CALLS.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    bundle = BundleBuilder()
+    for path in CALLS.keys() - {".envrc", ".claude/settings.json", "sub/.husky/pre-commit"}:
+        bundle.edit(path, CALLS[path].encode(), CODE)
+    bundle.add("conf/later.env", bundle.file(CODE)).add("nix/flake.nix", bundle.file(CODE))
+
+    report = await landed(tmp_path, bundle)
+
+    called = {"scripts/env", "tools/lib.sh", "conf/later.env", "scripts/deep.py", "tools/stop.rb"}
+    called |= {"sub/scripts/lint.mjs", "nix/flake.nix"}
+    assert held(report) == called | {".github/workflows/ci.yml", "nix/.envrc"}
+    reasons = {change.path: change.reason for change in report.held_back}
+    assert reasons["scripts/deep.py"].startswith("used by .envrc: a shell")
+
+
+async def test_a_configuration_that_is_no_file_or_very_large_delays_nothing(tmp_path):
+    os.mkfifo(tmp_path / ".envrc")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/.envrc").write_bytes(b"a/b.sh " * 1_000_000)
+
+    report = await landed(tmp_path, adding("src/main.py"))
+
+    assert report.complete
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reveals"),
+    [
+        (b"secret.txt\n*.log\n", b"*.log\n", True),
+        (b"secret.txt\n", b"secret.txt\n!secret.txt\n", True),
+        (b"secret.txt\n", b"", True),
+        (b"secret.txt\n", b"secret.txt\nbuild/\n!build\n", False),
+        (b"secret.txt\nnothing-here\n", b"secret.txt\n", False),
+        (b"secret.txt\n", b"secret.*\n", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "sub/"])
+async def test_ignore_rules_that_would_show_more_to_later_jobs_are_held_back(
+    tmp_path, before, after, reveals, place
+):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / f"{place}.gitignore").write_bytes(before)
+    (tmp_path / f"{place}secret.txt").write_text("mine")
+
+    report = await landed(tmp_path, BundleBuilder().edit(f"{place}.gitignore", before, after))
+
+    assert held(report) == ({f"{place}.gitignore"} if reveals else set())
+    if reveals:
+        assert report.held_back[0].reason.endswith(f"{place}secret.txt")
+
+
+async def test_ignore_rules_are_judged_together_and_by_what_is_ignored_otherwise(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".git/info/exclude").write_text("own.txt\n")
+    (tmp_path / "private").mkdir()
+    for name in ("own.txt", "private/key"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".gitignore").write_bytes(b"private/\nown.txt\n")
+    bundle = BundleBuilder().edit(".gitignore", b"private/\nown.txt\n", b"private/*\n")
+
+    alone = await landed(tmp_path, bundle, check=True)
+    bundle.add("private/.gitignore", bundle.file(b"!key\n"))
+    together = await landed(tmp_path, bundle)
+
+    assert alone.complete
+    assert held(together) == {".gitignore", "private/.gitignore"}
+
+
+async def test_removed_and_linked_ignore_rules_count(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "secret.txt").write_text("mine")
+    (tmp_path / ".gitignore").write_bytes(b"secret.txt\n")
+    bundle = BundleBuilder()
+    bundle.delete(".gitignore", bundle.file(b"secret.txt\n"))
+
+    assert held(await landed(tmp_path, bundle)) == {".gitignore"}
+
+
+async def test_ignore_rules_of_a_folder_in_no_repository_land(tmp_path):
+    (tmp_path / ".gitignore").write_bytes(b"secret.txt\n")
+    (tmp_path / "secret.txt").write_text("mine")
+
+    report = await landed(tmp_path, BundleBuilder().edit(".gitignore", b"secret.txt\n", b""))
+
+    assert report.complete
 
 
 CONFIG = b"""[core]

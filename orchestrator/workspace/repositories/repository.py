@@ -14,8 +14,8 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.path_text import path_text
@@ -113,6 +113,56 @@ def ignored_by_rules(folder: Path) -> frozenset[str]:
         empty = Path(name)
         (empty / "objects").mkdir()
         return ignored_paths(Repository(folder.resolve(), empty, empty), folder) or frozenset()
+
+
+def newly_visible(
+    folder: Path, changed: Mapping[str, tuple[bytes | None, bytes | None]]
+) -> list[str]:
+    """Return the path texts of ignored files in a folder that no rule would ignore after a change.
+
+    There are none if the folder is in no repository: then nothing is ignored by rules.
+
+    Args:
+        folder: The work tree of a repository, or a folder in it.
+        changed: The path of each changed `.gitignore`, relative to the folder, with its content
+            before and after; None where there is no such file.
+
+    Raises:
+        Unreadable: As `ignored_paths`.
+    """
+    folder = folder.resolve()
+    with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
+        scratch = Path(name)
+        repository = _repository_or_rules_only(folder, scratch)
+        if repository is None:
+            return []
+        listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+        prefix = folder.relative_to(repository.work_tree)
+        with _private(repository) as private:
+            output = private.git(*listing, folder=folder, seconds=LISTING_SECONDS)
+            paths = {
+                (prefix / os.fsdecode(path)).as_posix() for path in output.split(b"\0") if path
+            }
+            if not paths:
+                return []
+            before, after = (
+                private.matched(
+                    paths,
+                    {(prefix / path).as_posix(): sides[side] for path, sides in changed.items()},
+                    scratch / str(side),
+                )
+                for side in (0, 1)
+            )
+    found = sorted(before - after)
+    return [path_text(Path(path).relative_to(prefix).as_posix()) for path in found]
+
+
+def _repository_or_rules_only(folder: Path, empty: Path) -> Repository | None:
+    try:
+        return enclosing_repository(folder)
+    except LeadsNowhere:  # then a snapshot obeys the rules that are in the folder
+        (empty / "objects").mkdir()
+        return Repository(folder, empty, empty)
 
 
 def is_submodule(repository: Repository, folder: Path) -> bool:
@@ -239,6 +289,36 @@ class _Private:
     def git(self, *arguments: str, folder: Path, seconds: float) -> bytes:
         """Run a command in a folder of the repository, and return its output."""
         return self._run(arguments, folder=folder, seconds=seconds)[1]
+
+    def matched(
+        self, paths: Collection[str], rules: Mapping[str, bytes | None], scratch: Path
+    ) -> set[str]:
+        """Return the paths that the repository's rules ignore if some `.gitignore` are others.
+
+        Args:
+            paths: Files, relative to the work tree.
+            rules: The `.gitignore` that are others, and what they say; None: they are not there.
+            scratch: A folder to be made, for a tree that has nothing but such files.
+        """
+        above = {parent for path in paths for parent in PurePosixPath(path).parents}
+        for parent in above:
+            place = (parent / ".gitignore").as_posix()
+            content = rules.get(place)
+            if place not in rules and not (self.repository.work_tree / place).is_symlink():
+                content = read_data(self.repository.work_tree / place)
+            if content:
+                (scratch / parent).mkdir(parents=True, exist_ok=True)
+                (scratch / place).write_bytes(content)
+        scratch.mkdir(exist_ok=True)
+        other = replace(self, repository=replace(self.repository, work_tree=scratch))
+        _, output = other._run(  # noqa: SLF001 - of its own class
+            ("check-ignore", "--no-index", "-z", "--stdin"),
+            folder=scratch,
+            seconds=LISTING_SECONDS,
+            accepted=(0, 1),
+            stdin=b"".join(os.fsencode(path) + b"\0" for path in paths),
+        )
+        return {os.fsdecode(path) for path in output.split(b"\0") if path}
 
     def listed(self, *listing: str) -> dict[str, tuple[str, str]]:
         """Return the paths that `ls-files --stage` or `ls-tree` lists, with mode and object id."""
