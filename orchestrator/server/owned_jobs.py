@@ -127,7 +127,9 @@ class OwnedJobs:
         """
         async with self._recorded("snapshot.add", Scope.SUBMIT) as call:
             stored = await self._client.files.store(folder)
-            await self._client.files.owners.add(self._owner_key, [stored.snapshot])
+            owner, tenant = self.caller.submits_as
+            for whose in (owner_key(tenant, owner), owner_key(tenant, EVERYBODY)):
+                await self._client.files.owners.add(whose, [stored.snapshot])
             call.target = stored.snapshot
         return stored
 
@@ -154,17 +156,16 @@ class OwnedJobs:
         owner, tenant = self.caller.submits_as
         return spec.model_copy(update={"owner": owner, "tenant": tenant})
 
-    @property
-    def _owner_key(self) -> str:
-        owner, tenant = self.caller.submits_as
-        return owner_key(tenant, owner)
-
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
-        """Refuse snapshots that the caller has not stored, as if they did not exist."""
-        if self.caller.owner == EVERYBODY:
+        """Refuse snapshots that the caller has not stored, as if they did not exist.
+
+        Who sees all jobs of a tenant may use what anybody of the tenant has stored.
+        """
+        if self.caller.tenant == EVERYBODY:
             return
         used = {spec.snapshot for spec in specs if spec.snapshot}
-        for unknown in await self._client.files.owners.missing(self._owner_key, used):
+        whose = owner_key(self.caller.tenant, self.caller.owner)
+        for unknown in await self._client.files.owners.missing(whose, used):
             raise BlobMissing(f"There is no snapshot {unknown}: store it (POST /v1/snapshots).")
 
     async def _check_repeated(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:

@@ -104,6 +104,8 @@ async def test_no_forged_or_foreign_token_is_accepted(site, issuer):
         "other issuer": issuer.token(iss="https://evil.example"),
         "nobody": issuer.token(sub=None),
         "everybody": issuer.token(sub="*"),
+        "the operator": issuer.token(sub="Operator"),
+        "the system's user": issuer.token(sub="root"),
         "empty": issuer.token(sub=""),
         "a number": issuer.token(sub=7),
         "control characters": issuer.token(sub="ann\n"),

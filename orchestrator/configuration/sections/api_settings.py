@@ -33,6 +33,20 @@ NameOrEverybody = Annotated[
     str, StringConstraints(pattern=rf"^({_NAME}|\*)$", max_length=MAX_NAME_CHARACTERS)
 ]
 
+_OUR_NAMES = frozenset({"fanout", "operator", "root", "system"})
+"""Under which the operator's own sessions and local programs submit, answer and are recorded."""
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name is kept for the operator: no key and no token has it."""
+    return name.strip().casefold() in _OUR_NAMES
+
+
+def _of_a_key(name: str) -> str:
+    if is_reserved(name):
+        raise ValueError(f"{name} is reserved for the operator: choose another name")
+    return name
+
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -114,7 +128,7 @@ class StaticKey(_Section):
     """The key itself, 32 random characters or more: openssl rand -hex 32."""
     scopes: tuple[Scope, ...] = Field(min_length=1)
     """What it may do."""
-    owner: NameOrEverybody | None = None
+    owner: Annotated[NameOrEverybody, AfterValidator(_of_a_key)] | None = None
     """Whose jobs these are; unset: the key's name."""
     tenant: NameOrEverybody = "default"
     """Whose share of the workers is used."""
@@ -167,7 +181,7 @@ class ApiSettings(_Section):
     """The address that it listens on; one that other machines reach needs a key or an issuer."""
     port: int = Field(default=8642, ge=0, le=65_535)
     """0: any free one."""
-    keys: dict[Name, StaticKey] = Field(default_factory=dict)
+    keys: dict[Annotated[Name, AfterValidator(_of_a_key)], StaticKey] = Field(default_factory=dict)
     """Keys by name, for containers; JSON: `{"ci": {"key": "…", "scopes": ["submit", "read"]}}`."""
     oidc: OidcSettings = OidcSettings()
     """Bearer tokens of an issuer."""

@@ -7,6 +7,10 @@ from typing import Protocol
 
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
 
+OPERATOR = "operator"
+"""The credential of who has this machine or its Redis, and the owner of the jobs which that person
+submits: no key and no token has the name."""
+
 
 class NotAuthenticated(Exception):
     """The request has no credentials, or invalid ones; the text says what to send."""
@@ -68,5 +72,7 @@ class Caller:
     @property
     def submits_as(self) -> tuple[str, str]:
         """The owner and the tenant of the jobs that the caller submits."""
-        owner = self.name if self.owner == EVERYBODY else self.owner
-        return owner, "default" if self.tenant == EVERYBODY else self.tenant
+        tenant = "default" if self.tenant == EVERYBODY else self.tenant
+        if self.key_id == OPERATOR:  # the name is that of a person, and a key may have it
+            return OPERATOR, tenant
+        return self.name if self.owner == EVERYBODY else self.owner, tenant

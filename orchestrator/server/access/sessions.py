@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, ApiSettings, Scope
 from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
-from fanout.orchestrator.server.access.callers import Caller
+from fanout.orchestrator.server.access.callers import OPERATOR, Caller
 
 if TYPE_CHECKING:  # `fanout up` makes a link, and needs none of the libraries of tokens
     from fanout.orchestrator.server.access.authenticator import Authenticator
@@ -19,8 +19,6 @@ HOST_PREFIX = "__Host-"
 """With it browsers accept the cookie only from this host itself, by https and for all paths."""
 CSRF_HEADER = "x-csrf-token"
 LOGIN_PATH = "/login"
-OPERATOR = "operator"
-"""The credential of a login link that an operator's command has made."""
 
 
 class Sessions:

@@ -57,3 +57,13 @@ def test_what_is_misspelt_makes_no_key(arguments: list[str], words: str, fanout:
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert words in ended.err
     assert fanout("keys", "ls", "--json").json == {"keys": []}
+
+
+@pytest.mark.parametrize(
+    "given", [["operator"], ["ROOT"], ["ann", "--owner", "operator"], ["ann", "--owner", "Fanout"]]
+)
+def test_no_key_has_a_name_of_the_operator(fanout: Fanout, given: list[str]) -> None:
+    refused = fanout("keys", "create", *given, "--scope", "read")
+
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+    assert "reserved for the operator" in refused.err

@@ -141,6 +141,21 @@ async def test_a_snapshot_is_its_owners_and_hostile_bodies_are_refused(
         assert (await reader.post("/v1/snapshots", content=zipped(a="x"))).status_code == 403
 
 
+async def test_who_sees_all_jobs_of_a_tenant_uses_the_snapshots_of_that_tenant_only(
+    place: Installation, server: ServerProcess
+) -> None:
+    async with (
+        server.client(await make_key(place, "ann")) as ann,
+        server.client(await make_key(place, "ops", owner="*")) as here,
+        server.client(await make_key(place, "eve", owner="*", tenant="other")) as elsewhere,
+    ):
+        stored = await ann.post("/v1/snapshots", content=zipped(a="x"))
+        job = {"description": "look", "snapshot": stored.json()["snapshot"]}
+        answers = [await one.post("/v1/jobs", json=job) for one in (here, elsewhere)]
+
+    assert [one.status_code for one in answers] == [201, 410]
+
+
 async def test_a_client_that_disconnects_while_its_repository_is_cloned_leaves_nothing(
     place: Installation, server: ServerProcess
 ) -> None:

@@ -22,6 +22,7 @@ from fanout.orchestrator.configuration.sections.api_settings import (
     Name,
     NameOrEverybody,
     Scope,
+    is_reserved,
 )
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.embedded.use import in_use
@@ -212,6 +213,8 @@ def _scopes(given: Sequence[str]) -> list[Scope]:
 
 def _name(what: str, name: str, *, everybody: bool = False) -> str:
     kind: Any = NameOrEverybody if everybody else Name
+    if what != "--tenant" and is_reserved(name):
+        raise UsageProblem(f"{what} {name} is reserved for the operator: choose another name.")
     try:
         return str(TypeAdapter(kind).validate_python(name))
     except ValidationError:

@@ -6,7 +6,12 @@ from typing import Any
 
 import jwt
 
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, OidcSettings, Scope
+from fanout.orchestrator.configuration.sections.api_settings import (
+    EVERYBODY,
+    OidcSettings,
+    Scope,
+    is_reserved,
+)
 from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys, UnknownIssuerKey
@@ -103,10 +108,12 @@ def _name(claims: dict[str, Any], claim: str, most_characters: int) -> str:
 
     Raises:
         NotAuthenticated: It is missing, or no name: an empty one is that of jobs without an owner,
-            and only an operator gives somebody the jobs of everybody.
+            only an operator gives somebody the jobs of everybody, and nobody else is called so.
     """
     value = claims.get(claim)
     is_name = isinstance(value, str) and value.isprintable() and value.strip() == value
     if not is_name or not 0 < len(str(value)) <= most_characters or value == EVERYBODY:
         raise NotAuthenticated(f"The token's claim {claim} is missing, or is no name.")
+    if is_reserved(str(value)):
+        raise NotAuthenticated(f"The token's claim {claim} has a name that is the operator's.")
     return str(value)
