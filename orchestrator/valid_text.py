@@ -22,6 +22,30 @@ _ESCAPE = re.compile(
 """An escape of JSON: a surrogate pair, half of one, or any other."""
 
 
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, direction marks and bytes that are no text, which control a terminal."""
+
+
+def printable(text: object) -> str:
+    r"""Replace the control characters of foreign text, except line ends and tabs.
+
+    A byte of a path that is not UTF-8 is shown as `\xNN`.
+    """
+    return _CONTROL.sub(_replaced, str(text))
+
+
+def escape_controls(document: str) -> str:
+    """Escape the control characters that JSON allows in a text."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def _replaced(found: re.Match[str]) -> str:
+    is_byte = "\udc80" <= found[0] <= "\udcff"
+    return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else REPLACEMENT
+
+
 def clean_text(text: str) -> str:
     """Return a text without surrogates: two halves that follow each other become their character.
 

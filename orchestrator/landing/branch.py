@@ -7,8 +7,6 @@ seen; what a landing that is interrupted leaves are objects that Git removes som
 from __future__ import annotations
 
 import asyncio
-import re
-import textwrap
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailur
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.landing.commit_message import commit_message
 from fanout.orchestrator.landing.commit_tree import CommitTree, Entries, Mark
 from fanout.orchestrator.landing.conflicts import ConflictingFile, collect
 from fanout.orchestrator.workspace.code_in_folder import code_in_folder
@@ -44,9 +43,6 @@ from fanout.orchestrator.workspace.repositories.repository import (
     enclosing_repository,
     head_commit,
 )
-
-SUBJECT_CHARACTERS = 72
-"""Of a commit's first line, as Git's own documentation advises."""
 
 
 class BranchUnusable(JobFailure):
@@ -362,7 +358,7 @@ class _Building:
         if not changed:
             return
         author = Person(record.agent, f"{record.agent}@fanout.invalid")
-        message = message_of(record, summary)
+        message = commit_message(record, summary)
         new = NewCommit(
             message=message,
             author=author,
@@ -380,16 +376,3 @@ class _Building:
             for identity, (job_id, subject) in zip(ids, self._planned, strict=True)
         ]
         self._tip = ids[-1] if ids else self._tip
-
-
-def message_of(record: JobRecord, summary: str) -> str:
-    """Return a commit's message: a job's summary, and trailers that say which job it was."""
-    printable = re.sub(r"[^\n\t\x20-\x7e\x80-\U0010ffff]", "", summary.replace("\r\n", "\n"))
-    lines = printable.strip().split("\n")
-    first = lines[0].lstrip("#").strip() or f"Job {record.id}"
-    subject = textwrap.shorten(first, SUBJECT_CHARACTERS, placeholder=" …")
-    if len(subject) > SUBJECT_CHARACTERS or subject == " …".strip():
-        subject = f"{first[: SUBJECT_CHARACTERS - 1]}…"
-    body = "\n".join(lines if subject != first else lines[1:]).strip()
-    trailers = f"Fanout-Job: {record.id}\nFanout-Tree: {record.root_id}"
-    return "\n\n".join(filter(None, (subject, body, trailers)))

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unicodedata import category
 
 import pytest
 
@@ -137,6 +138,54 @@ def test_a_summary_cannot_forge_a_commit(tmp_path: Path) -> None:
     header = git(trap.root, "cat-file", "commit", "landed").partition("\n\n")[0].split("\n")
     assert [line.split(" ")[0] for line in header] == ["tree", "parent", "author", "committer"]
     assert git(trap.root, "fsck", "--strict", "--no-dangling") == ""
+
+
+OBEYED = """Fixes #12: the \u202etotal\u009b2J [skip ci]
+
+This closes acme/shop#7 and resolves https://github.com/acme/shop/issues/9, fixed: PROJ-31.
+It fixes the 3 tests.
+Note: nothing else changed.
+Signed-off-by: Ann <ann@example.com>
+Co-authored-by: Ann <ann@example.com>
+  Closes: 12
+---
+diff --git a/x b/x
++++ b/x
+From 0123456789abcdef0123456789abcdef01234567 Mon Sep 17 00:00:00 2001
+***NO_CI***\ufeff\U000e0041\u2028
+skip-checks: true
+"""
+
+
+def test_a_summary_says_nothing_to_git_a_mail_or_a_hosting_service(tmp_path: Path) -> None:
+    trap = Trap(tmp_path)
+    jobs = one_job(BundleBuilder().edit("sub/b.txt", OLD, NEW))
+    jobs.summary = OBEYED
+
+    asyncio.run(land_on_branch(jobs, ["root"], BranchLanding(trap.root, "landed", None)))
+
+    message = git(trap.root, "log", "-1", "--format=%B", "landed")
+    lines = message.strip().split("\n")
+    assert lines[0] == "Fixes - #12: the \ufffdtotal\ufffd2J (skip ci)"
+    assert "closes - acme/shop#7 and resolves - https://" in message
+    assert "fixed - PROJ-31" in message
+    assert {"It fixes the 3 tests.", "Note: nothing else changed.", "(NO_CI)"} <= set(lines)
+    assert "> Signed-off-by: Ann <ann@example.com>" in lines
+    assert not [
+        line
+        for line in lines[1:-2]
+        if line.startswith(("---", "diff ", "+++", "From ", "Signed", "Co-", "skip-", "  Closes"))
+    ]
+    trailers = git(trap.root, "log", "-1", "--format=%(trailers)", "landed")
+    assert [line.partition(":")[0] for line in trailers.split("\n") if line] == [
+        "Fanout-Job",
+        "Fanout-Tree",
+    ]
+    assert controls(message) == []
+
+
+def controls(text: str) -> list[str]:
+    return [hex(ord(one)) for one in text if one != "\n" and category(one) in {"Cc", "Cf", "Zl"}]
 
 
 def test_a_job_writes_no_trailer_of_another(tmp_path: Path) -> None:

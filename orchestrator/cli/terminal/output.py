@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fanout.orchestrator import shortening
-from fanout.orchestrator.valid_text import REPLACEMENT, clean
-
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Control characters, direction marks and bytes that are no text: a job's output must not control a
-person's terminal."""
+from fanout.orchestrator.valid_text import clean, escape_controls
+from fanout.orchestrator.valid_text import printable as printable
 
 MOST_CELLS = 2
 """Of a terminal, for one character: a wide one has two."""
@@ -26,19 +20,6 @@ USUAL_COLUMNS = 80
 
 GAP = 2
 """Spaces between the columns of a table."""
-
-
-def printable(text: object) -> str:
-    r"""Replace the control characters of foreign text, except line ends and tabs.
-
-    A byte of a path that is not UTF-8 is shown as `\xNN`.
-    """
-    return _CONTROL.sub(_replaced, str(text))
-
-
-def _replaced(found: re.Match[str]) -> str:
-    is_byte = "\udc80" <= found[0] <= "\udcff"
-    return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else REPLACEMENT
 
 
 def one_line(text: object, width: int | None = None) -> str:
@@ -70,17 +51,12 @@ def raw_payload(data: bytes) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document."""
-    print(_escaped(json.dumps(clean(value), indent=2, ensure_ascii=False)))
+    print(escape_controls(json.dumps(clean(value), indent=2, ensure_ascii=False)))
 
 
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
-    print(_escaped(json.dumps(clean(value), ensure_ascii=False)), flush=True)
-
-
-def _escaped(document: str) -> str:
-    """Escape the control characters that JSON allows in a text."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+    print(escape_controls(json.dumps(clean(value), ensure_ascii=False)), flush=True)
 
 
 def notice(text: str) -> None:
