@@ -10,7 +10,7 @@ from typing import Any
 
 from fanout.orchestrator import shortening
 from fanout.orchestrator.valid_text import clean, escape_controls
-from fanout.orchestrator.valid_text import printable as printable
+from fanout.orchestrator.valid_text import printable as printable  # noqa: PLC0414 - a part of this door
 
 MOST_CELLS = 2
 """Of a terminal, for one character: a wide one has two."""
