@@ -14,6 +14,7 @@ from fanout.orchestrator.approvals import ApprovalAnswer, Decision
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.job_files import JobFiles
 from fanout.orchestrator.client.job_reader import Ids, JobReader
+from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
@@ -156,8 +157,8 @@ class JobClient(JobReader):
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
-                model is of no kind that there is, or what it `continues` has not ended, or it has a
-                workspace besides.
+                model is of no kind that there is or cannot be asked from here, or what it
+                `continues` has not ended, or it has a workspace besides.
             UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
@@ -171,6 +172,8 @@ class JobClient(JobReader):
             _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
+        models = [(spec.agent, spec.model) for spec, _ in jobs]
+        await asyncio.to_thread(check_models, self._settings, self.definitions, models)
         starts = {
             (folder, agent): await self.start_files(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}

@@ -81,6 +81,6 @@ def possible_model(names: str) -> str:
         question = f" Did you mean {near}-{rest or '…'}?" if near else ""
         raise ValueError(
             f"there is no model {name!r}.{question} A model is gemini-…, claude-…, gpt-…, "
-            "provider/model or scripted:PATH"
+            "chat/NAME (on a server of your own), ollama/NAME, provider/model or scripted:PATH"
         )
     return names

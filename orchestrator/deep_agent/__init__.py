@@ -10,8 +10,9 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
-- Models: `resolve_model`, `key_variable`, `preload_client`, `ResilientModel`, `RetryPolicy`,
-  `ModelUsage`, `price`, and `ScriptedModel` with its `Script` for runs without a model.
+- Models: `resolve_model`, `key_variable`, `access_fault`, `preload_client`, `ResilientModel`,
+  `RetryPolicy`, `ModelUsage`, `price`, and `ScriptedModel` with its `Script` for runs without a
+  model.
 - Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`,

@@ -24,7 +24,9 @@ IMPORT_ROOT = Path(fanout.__file__).resolve().parents[1]
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
 
-_KEYS = re.compile(r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|BASE_URL|ENDPOINT|PROJECT|REGION")
+_KEYS = re.compile(
+    r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|BASE_URL|API_BASE|OLLAMA_HOST|ENDPOINT|PROJECT|REGION"
+)
 """Names of the variables, besides ours, by which models are reached."""
 
 HELPER_SECONDS = 20.0

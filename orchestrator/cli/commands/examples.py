@@ -29,7 +29,12 @@ from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
+from fanout.orchestrator.client.model_check import check_models
+from fanout.orchestrator.configuration.agent_definitions import (
+    COORDINATOR,
+    SHIPPED_AGENTS,
+    load_agent_definitions,
+)
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded
@@ -77,6 +82,8 @@ def example(
         _list(as_json=as_json)
         return
     found = find_example(name)
+    if model is not None:
+        _check_model(settings, found, model)
     with_images(lambda: asyncio.run(require_sandbox(settings)))
     folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
     found.copy_workspace(folder)
@@ -148,6 +155,16 @@ def _temporary_folder(prefix: str, *, keep: bool = False) -> Iterator[Path]:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_model(settings: Settings, found: Example, model: str) -> None:
+    """Refuse a model that cannot be asked, before anything is built or started for it.
+
+    Raises:
+        InvalidJob: It cannot be reached.
+    """
+    own = _own_settings(settings, found, settings.state_dir, model)
+    check_models(own, load_agent_definitions(own.agents_dir), [(COORDINATOR, model)])
 
 
 def _own_settings(

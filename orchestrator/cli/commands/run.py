@@ -46,6 +46,7 @@ from fanout.orchestrator.cli.terminal.options import (
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
+from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
     COORDINATOR,
     AgentDefinition,
@@ -160,6 +161,8 @@ def run_(
         on_finish=on_finish,
     )
     _check(wanted, agents, detach=detach)
+    if continues is None:  # else its agent and its model are known when it is submitted
+        check_models(settings, agents, [(agent or COORDINATOR, model)])
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )

@@ -35,6 +35,7 @@ from fanout.orchestrator.cli.terminal.options import (
 )
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import renewed
@@ -157,6 +158,8 @@ def submit(
         jobs = read_job_file(file, agents, defaults)
     else:
         jobs = [plan({"description": description}, agents, defaults)]
+    new = [job.spec for job in jobs if not job.spec.continues]
+    check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
     raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
 
 

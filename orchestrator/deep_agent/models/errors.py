@@ -146,6 +146,9 @@ _AUTHORIZATION = re.compile(r"(?i)(bearer |x-api-key\W+|x-goog-api-key\W+)[^\s'\
 MAX_MESSAGE_CHARACTERS = 300
 """The length of a provider's message in our failure."""
 
+_UNVERSIONED = frozenset({"/chat/completions", "/responses"})
+_LACKS_VERSION = ", which usually ends in /v1"
+
 _UNREADABLE = "its answer could not be read"
 _OF_PROGRAMS = (AttributeError, LookupError, TypeError, AssertionError)
 """What a client raises that takes a reply for what it is not: its text says nothing of it."""
@@ -233,6 +236,7 @@ def translated(error: Exception, model: str) -> ModelFailed:
         is_from_elsewhere = not _error_object(error) or words.startswith("<")
         is_from_elsewhere = is_from_elsewhere and status == HTTPStatus.NOT_FOUND
         what = "name, its key and its address" if is_from_elsewhere else "name and its key"
+        what += _LACKS_VERSION if is_from_elsewhere and _path(error) in _UNVERSIONED else ""
         return ModelDenied(f"{model} refused the request ({described}). Check the model's {what}.")
     if _is_unusable(error, status):
         return ModelReplyUnusable(f"{model} gave no usable reply, after all retries ({words}).")
@@ -389,6 +393,12 @@ def _is_in_reply(error: Exception) -> bool:
 
 def _is_a(error: Exception, names: frozenset[str] | set[str]) -> bool:
     return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
+def _path(error: Exception) -> str:
+    """Return the path that was asked; empty if it is not known."""
+    url = getattr(getattr(error, "request", None), "url", None)
+    return str(getattr(url, "path", ""))
 
 
 def _status(error: Exception) -> int | None:

@@ -98,7 +98,7 @@ def _bare(model: str) -> str:
         return model.rpartition("/")[2]
     _, _, last = model.partition(":")
     by_class = last.startswith(tuple(PROVIDERS))  # Gemini:gemini-2.5-flash
-    return last if by_class else model.removeprefix("responses/")
+    return last if by_class else model.removeprefix("responses/").removeprefix("chat/")
 
 
 @lru_cache(maxsize=256)

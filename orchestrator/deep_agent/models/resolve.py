@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 from google.adk.models.base_llm import BaseLlm
 
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
 from fanout.orchestrator.deep_agent.models.keys import missing_key
 from fanout.orchestrator.deep_agent.models.providers.clients import Preloading
@@ -28,15 +28,10 @@ from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 __all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resilient", "resolve_model"]
 
 KNOWN_NAMES = (
-    "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), "
+    "gemini-…, claude-…, gpt-…, responses/gpt-…, chat/NAME (any server that speaks OpenAI's "
+    "interface, at OPENAI_BASE_URL), ollama/NAME, provider/model (through LiteLLM), "
     "another name of ADK's registry (gemma-…, projects/…, apigee/…, Class:name), scripted:PATH"
 )
-
-_RESPONSES = "responses/"
-"""The prefix of models of OpenAI that are used through its responses interface."""
-
-_KEYS = {"google": "GOOGLE_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
-"""The variable with the key, by the provider's id in `PROVIDERS`."""
 
 _loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, int]] = WeakKeyDictionary()
 """What `preload_client` has loaded: the environment at that time, by the model's name."""
@@ -49,12 +44,12 @@ def key_variable(name: str) -> str | None:
         name: One name. Of LiteLLM's, `provider/model`, it is the variable that LiteLLM itself reads
             for most providers.
     """
-    name = name.removeprefix(_RESPONSES)
-    if name.startswith(("scripted:", "projects/")):
+    found = access.service_of(name)
+    if found is None or found.is_own_server:
         return None
-    found = next((_KEYS[known] for begin, known in PROVIDERS.items() if name.startswith(begin)), "")
     provider, slash, _ = name.partition("/")
-    return found or (f"{provider.upper()}_API_KEY" if slash and provider.isidentifier() else None)
+    guessed = f"{provider.upper()}_API_KEY" if slash and access.uses_litellm(name) else None
+    return next(iter(found.keys), guessed)
 
 
 def resolve_model(
@@ -171,7 +166,7 @@ def _single(name: str, agent_name: str) -> BaseLlm:
     if name.startswith("scripted:"):
         path = name.removeprefix("scripted:")
         return ScriptedModel(model=name, script=Path(path), agent_name=agent_name, source=path)
-    if name.startswith(_RESPONSES):
+    if name.startswith((access.RESPONSES, access.CHAT, access.OLLAMA)):
         return _openai(name)
     for prefix, provider in PROVIDERS.items():
         if name.startswith(prefix):
@@ -199,27 +194,31 @@ def _gemma(name: str) -> BaseLlm:
 
 
 def _claude(name: str) -> BaseLlm:
-    if not _is_set("ANTHROPIC_API_KEY") and _is_set("GOOGLE_CLOUD_PROJECT"):
+    if access.is_claude_on_vertex():
         from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
 
         return registry.made(name)  # on Vertex AI, as ADK's registry has it
-    _require(name, package="anthropic", extra="anthropic")
+    _require_package(name)
     from fanout.orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
 
     return claude(name)
 
 
 def _openai(name: str) -> BaseLlm:
-    _require(name, package="openai", extra="openai")
+    _require_package(name)
     from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
 
-    if name.startswith(_RESPONSES):
-        return openai.Responses(model=name.removeprefix(_RESPONSES))
-    return openai.ChatCompletions(model=name)
+    if name.startswith(access.RESPONSES):
+        return openai.Responses(model=name.removeprefix(access.RESPONSES))
+    if name.startswith(access.OLLAMA):
+        return openai.Ollama(model=name.removeprefix(access.OLLAMA))
+    return openai.ChatCompletions(model=name.removeprefix(access.CHAT))
 
 
 def _litellm(name: str) -> BaseLlm:
-    _require(name, package="litellm", extra="litellm")
+    if not access.uses_litellm(name):
+        return _openai(f"{access.CHAT}{name.partition('/')[2]}")
+    _require_package(name)
     from fanout.orchestrator.deep_agent.models.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
 
     return QuietLiteLlm(name)
@@ -241,13 +240,6 @@ _OF_CLASS: dict[str, Callable[[str], BaseLlm]] = {
 """Create a model of a class of ADK's registry for which there is a client of ours."""
 
 
-def _require(name: str, *, package: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise ModelNotConfigured(
-            f"{name} needs the package {package}; install it with "
-            f"`pip install 'fanout-orchestrator[{extra}]'`."
-        )
-
-
-def _is_set(*names: str) -> bool:
-    return any(os.environ.get(name) for name in names)
+def _require_package(name: str) -> None:
+    if (fault := access.lacking_package(name)) is not None:
+        raise ModelNotConfigured(fault)

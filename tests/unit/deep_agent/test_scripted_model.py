@@ -168,7 +168,7 @@ def test_what_is_missing_for_a_model_is_one_sentence(
     for key in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(
-        "fanout.orchestrator.deep_agent.models.resolve.find_spec",
+        "fanout.orchestrator.deep_agent.models.access.find_spec",
         lambda name: name != "litellm" or None,
     )
     with pytest.raises(ModelNotConfigured, match=words):

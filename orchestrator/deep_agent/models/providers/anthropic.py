@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -14,6 +15,7 @@ from google.adk.models.anthropic_llm import AnthropicLlm, content_to_message_par
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
+from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.own_search import is_search_request
 from fanout.orchestrator.deep_agent.models.providers.anthropic_replies import CheckedAnthropic
 from fanout.orchestrator.deep_agent.models.providers.anthropic_search import SEARCH_TOOL, searched
@@ -23,7 +25,10 @@ from fanout.orchestrator.deep_agent.models.providers.clients import (
 )
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
-VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+VARIABLES = (
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"),
+    "ANTHROPIC_BASE_URL",
+)
 
 MAX_OUTPUT_TOKENS = 16_000
 """The size of a reply: a file of 60 kB. Anthropic counts it against the context window, so this is
@@ -41,8 +46,12 @@ _WITHOUT_SEARCH = (
 
 
 def _make_client() -> AsyncAnthropic:
+    needs_key = access.key_variables("claude-")
+    has_key = any(os.environ.get(name) for name in access.CREDENTIALS_OF_ANTHROPIC)
+    key = None if needs_key or has_key else access.NO_KEY_NEEDED
     # ResilientModel limits the time of a reply.
-    return AsyncAnthropic(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
+    timeout = Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)
+    return AsyncAnthropic(api_key=key, max_retries=0, timeout=timeout)
 
 
 def _on_unreachable_url() -> AnthropicLlm:
@@ -65,7 +74,7 @@ class Claude(AnthropicLlm):
     @property
     def key_variables(self) -> tuple[str, ...]:
         """See `KeyedModel`."""
-        return ("ANTHROPIC_API_KEY",)
+        return access.key_variables("claude-")
 
     @property
     def searches_web(self) -> bool:

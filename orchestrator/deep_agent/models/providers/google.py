@@ -4,6 +4,7 @@
 # (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
+import os
 from asyncio import AbstractEventLoop
 
 from google.adk.models.gemma_llm import Gemma as AdkGemma
@@ -11,6 +12,7 @@ from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
 from fanout.orchestrator.deep_agent.adk.private_names import check_answers
+from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.providers.clients import client_of
 from fanout.orchestrator.deep_agent.models.providers.gemini_replies import check_body, checked_text
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
@@ -26,12 +28,6 @@ VARIABLES = (
     "GOOGLE_CLOUD_LOCATION",
 )
 
-_KEYS = (
-    "GOOGLE_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_GENAI_USE_VERTEXAI",
-    "GOOGLE_GENAI_USE_ENTERPRISE",
-)
 _RESOURCES = "projects/"
 """The beginning of a model's full resource name, which only Vertex AI knows."""
 
@@ -41,7 +37,12 @@ _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
 def _make_client() -> Client:
     # ADK sets the headers, versions and defaults; one attempt, because the client ignores
     # Retry-After.
-    client = AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
+    has_key = any(os.environ.get(name) for name in access.CREDENTIALS_OF_GOOGLE)
+    needs_none = not has_key and not access.key_variables("gemini-")
+    client = AdkGemini(
+        client_kwargs={"api_key": access.NO_KEY_NEEDED} if needs_none else {},
+        retry_options=types.HttpRetryOptions(attempts=1),
+    ).api_client
     return check_answers(client, checked_text, check_body)
 
 
@@ -74,7 +75,7 @@ class Gemini(AdkGemini):
     @property
     def key_variables(self) -> tuple[str, ...]:
         """See `KeyedModel`; Vertex AI has credentials of Google's own."""
-        return () if self.model.startswith(_RESOURCES) else _KEYS
+        return () if self.model.startswith(_RESOURCES) else access.key_variables("gemini-")
 
     @property
     def searches_web(self) -> bool:

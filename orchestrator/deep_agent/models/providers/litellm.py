@@ -17,6 +17,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from fanout.orchestrator.deep_agent.adk.private_names import import_litellm
+from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
 from fanout.orchestrator.deep_agent.models.errors import UnusableReply
 from fanout.orchestrator.deep_agent.models.providers.answers import check_is_stream
@@ -111,7 +112,14 @@ class QuietLiteLlm(lite_llm.LiteLlm):
 
     def __init__(self, model: str) -> None:
         # Not every service supports every parameter; unsupported ones are left out.
-        super().__init__(model=model, drop_params=True, llm_client=CheckedClient())
+        super().__init__(
+            model=model, drop_params=True, llm_client=CheckedClient(), **_own_server(model)
+        )
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`."""
+        return access.key_variables(self.model)
 
     def preload(self, loop: asyncio.AbstractEventLoop) -> None:
         """See `Preloading.preload`; LiteLLM manages its clients itself."""
@@ -128,6 +136,17 @@ class QuietLiteLlm(lite_llm.LiteLlm):
         async with contextlib.aclosing(replies):
             async for response in replies:
                 yield response
+
+
+def _own_server(model: str) -> dict[str, str]:
+    """Return LiteLLM's arguments for a server of a person's own that it would not find."""
+    service = access.service_of(model)
+    if service is None or not service.is_own_server:
+        return {}
+    if service.address_variable in {"OLLAMA_HOST", ""}:
+        return {"api_base": service.address}
+    needs_any_key = bool(service.keys) and not any(map(os.environ.get, service.keys))
+    return {"api_key": access.NO_KEY_NEEDED} if needs_any_key else {}
 
 
 def checked(model: lite_llm.LiteLlm) -> lite_llm.LiteLlm:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from openai import AsyncOpenAI, Timeout
 
+from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
 from fanout.orchestrator.deep_agent.models.errors import NotAReply, ReplyFailed, UnusableReply
 from fanout.orchestrator.deep_agent.models.providers.answers import (
@@ -35,15 +37,35 @@ from fanout.orchestrator.deep_agent.models.providers.clients import (
 )
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
-VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+VARIABLES = (
+    *("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"),
+    *("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"),
+)
+OLLAMA_VARIABLES = ("OLLAMA_HOST", "OLLAMA_API_KEY")
 
 _STATUSES = frozenset({None, "completed", "incomplete", "failed", "cancelled"})
 """How a reply of the responses interface may end."""
 
 
 def _make_client() -> AsyncOpenAI:
+    service = access.service_of(access.CHAT)
+    is_own = service is not None and service.is_own_server
+    return _client(
+        service.address if service else "",
+        os.environ.get("OPENAI_API_KEY") or (access.NO_KEY_NEEDED if is_own else None),
+    )
+
+
+def _make_ollama_client() -> AsyncOpenAI:
+    service = access.service_of(access.OLLAMA)
+    address = f"{service.address}/v1" if service else ""
+    return _client(address, os.environ.get("OLLAMA_API_KEY") or access.NO_KEY_NEEDED)
+
+
+def _client(address: str, key: str | None) -> AsyncOpenAI:
     # ResilientModel limits the time of a reply.
-    return AsyncOpenAI(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
+    timeout = Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)
+    return AsyncOpenAI(api_key=key, base_url=address or None, max_retries=0, timeout=timeout)
 
 
 def _client_on_unreachable_url() -> AsyncOpenAI:
@@ -126,7 +148,7 @@ class ChatCompletions(CheckedChat):
     @property
     def key_variables(self) -> tuple[str, ...]:
         """See `KeyedModel`."""
-        return ("OPENAI_API_KEY",)
+        return access.key_variables(access.CHAT)
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""
@@ -136,6 +158,19 @@ class ChatCompletions(CheckedChat):
         """See `Preloading.preload`."""
         self.client_for(loop)
         warm_up(_chat_on_unreachable_url)
+
+
+class Ollama(ChatCompletions):
+    """A model of Ollama, whose address is OLLAMA_HOST and which needs no key."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """See `KeyedModel`."""
+        return ()
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
+        """Return the client of a loop; creating it blocks."""
+        return client_of(loop, _make_ollama_client, OLLAMA_VARIABLES)
 
 
 class Responses(CheckedResponses):
@@ -148,7 +183,7 @@ class Responses(CheckedResponses):
     @property
     def key_variables(self) -> tuple[str, ...]:
         """See `KeyedModel`."""
-        return ("OPENAI_API_KEY",)
+        return access.key_variables(access.CHAT)
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""

@@ -1,0 +1,90 @@
+"""The check of a job's models before it is submitted, where it is known what its worker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fanout.orchestrator.client.attachment import state_folder
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.configuration.configuration_file import export_keys
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.jobs.failures import InvalidJob
+
+REMEDY = "Set it up: fanout init"
+
+
+def is_worker_of_here(settings: Settings) -> bool:
+    """Return whether jobs run on the worker of this machine's state folder.
+
+    It has the environment and the configuration of whoever starts it; what a worker elsewhere has
+    is not known here.
+    """
+    if settings.redis_url is None:
+        return True
+    record = state_folder(settings).read_record()
+    return record is not None and record.redis_url == settings.redis_url
+
+
+def check_models(
+    settings: Settings, definitions: AgentDefinitions, jobs: Iterable[tuple[str, str | None]]
+) -> None:
+    """Check that all agents of the jobs' trees have a model that can be asked from here.
+
+    Nothing is sent to a model. It may wait a second for a server on this machine. Jobs whose worker
+    is elsewhere are not checked.
+
+    Args:
+        settings: The settings of this process.
+        definitions: The agents.
+        jobs: The agent of each job, and the model that the job names, if it does.
+
+    Raises:
+        InvalidJob: A model cannot be reached; the text ends with the command that sets it up.
+        UnknownAgent: An agent does not exist.
+    """
+    if not is_worker_of_here(settings):
+        return
+    export_keys()  # the `.env` may have changed since
+    checked: set[str] = set()
+    for root, named in jobs:
+        for agent, model in _models(definitions, root, named or "", settings.model):
+            for name in filter(None, map(str.strip, model.split(","))):
+                if name not in checked and (fault := _fault(name)):
+                    whose = "" if agent == root else f"Agent {agent}: "
+                    remedy = "" if "`pip install" in fault else f" {REMEDY}"
+                    raise InvalidJob(f"{whose}{fault}{remedy}")
+                checked.add(name)
+
+
+def _models(
+    definitions: AgentDefinitions, root: str, named: str, default: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the agents of a tree with their models, as workers choose them.
+
+    A model that a job names is that of its agent, and of all below it that have none of their own.
+    """
+    found = [root]
+    for agent in found:
+        definition = definitions[agent]
+        if definition.a2a is not None:  # it asks its own model
+            continue
+        own = definition.model or named or default
+        yield agent, named if agent == root and named else own
+        found += [name for name in definitions.callable_in_jobs(definition) if name not in found]
+
+
+def _fault(name: str) -> str | None:
+    from fanout.orchestrator.deep_agent import access_fault  # noqa: PLC0415 - few submit
+
+    if name.startswith("scripted:"):
+        return None
+    if "/" in name or "-" in name.partition(":")[0]:
+        return access_fault(name)
+    # Only ADK's registry knows the rest; to load it takes a second.
+    from fanout.orchestrator.deep_agent import ModelNotConfigured, resolve_model  # noqa: PLC0415 - slow
+
+    try:
+        resolve_model(name, agent_name="check")
+    except ModelNotConfigured as unknown:
+        return str(unknown)
+    return access_fault(name)
