@@ -142,6 +142,8 @@ from .models.scripted_model import Script as Script
 from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
+from .models.trial import Trial as Trial
+from .models.trial import try_model as try_model
 from .models.usage import ModelUsage as ModelUsage
 
 # Helpers for tools and parts of an agent

@@ -38,6 +38,8 @@ class ModelFailed(Exception):
     """The model gave no reply."""
 
     retryable: ClassVar[bool] = False
+    status: int | None = None
+    """The HTTP status of the service's answer, if it gave one."""
 
 
 class ModelUnavailable(ModelFailed):

@@ -219,6 +219,12 @@ def translated(error: Exception, model: str) -> ModelFailed:
     """
     if isinstance(error, ModelFailed):
         return error
+    failure = _failure_of(error, model)
+    failure.status = _status(error)
+    return failure
+
+
+def _failure_of(error: Exception, model: str) -> ModelFailed:
     status, words = _status(error), _words(error)
     described = f"{status}: {words}" if status else words
     if is_quota_used_up(error):

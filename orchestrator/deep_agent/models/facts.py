@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage
-
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
+
+    from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 
 WINDOWS_NOT_IN_THE_TABLE = {
     "gemini-2.5-pro": 1_048_576,

@@ -54,6 +54,15 @@ class Answers(NamedTuple):
     """The variable of the model's key; None: it needs none."""
     key: str | None = None
     """Its value; None: it is in the environment or in the `.env` already, or it follows later."""
+    address_name: str | None = None
+    """The variable of the address of the model's server; None: the service's own."""
+    address: str = ""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the `.env` gets."""
+        found = {self.key_name: self.key, self.address_name: self.address}
+        return {name: value for name, value in found.items() if name and value}
 
 
 def agent_path(place: ConfigurationFile) -> Path:
@@ -64,7 +73,8 @@ def agent_path(place: ConfigurationFile) -> Path:
 def write_files(place: ConfigurationFile, answers: Answers, *, replace: bool) -> list[Path]:
     """Write what the answers need; return the files that are written.
 
-    The key is alone in a file that only its owner can read. The example agent is never replaced.
+    Key and address are alone in a file that only its owner can read. The example agent is never
+    replaced.
 
     Args:
         place: Where the configuration is.
@@ -82,8 +92,9 @@ def write_files(place: ConfigurationFile, answers: Answers, *, replace: bool) ->
     try:
         if not place.path.parent.exists():
             make_private_folder(place.path.parent)
-        if answers.key_name and answers.key:
-            _keep_key(place.env, answers.key_name, answers.key)
+        for name, value in answers.variables.items():
+            _keep_variable(place.env, name, value)
+        if answers.variables:
             written.append(place.env)
         if replace or not place.path.exists():
             place.path.write_text(text, encoding="utf-8")
@@ -100,11 +111,13 @@ def write_files(place: ConfigurationFile, answers: Answers, *, replace: bool) ->
 
 
 def has_key(place: ConfigurationFile, name: str) -> bool:
-    """Return whether the `.env` or the environment has a key already."""
-    if os.environ.get(name):
+    """Return whether the `.env` or the environment has a key already, under any of its names."""
+    names = (name, "GEMINI_API_KEY") if name == "GOOGLE_API_KEY" else (name,)
+    if any(map(os.environ.get, names)):
         return True
     try:
-        return bool(dotenv_values(place.env, interpolate=False).get(name))
+        kept = dotenv_values(place.env, interpolate=False)
+        return any(map(kept.get, names))
     except (OSError, ValueError):
         return False
 
@@ -121,9 +134,9 @@ def usable_key(text: str) -> str:
     return key
 
 
-def _keep_key(file: Path, name: str, key: str) -> None:
+def _keep_variable(file: Path, name: str, value: str) -> None:
     """Set a variable in the `.env`; its other lines stay as they are."""
     if file.exists():
         file.chmod(_OWNER_ONLY)  # before it holds the key; the rewritten file has the same mode
-    set_key(file, name, key, follow_symlinks=True)
+    set_key(file, name, value, follow_symlinks=True)
     file.chmod(_OWNER_ONLY)

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +23,15 @@ from fanout.orchestrator.cli.commands.setup.first_files import (
     write_files,
 )
 from fanout.orchestrator.cli.commands.setup.images import run_program
+from fanout.orchestrator.cli.commands.setup.own_server import (
+    ADDRESS_VARIABLE,
+    KEY_VARIABLE,
+    KeyWanted,
+    NoModelServer,
+    OwnServer,
+    find_server,
+    is_address,
+)
 from fanout.orchestrator.cli.commands.setup.questions import Choice, ask_secret, choose, may_ask
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
@@ -39,6 +50,8 @@ from fanout.orchestrator.embedded.sandbox_check import ImagesMissing, NoSandbox,
 
 GOAL = "Say in a few sentences what this folder is for and how its files work together."
 """Of the first run: an answer that shows that model, key, sandbox and agent work."""
+MOST_LISTED = 20
+"""Models of a server: a screen; some have hundreds."""
 
 
 def init(
@@ -46,7 +59,17 @@ def init(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: gemini-…, claude-…, gpt-…, or provider/model through LiteLLM."
+            help="The model: gemini-…, claude-…, gpt-…, one of the server of --base-url, or "
+            "provider/model through LiteLLM."
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            "--base-url",
+            metavar="URL",
+            help="The address of a server of your own that speaks OpenAI's interface, such as "
+            "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key.",
         ),
     ] = None,
     sandbox: Annotated[
@@ -75,10 +98,13 @@ def init(
 ) -> None:
     """Set fanout up: model, key, sandbox and images, an example agent, a first run.
 
+    A server of your own is asked for its models, and the chosen one for one small answer: whether
+    it streams and takes tools is printed.
+
     It asks for what no option says. Without a terminal, or with --yes, it asks nothing: then the
     key comes from the environment or --key-stdin. Writes config.toml, agents/explainer.yaml and, if
-    a key is given, .env beside it, which only you can read. Nothing that exists is replaced without
-    a question or --force. Exit code: that of the first run, if one is made.
+    a key or an address is given, .env beside it, which only you can read. Nothing that exists is
+    replaced without a question or --force. Exit code: that of the first run, if one is made.
     """
     place = _place()
     asking = may_ask() and not yes and not key_stdin
@@ -86,8 +112,11 @@ def init(
     if not replace:
         kept = load_settings()
         model, sandbox = kept.model, SandboxKind(kept.sandbox.provider)
+    wanted_model = WantedModel(model, base_url)
     answers = (
-        _asked(place, model, sandbox) if asking else _given(place, model, sandbox, piped=key_stdin)
+        _asked(place, wanted_model, sandbox)
+        if asking
+        else _given(place, wanted_model, sandbox, piped=key_stdin)
     )
     for path in write_files(place, answers, replace=replace):
         output.payload(f"Wrote {path}")
@@ -129,13 +158,21 @@ def _may_replace(place: ConfigurationFile, *, asking: bool, force: bool) -> bool
     return answer == "replace"
 
 
+class WantedModel(NamedTuple):
+    """What the options say about the model."""
+
+    name: str | None
+    base_url: str | None
+    """The address of its server; None: the service's own."""
+
+
 def _given(
-    place: ConfigurationFile, model: str | None, sandbox: SandboxKind | None, *, piped: bool
+    place: ConfigurationFile, wanted: WantedModel, sandbox: SandboxKind | None, *, piped: bool
 ) -> Answers:
     """Return the answers of the options and the environment.
 
     Raises:
-        UsageProblem: There is no key, or the piped one is none.
+        UsageProblem: There is no key, or the piped one is none, or the server does not answer.
         ModelNotConfigured: The model is unknown, or its package is missing.
     """
     from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
@@ -143,7 +180,11 @@ def _given(
         key_variable,
     )
 
-    chosen = model or str(Settings.model_fields["model"].default)
+    where = str(sandbox or SandboxKind.DOCKER)
+    if wanted.base_url is not None:
+        key = usable_key(sys.stdin.readline()) if piped else None
+        return _on_server(wanted.base_url, wanted.name, key, asking=False)._replace(sandbox=where)
+    chosen = wanted.name or str(Settings.model_fields["model"].default)
     name = key_variable(chosen)
     key = usable_key(sys.stdin.readline()) if piped and name else None
     try:
@@ -152,35 +193,162 @@ def _given(
         if name is None or key or has_key(place, name):
             raise
         raise UsageProblem(f"{problem} Or pipe it: fanout init --key-stdin < FILE") from None
-    return Answers(chosen, str(sandbox or SandboxKind.DOCKER), name, key)
+    return Answers(chosen, where, name, key)
 
 
-def _asked(place: ConfigurationFile, model: str | None, sandbox: SandboxKind | None) -> Answers:
+def _asked(place: ConfigurationFile, wanted: WantedModel, sandbox: SandboxKind | None) -> Answers:
     """Return the answers of a person, who is asked again for a model that cannot be used."""
+    from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
+
+    while True:
+        named = wanted.base_url or wanted.name or _ask_model()
+        try:
+            if wanted.base_url or is_address(named):
+                answers = _on_server(named, wanted.name, None, asking=True)
+            else:
+                answers = _at_service(place, named)
+        except (ModelNotConfigured, UsageProblem) as problem:
+            output.notice(str(problem))
+            wanted = WantedModel(None, None)
+            continue
+        return answers._replace(sandbox=str(sandbox or _ask_sandbox()))
+
+
+def _at_service(place: ConfigurationFile, model: str) -> Answers:
+    """Return a model of a service with its key, after one small request to it.
+
+    Raises:
+        ModelNotConfigured: The model is unknown, or its package is missing.
+    """
     from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         key_variable,
     )
 
-    while True:
-        chosen = model or _ask_model()
-        name = key_variable(chosen)
-        key = _ask_key(place, name) if name else None
-        try:
-            _require_model(place, chosen, name, key)
-        except ModelNotConfigured as problem:
-            output.notice(str(problem))
-            if name and not key and not has_key(place, name):
-                output.notice(f"Put it into {place.env} later, as {name}=…")
-                break
-            model = None
-            continue
-        break
-    return Answers(chosen, str(sandbox or _ask_sandbox()), name, key)
+    name = key_variable(model)
+    key = _ask_key(place, name) if name else None
+    try:
+        _require_model(place, model, name, key)
+    except ModelNotConfigured as problem:
+        if not name or key or has_key(place, name):
+            raise
+        output.notice(str(problem))
+        output.notice(f"Put it into {place.env} later, as {name}=…")
+    else:
+        if not model.startswith("scripted:"):
+            _try(model, {name: key} if name and key else {})
+    return Answers(model, "", name, key)
+
+
+def _on_server(base_url: str, model: str | None, key: str | None, *, asking: bool) -> Answers:
+    """Return a model of a server of a person's own, after one small request to it.
+
+    Args:
+        base_url: The server's address, however it is written.
+        model: The model; None: the only one, or the one that the person chooses.
+        key: The server's key, if it wants one.
+        asking: Whether a person can be asked.
+
+    Raises:
+        UsageProblem: Nothing answers there, or the model does not.
+    """
+    try:
+        server = find_server(base_url, key or os.environ.get(KEY_VARIABLE))
+    except KeyWanted as problem:
+        if not asking:
+            pipe = "pipe another one" if key else "pipe it"
+            raise UsageProblem(
+                f"{problem} Or {pipe}: fanout init --base-url {base_url} --key-stdin < FILE"
+            ) from None
+        output.notice(str(problem))
+        if not (typed := ask_secret(KEY_VARIABLE)):
+            raise UsageProblem("Without a key it does not answer.") from None
+        return _on_server(base_url, model, usable_key(typed), asking=True)
+    except NoModelServer as problem:
+        raise UsageProblem(str(problem)) from None
+    chosen = model or _model_of(server, asking=asking)
+    name = chosen if chosen.startswith(("chat/", "responses/")) else f"chat/{chosen}"
+    variables = {ADDRESS_VARIABLE: server.address, **({KEY_VARIABLE: key} if key else {})}
+    if not (trial := _try(name, variables)).is_answer:
+        raise UsageProblem(f"{server.address} is there, but the model did not answer: {trial.said}")
+    exported = os.environ.get(ADDRESS_VARIABLE)
+    if exported and exported != server.address:
+        output.notice(
+            f"{ADDRESS_VARIABLE} is {exported} in this shell, which comes before the file: unset it."
+        )
+    return Answers(name, "", KEY_VARIABLE if key else None, key, ADDRESS_VARIABLE, server.address)
+
+
+def _model_of(server: OwnServer, *, asking: bool) -> str:
+    """Return the only model of a server, or the one that a person chooses.
+
+    Raises:
+        UsageProblem: There are several, or none is known, and nobody can be asked.
+    """
+    models = server.models
+    if len(models) == 1:
+        output.notice(f"{server.address} has one model: {models[0]}")
+        return models[0]
+    if not asking:
+        listed = ", ".join(models[:MOST_LISTED]) + (" …" if len(models) > MOST_LISTED else "")
+        found = f"has {len(models)} models: {listed}" if models else "lists no models"
+        raise UsageProblem(f"{server.address} {found}. Say which one: --model NAME")
+    output.notice(f"{server.address} has {len(models) or 'no'} models that it lists:")
+    for number, model in enumerate(models[:MOST_LISTED], start=1):
+        output.notice(f"  {number}  {model}")
+    if len(models) > MOST_LISTED:
+        output.notice(f"  … and {len(models) - MOST_LISTED} more; type the name of one")
+    default = models[0] if models else None
+    typed = str(typer.prompt("Model of the server", default=default, err=True)).strip()
+    is_number = typed.isdecimal() and 0 < int(typed) <= len(models) and typed not in models
+    return models[int(typed) - 1] if is_number else typed
+
+
+class _Tried(NamedTuple):
+    is_answer: bool
+    said: str
+
+
+def _try(model: str, variables: Mapping[str, str]) -> _Tried:
+    """Make one small request to a model, and print what it shows.
+
+    Raises:
+        ModelNotConfigured: The model's package is missing.
+    """
+    from fanout.orchestrator.cli.checks.model_trials import is_weak, trial_sentence  # noqa: PLC0415 - slow import
+    from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
+
+    output.notice(f"Asking {model} for a small answer …")
+    with _environment(variables):
+        trial = asyncio.run(try_model(model))
+    said = trial_sentence(model, trial)
+    output.notice(said)
+    if is_weak(trial):
+        output.notice("WARNING: agents work by calling tools: another model will get more done.")
+    return _Tried(not trial.fault, said)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process while the context is open."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _ask_model() -> str:
-    output.notice("The model: gemini-…, claude-…, gpt-…, or provider/model through LiteLLM.")
+    output.notice(
+        "The model: gemini-…, claude-…, gpt-…, or provider/model through LiteLLM. For one on a "
+        "server of\nyour own (Ollama, llama.cpp, vLLM, LM Studio …): its address, such as "
+        "http://localhost:11434."
+    )
     default = str(Settings.model_fields["model"].default)
     return str(typer.prompt("Model", default=default, err=True)).strip()
 
@@ -190,7 +358,9 @@ def _ask_key(place: ConfigurationFile, name: str) -> str | None:
     if has_key(place, name):
         output.notice(f"{name} is set already.")
         return None
-    output.notice(f"The key is kept in {place.env}, which only you can read; empty: later.")
+    output.notice(
+        f"The key is kept in {place.env}, which only you can read; leave it empty to add it later."
+    )
     while typed := ask_secret(name):
         try:
             return usable_key(typed)
@@ -221,14 +391,10 @@ def _require_model(place: ConfigurationFile, model: str, name: str | None, key: 
     """
     from fanout.orchestrator.deep_agent import resolve_model  # noqa: PLC0415 - slow import
 
-    if name is None or os.environ.get(name) or not (key or has_key(place, name)):
+    is_kept = name and not os.environ.get(name) and (key or has_key(place, name))
+    # Only its presence is looked at.
+    with _environment({name: "kept in the file"} if name and is_kept else {}):
         resolve_model(model, agent_name=EXAMPLE_AGENT)
-        return
-    os.environ[name] = "kept in the file"  # only its presence is looked at
-    try:
-        resolve_model(model, agent_name=EXAMPLE_AGENT)
-    finally:
-        del os.environ[name]
 
 
 def _prepare_images(answers: Answers, *, asking: bool, build: bool) -> bool:
