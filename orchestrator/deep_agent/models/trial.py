@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, replace
 
 from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.failures import (
@@ -83,13 +82,12 @@ async def _asked(name: str, *, tools: bool, stream: bool) -> Trial | ModelFailed
     text = f"Call the tool {TOOL.name}." if tools else "Say that you are ready."
     request = LlmRequest(contents=[types.UserContent(text)], config=config)
     begun = time.monotonic()
-    replies: list[LlmResponse] = []
     try:
-        async for response in model.generate_content_async(request, stream=stream):
-            replies.append(response)
+        responses = model.generate_content_async(request, stream=stream)
+        replies = [response async for response in responses if not response.partial]
     except ModelFailed as failure:
         return failure
-    has_called = any(each.get_function_calls() for each in replies if not each.partial)
+    has_called = any(each.get_function_calls() for each in replies)
     return Trial(seconds=time.monotonic() - begun, calls_tools=has_called)
 
 

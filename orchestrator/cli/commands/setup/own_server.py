@@ -1,4 +1,4 @@
-"""A server of a person's own that speaks OpenAI's interface: where it is, and which models it has."""
+"""A server of a person's own that speaks OpenAI's interface: its address and its models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_QUOTED_CHARACTERS = 80
 """Of an answer that is no list of models."""
 
 _ADDRESS = re.compile(
-    r"https?://.+|(?:localhost|[\w.-]*\.[\w.-]*\w|\[[\da-f:]+\])?:\d+(?:/.*)?", re.IGNORECASE
+    r"https?://.+|(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-f:]+\])?:\d{2,5}(?:/.*)?", re.IGNORECASE
 )
 """With a scheme, or with a port and without the colon of a model's tag: `localhost:11434`."""
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|models|embeddings)$")
