@@ -70,6 +70,8 @@ def find_server(given: str, key: str | None) -> OwnServer:
             answer = _asked(client, f"{address}/models")
             if answer.status_code in {401, 403}:
                 raise KeyWanted(f"{address} wants a key ({answer.status_code}).")
+            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                raise NoModelServer(f"{address} is not ready yet: {_described(answer)}. Try again.")
             models = _models_in(answer)
             if models is not None:
                 return OwnServer(address, models)
