@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.remote.abandoned import AbandonedTasks
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
@@ -61,12 +62,14 @@ class Execution:
     ) -> None:
         collections = ChangeCollections(services.blobs)
         collector = Collector(services.ledger, provider, own_ledger, collections, me)
+        activities = Activities(urgent_ledger)
         abandoned = AbandonedTasks(services)
         cancellations = Cancellations(urgent_ledger, heartbeats, abandoned.cancel_of)
         forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             collector.run,
             cancellations.run,
+            activities.run,
             *([forecast.run] if settings.sandbox.provider == "docker" else []),
         )
         self.runner = JobRunner(
@@ -81,6 +84,7 @@ class Execution:
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),
+            activities=activities,
             collections=collections,
             collect_later=collector.look,
             on_claim=forecast.look_soon,

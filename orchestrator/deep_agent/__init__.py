@@ -11,8 +11,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `key_variable`, `access_fault`, `preload_client`, `ResilientModel`,
-  `RetryPolicy`, `try_model` with its `Trial`, `ModelUsage`, `price`, and `ScriptedModel` with its
-  `Script` for runs without a model.
+  `RetryPolicy`, `ModelProgress` with `watched_by`, `try_model` with its `Trial`, `ModelUsage`,
+  `price`, and `ScriptedModel` with its `Script` for runs without a model.
 - Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`,

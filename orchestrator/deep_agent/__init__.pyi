@@ -130,6 +130,8 @@ from .models.facts import price as price
 
 # Models, their retries, usage and prices
 from .models.profiles import ModelProfile as ModelProfile
+from .models.progress import ModelProgress as ModelProgress
+from .models.progress import watched_by as watched_by
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import key_variable as key_variable
 from .models.resolve import preload_client as preload_client

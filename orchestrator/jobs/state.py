@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import BaseModel, ConfigDict
+
 from fanout.orchestrator.jobs.spec import JobSpec
 
 
@@ -32,6 +34,28 @@ TERMINAL_STATES = frozenset(
 LIVE_STATES = frozenset(JobState) - TERMINAL_STATES
 
 
+class Activity(BaseModel):
+    """What a running job does at this moment. It is up to two seconds old, and may be missing."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: str
+    """`sandbox`, `model`, `queue` (the rate limit of a model), `tool`, `verification`, `landing` or
+    `changes`; other releases may know more."""
+    since: float
+    """When it began, in seconds since the epoch."""
+    model: str | None = None
+    """The model that is asked."""
+    attempt: int = 1
+    """The number of the attempt to get its reply, from 1."""
+    error: str | None = None
+    """Why the attempt before failed: a status such as `503`, or a few words."""
+    tokens: int = 0
+    """About how many tokens of the reply have come."""
+    tool: str | None = None
+    """The tool that is at work."""
+
+
 class JobRecord(JobSpec):
     """A job in the ledger: its specification and its state, as `fanout show` prints it.
 
@@ -49,6 +73,8 @@ class JobRecord(JobSpec):
     """What a queued or waiting job waits for, as a text for people."""
     approvals: tuple[str, ...] = ()
     """The ids of the approvals for which the job waits."""
+    activity: Activity | None = None
+    """What it does at this moment; None: it does not run, or it is not known."""
     last_event: str | None = None
     """The newest journal event, in one line."""
     reason: str | None = None

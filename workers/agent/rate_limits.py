@@ -50,8 +50,12 @@ class JournaledRateLimiter:
             data: dict[str, JsonValue] = {"id": request, "model": model, "tokens": tokens}
             await self._journal.note(EventType.MODEL_REQUEST, data)
 
+        async def waits(why: str) -> None:
+            self._journal.activity.begin("queue", model=model)
+            await self._log(why)
+
         self._on_request()
-        await self._limiter.enter(request, model, tokens, on_wait=self._log, on_turn=note)
+        await self._limiter.enter(request, model, tokens, on_wait=waits, on_turn=note)
 
     async def settle(self, request: str, model: str, tokens: int, used: int) -> None:
         """Replace the estimate of an answered request by the tokens that it used."""

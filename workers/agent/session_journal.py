@@ -41,6 +41,7 @@ from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.activity import JobActivity
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease
 
@@ -62,6 +63,7 @@ class AttemptJournal:
         lease: The attempt's lease.
         progress: Is called with a line for a dashboard; it contains names of tools, no texts.
         approvers: Who may answer approvals; empty: everybody.
+        activity: Is told what the attempt does; None: nobody reads it.
     """
 
     def __init__(
@@ -72,7 +74,10 @@ class AttemptJournal:
         progress: Callable[[str], None],
         *,
         approvers: Collection[str] = (),
+        activity: JobActivity | None = None,
     ) -> None:
+        self.activity = activity or JobActivity()
+        """What the attempt does at this moment, for who watches it."""
         self._approvers = approvers
         self._journal = journal
         self._blobs = blobs
@@ -145,7 +150,10 @@ class AttemptJournal:
     def _report_progress(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
             self._replies += 1
+        elif kind is EventType.TOOL_RESULT:
+            self.activity.end("tool")
         elif kind is EventType.TOOL_CALL:
+            self.activity.begin("tool", tool=data["tool"])
             self._progress(f"turn {self._replies} · {data['tool']}")
 
     async def note_session_event(self, event: Event) -> None:

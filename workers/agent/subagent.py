@@ -39,6 +39,7 @@ from fanout.orchestrator.deep_agent import (
     text_mode,
     text_of,
     usage_of,
+    watched_by,
     with_ended_processes,
 )
 from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
@@ -299,9 +300,10 @@ class Subagent:
             **start,
         )
         try:
-            async with contextlib.aclosing(run) as stream:
-                async for event in stream:
-                    await live_log.add(event)
+            with watched_by(self._journal.activity):
+                async with contextlib.aclosing(run) as stream:
+                    async for event in stream:
+                        await live_log.add(event)
         except BaseException as error:
             # Frames of ADK refer to the error, whose traceback refers to them: all that the agent
             # had would be left to a collection of all garbage.

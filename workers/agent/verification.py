@@ -76,8 +76,10 @@ class Verifier:
         if history.is_verified:
             return history.verifications[-1]
         assert self._command is not None  # noqa: S101 - see `is_wanted`
+        self._journal.activity.begin("verification")
         verification = await run_verification(self._sandbox, self._command, ends_at=self._ends_at)
         line = f"verification: exit code {verification.exit_code}"
+        self._journal.activity.end("verification")
         await self._journal.note(EventType.VERIFY, verification.model_dump(), line)
         history.add_verification(verification)
         return verification

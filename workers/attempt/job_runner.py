@@ -28,6 +28,7 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSo
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.answer import JobWorker, failure_of
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.services import JobServices
@@ -76,6 +77,7 @@ class JobRunner:
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
         subagents: Makes the agents.
+        activities: Write what the jobs do at this moment.
         collections: Collects the changes.
         collect_later: Has the changes of a job collected that has ended without them.
         on_claim: Is called when the head of the queue has changed.
@@ -92,6 +94,7 @@ class JobRunner:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         subagents: SubagentFactory,
+        activities: Activities,
         collections: ChangeCollections,
         collect_later: Callable[[], None],
         on_claim: Callable[[], None],
@@ -110,6 +113,7 @@ class JobRunner:
         self._provider = provider
         self._heartbeats = heartbeats
         self._subagents = subagents
+        self._activities = activities
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
@@ -180,11 +184,16 @@ class JobRunner:
         except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
         attempt = Attempt(claim, definition, limits, claimed_at, self._stop_turns)
-        with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
+        with (
+            self._heartbeats.hold(claim, attempt.stop) as lease,
+            self._activities.of(claim) as activity,
+            attempt.deadline(),
+        ):
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(
                 *(self._journal, self._blobs, lease, progress),
                 approvers=self._services.approvers,
+                activity=activity,
             )
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
         return replace(outcome, messages_read=journal.messages_read, context=journal.context_stats)

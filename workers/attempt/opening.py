@@ -169,6 +169,7 @@ class _Opening:
             journaled_network(self.journal, self.spec) as watched,
             contextlib.AsyncExitStack() as stack,
         ):
+            self.journal.activity.begin("sandbox")
             sandbox, has_files = await self._started(watched, stack)
             self.on_opened()
             ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
@@ -182,6 +183,7 @@ class _Opening:
                 await _put_in_changes(sandbox, self.blobs, changes)
             await self.definition.copy_to(sandbox)
             ready["resumed"] = None if self.last is None else has_files
+            self.journal.activity.end("sandbox")
             await self.journal.note(EventType.SANDBOX_READY, ready, "sandbox ready")
             yield sandbox
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fanout.orchestrator.cli.terminal.output import one_line
 from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage
-from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.shortening import common_prefix
 
@@ -49,6 +49,15 @@ TITLE_CHARACTERS = 200
 EVENT_CHARACTERS = 400
 """Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
 
+
+_ACTIVITIES = {
+    "sandbox": "starting its sandbox",
+    "queue": "waiting for the model's rate limit",
+    "verification": "verifying",
+    "landing": "landing",
+    "changes": "collecting its changes",
+}
+"""What the kinds of activities are called, where not by their names."""
 
 _ENGINE_ID = re.compile(r"\b[0-9a-f]{64}\b")
 """Of a container or a network, in an engine's error; `fanout logs --json` has it. The host of a
@@ -94,15 +103,39 @@ def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
     return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
 
 
-def doing(record: JobRecord) -> str:
+def doing(record: JobRecord, now: float | None = None) -> str:
     """Return a job's current activity, what it waits for, or why it did not succeed."""
     if record.reason:
         return reason(record)
     if record.waiting_for:
         return one_line(f"waits for {record.waiting_for}", NOW_CHARACTERS)
+    if record.activity is not None:
+        return one_line(at_work(record, record.activity, now), NOW_CHARACTERS)
     if record.last_event in (None, record.state):
         return ""
     return one_line(str(record.last_event), NOW_CHARACTERS)
+
+
+def at_work(record: JobRecord, activity: Activity, now: float | None = None) -> str:
+    """Return what a job does at this moment, for how long, and how far it is.
+
+    Args:
+        record: The job.
+        activity: What it does.
+        now: The time, in seconds since the epoch; None: now.
+    """
+    seconds = max(0, round((now or time.time()) - activity.since))
+    what = _ACTIVITIES.get(activity.kind, activity.kind)
+    if activity.kind == "tool" and str(record.last_event or "").startswith(activity.tool or " "):
+        what = str(record.last_event)
+    facts = [what, span(seconds) if seconds >= 10 else f"{seconds}s"]  # noqa: PLR2004 - as `span`
+    if activity.attempt > 1:
+        facts.append(f"try {activity.attempt}" + (f": {activity.error}" if activity.error else ""))
+    elif activity.error:
+        facts.append(activity.error)
+    if activity.tokens:
+        facts.append(f"~{activity.tokens:,} tokens")
+    return ", ".join(facts)
 
 
 def reason(record: JobRecord) -> str:

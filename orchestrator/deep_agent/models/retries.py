@@ -29,6 +29,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelContextSuspected,
     ModelDenied,
     ModelFailed,
+    ModelRefused,
     ModelReplyUnusable,
     ModelUnavailable,
 )
@@ -41,6 +42,7 @@ from fanout.orchestrator.deep_agent.models.errors import (
 )
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.keys import missing_key
+from fanout.orchestrator.deep_agent.models.progress import ModelProgress, watcher
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
 from fanout.orchestrator.deep_agent.models.too_long import PassedRequests
@@ -98,6 +100,29 @@ class RetryPolicy:
 DEFAULT_RETRIES = RetryPolicy()
 
 
+_STATUSES_WITHOUT_STREAMS = {500, 501, 505}
+"""What servers also answer to a request that they do not know, besides the 4xx."""
+
+
+class _Nobody:
+    """Watches nothing; see `ModelProgress`."""
+
+    def asked(self, model: str, attempt: int) -> None:
+        pass
+
+    def received(self, characters: int) -> None:
+        pass
+
+    def failed(self, why: str) -> None:
+        pass
+
+    def answered(self) -> None:
+        pass
+
+
+_NOBODY: ModelProgress = _Nobody()
+
+
 class _NoReply(Exception):
     """One model gave no reply, and another one may."""
 
@@ -123,6 +148,8 @@ class ResilientModel(BaseLlm):
 
     _denied_until: dict[str, float] = PrivateAttr(default_factory=dict)
     """Monotonic times, by name."""
+    _streaming: dict[str, bool] = PrivateAttr(default_factory=dict)
+    """Whether a model's service streams, by the model's name, as far as it is known."""
     _passed: PassedRequests = PrivateAttr(default_factory=PassedRequests)
 
     def connect(
@@ -158,6 +185,17 @@ class ResilientModel(BaseLlm):
             ModelFailed: No model replied; the last model's failure.
             Exception: Whatever the rate limiter raises.
         """
+        responses = self._first_reply(llm_request, stream=stream)
+        try:
+            async with contextlib.aclosing(responses):
+                async for response in responses:
+                    yield response
+        finally:
+            (watcher() or _NOBODY).answered()
+
+    async def _first_reply(
+        self, llm_request: LlmRequest, *, stream: bool
+    ) -> AsyncGenerator[LlmResponse, None]:
         failures: list[tuple[str, ModelFailed]] = []
         asked = self._asked()
         for candidate, name in asked:
@@ -198,22 +236,35 @@ class ResilientModel(BaseLlm):
         """
         if lacking := missing_key(candidate, name):
             raise _NoReply(ModelDenied(lacking))
+        progress = watcher() or _NOBODY
+        watched = not stream and progress is not _NOBODY and self._streaming.get(name, True)
         for attempt in range(self.retries.attempts):
             replied = False
+            streams = stream or watched
             # An attempt may create a cache, or fail because of one: later attempts use none.
             request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
             limited = LimitedRequest(self.rate_limiter, name, request)
             if not await self._may_send(limited, is_last=is_last):
                 raise _NoReply(ModelUnavailable(f"The rate limit of {name} delays the request."))
+            progress.asked(name, attempt + 1)
             try:
-                responses = self._responses(candidate, request, stream)
+                responses = self._responses(candidate, request, streams)
                 async with contextlib.aclosing(responses):
                     async for response in responses:
+                        if response.partial:
+                            progress.received(_characters(response))
+                            if not stream:  # streamed for who watches only
+                                continue
                         replied = replied or not response.partial
                         limited.note(response)
                         yield response
             except Exception as error:  # noqa: BLE001 - every exception is translated
                 failure = translated(error, candidate.model)
+                progress.failed(str(failure.status or "no usable reply"))
+                if watched and not replied and self._may_not_stream(name, failure):
+                    watched = False  # perhaps it answers if it need not stream
+                    await limited.failed(error)
+                    continue
                 failure = self._passed.suspected(failure, error, name, request)
                 await limited.failed(error)
                 is_cached = request.config.cached_content is not None
@@ -237,10 +288,22 @@ class ResilientModel(BaseLlm):
                     return
                 await self._pause(failure, attempt, asked_for_seconds(error))
             else:
+                if not stream and progress is not _NOBODY:
+                    self._streaming[name] = streams
                 self._passed.add(name, request)
                 await limited.answered()
                 return
         raise _NoReply(failure)
+
+    def _may_not_stream(self, name: str, failure: ModelFailed) -> bool:
+        """Return whether a request may have failed because a streamed reply was asked for.
+
+        Servers say that in any words, and with any status. A model that has streamed before does.
+        """
+        if name in self._streaming or isinstance(failure, ModelDenied | ModelContextExceeded):
+            return False
+        is_about_request = isinstance(failure, ModelRefused | ModelReplyUnusable)
+        return is_about_request or failure.status in _STATUSES_WITHOUT_STREAMS
 
     async def _pause(self, failure: ModelFailed, attempt: int, asked_for: float | None) -> None:
         """Wait before the next attempt, if there is one."""
@@ -286,6 +349,12 @@ class ResilientModel(BaseLlm):
                 replied = replied or not response.partial
                 yield response
                 limit = self.retries.stream_pause_seconds
+
+
+def _characters(response: LlmResponse) -> int:
+    """Return how much of a reply a piece of it is."""
+    parts = (response.content.parts if response.content else None) or []
+    return sum(len(part.text or "") for part in parts)
 
 
 def _may_help(model: str, failures: Sequence[tuple[str, ModelFailed]]) -> bool:

@@ -22,6 +22,7 @@ from fanout.orchestrator.deep_agent.failures import ModelFailed, ModelNotConfigu
 from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
 from fanout.orchestrator.deep_agent.messages import text_of
 from fanout.orchestrator.deep_agent.models.own_search import pages_of, search_request, searching
+from fanout.orchestrator.deep_agent.models.progress import watched_by
 from fanout.orchestrator.deep_agent.models.usage import reply_usage
 from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
 
@@ -83,14 +84,16 @@ class ModelSearch:
         request = search_request(model, prompts.SEARCH + query)
         replies = []
         try:
-            async with asyncio.timeout(MODEL_SEARCH_SECONDS):
-                async with aclosing(model.generate_content_async(request)) as responses:
-                    async for response in responses:
-                        replies.append(response)
-                        if budget is not None:
-                            budget.add_side_call(
-                                response.model_version or "", reply_usage(response)
-                            )
+            # The sources come with a whole reply.
+            with watched_by(None):
+                async with asyncio.timeout(MODEL_SEARCH_SECONDS):
+                    async with aclosing(model.generate_content_async(request)) as responses:
+                        async for response in responses:
+                            replies.append(response)
+                            if budget is not None:
+                                budget.add_side_call(
+                                    response.model_version or "", reply_usage(response)
+                                )
         except TimeoutError:
             raise ToolMistake(f"The search took more than {MODEL_SEARCH_SECONDS:g} s.") from None
         except ModelFailed as failure:

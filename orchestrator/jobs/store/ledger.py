@@ -91,7 +91,7 @@ SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget",
     "register", "claim", "lower", "beat", "finish", "release", "fail_attempt", "park", "start",
-    "checkpoint", "collect",
+    "checkpoint", "collect", "activity",
 )  # fmt: skip
 
 
@@ -366,6 +366,15 @@ class Ledger(Records):
         flat = [value for pair in held.items() for value in pair]
         answers = await self._run("beat", milliseconds(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
+
+    async def note_activities(self, activities: Mapping[str, tuple[int, str]]) -> None:
+        """Note what running jobs do at this moment (`Activity`), for who watches them.
+
+        Args:
+            activities: Job id -> token of its claim, and the activity as JSON; empty: none.
+        """
+        flat = [value for job_id, noted in activities.items() for value in (job_id, *noted)]
+        await self._run("activity", *flat)
 
     async def cancellations(self) -> AsyncIterator[str | None]:
         """Yield the id of each running job whose cancellation is requested, and None at first.

@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
 from fanout.orchestrator.valid_models import valid_json
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
@@ -149,10 +149,25 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
     times = {name: seconds(fields[name]) for name in _TIMES if name in fields}
     known = {
+        "activity": _activity(fields),
         "approvals": fields.get("approvals", "").split(),
         "reason": _reason(fields["result"]) if fields.get("result") else None,
     }
     return JobRecord.model_validate(spec.model_dump() | state | times | known)
+
+
+def _activity(fields: Mapping[str, str]) -> Activity | None:
+    """Return what a job does now; None for an earlier attempt's, and for a form not known."""
+    if fields.get("state") != JobState.RUNNING or not fields.get("activity"):
+        return None
+    try:
+        noted = json.loads(fields["activity"])
+        if str(noted.pop("of_attempt")) != fields.get("attempt"):
+            return None
+        since = seconds(fields["activity_at"]) - float(noted.pop("seconds"))
+        return Activity.model_validate({**noted, "since": since})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _reason(result: str) -> str | None:

@@ -25,6 +25,7 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import InMemoryQueue
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
@@ -169,6 +170,7 @@ class Bench:
             admission=self.admission,
             provider=self.provider,
             heartbeats=self.heartbeats,
+            activities=Activities(self.ledger),
             subagents=SubagentFactory(
                 services=services,
                 default_model=self._model,

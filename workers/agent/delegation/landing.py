@@ -85,6 +85,7 @@ class JobLanding:
         self._before = await self._take(list(bundles.values()))
         before = await self._blobs.put_file(self._before.archive)
         data: dict[str, JsonValue] = {"children": [*bundles], "before": before}
+        self._journal.activity.begin("landing")
         await self._journal.note(EventType.LANDING, data, f"lands {len(bundles)} tasks")
 
     async def put_in(self, job_id: str) -> MergeReport | None:

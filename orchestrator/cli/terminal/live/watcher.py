@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from math import ceil
@@ -14,7 +15,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import formatting
+from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.live.board import Board
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
@@ -24,6 +25,12 @@ from fanout.orchestrator.jobs.store.journal import JournalEvent
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
+FIRST_SILENCE_SECONDS = 5.0
+"""Where no table is drawn: after so long without a line, one says what the jobs do."""
+MAX_SILENCE_SECONDS = 60.0
+"""Between two such lines; each pause is twice as long as the one before."""
+MOST_DOING = 3
+"""Jobs that such lines are about."""
 FOLLOWED_JOBS = 200
 """Jobs whose journals are read for token counts; further jobs are shown without."""
 
@@ -90,6 +97,7 @@ class Watcher:
         self._on_event = on_event
         self._seen: dict[str, tuple[str, int, tuple[str, ...]]] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._silence = _Silence()
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -136,9 +144,15 @@ class Watcher:
             now = (record.state, record.attempt, record.approvals)
             if self._seen.get(record.id) != now and self._on_change is not None:
                 self._on_change(record)
+                self._silence.ends()
             self._seen[record.id] = now
             if record.id not in self._followers and len(self._followers) < FOLLOWED_JOBS:
                 self._followers[record.id] = asyncio.create_task(self._read_journal(record))
+
+    def _say_what_jobs_do(self) -> None:
+        """Print what the jobs do, if nothing was printed for long; for where no table is."""
+        for line in self._silence.lines(self.board.records):
+            output.notice(line)
 
     async def watch(self) -> None:
         """Poll until cancelled; failures are kept in `failure` and polling continues."""
@@ -148,6 +162,8 @@ class Watcher:
                 self.failure = None
             except JobFailure as failure:
                 self.failure = failure
+            if self._on_change is not None and self._live is None:
+                self._say_what_jobs_do()
             await asyncio.sleep(POLL_SECONDS)
 
     async def read_to_the_end(self) -> None:
@@ -167,6 +183,44 @@ class Watcher:
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
                 if self._on_event is not None:
                     self._on_event(record, event)
+
+
+class _Silence:
+    """How long nothing was printed, and what is to be printed then.
+
+    The pauses grow, so that a log of hours stays short; a failed request is news at once.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._pause = FIRST_SILENCE_SECONDS
+        self._errors: dict[str, str] = {}
+
+    def ends(self) -> None:
+        """Begin again: something was printed."""
+        self._since, self._pause = time.monotonic(), FIRST_SILENCE_SECONDS
+
+    def lines(self, records: Sequence[JobRecord]) -> list[str]:
+        """Return a line for each job that is at work, a few at most; none before its time."""
+        live = [record for record in records if not record.state.is_terminal]
+        busy = [record for record in live if record.activity is not None] or live[:1]
+        failed = [record for record in busy if self._is_news(record)]
+        if failed:
+            self.ends()
+            return [doing_line(record) for record in failed[:MOST_DOING]]
+        if not busy or time.monotonic() - self._since < self._pause:
+            return []
+        self._since = time.monotonic()
+        self._pause = min(2 * self._pause, MAX_SILENCE_SECONDS)
+        more = len(busy) - MOST_DOING
+        rest = [f"… and {more} more jobs at work"] if more > 0 else []
+        return [*map(doing_line, busy[:MOST_DOING]), *rest]
+
+    def _is_news(self, record: JobRecord) -> bool:
+        at_work = record.activity
+        error = f"{at_work.attempt} {at_work.error}" if at_work and at_work.error else ""
+        before, self._errors[record.id] = self._errors.get(record.id, ""), error
+        return bool(error) and error != before
 
 
 @asynccontextmanager
@@ -203,6 +257,13 @@ async def shown(
         watcher.stop_drawing()
         await cancel_and_wait(watching)
         await watcher.close()
+
+
+def doing_line(record: JobRecord) -> str:
+    """Format what a job does at this moment as one plain line."""
+    return "  ".join(
+        filter(None, (record.id, record.state, record.agent, formatting.doing(record)))
+    )
 
 
 def change_line(record: JobRecord) -> str:
