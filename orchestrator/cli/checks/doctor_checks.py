@@ -43,6 +43,9 @@ from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 BUILD_IMAGES = "fanout images build"
 """The advice where images are missing or out of date; `doctor --fix` follows it."""
 
+SET_MODEL_UP = "Set it up: fanout init"
+OTHER_MODEL = "Agents work by calling tools: another model will get more done."
+
 Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
@@ -66,8 +69,12 @@ class Check(NamedTuple):
     """How to fix or improve it."""
 
 
-async def all_checks() -> list[Check]:
-    """Run every check, in the order in which a person would fix problems."""
+async def all_checks(*, calls: bool = False) -> list[Check]:
+    """Run every check, in the order in which a person would fix problems.
+
+    Args:
+        calls: Whether each model is asked for a small answer.
+    """
     checks = [_python(), _git()]
     try:
         settings = load_settings()
@@ -76,7 +83,7 @@ async def all_checks() -> list[Check]:
     file = configuration_file()
     found = "no file" if file is None or not file.path.exists() else str(file.path)
     checks.append(Check("ok", "settings", f"all values are valid; configuration: {found}"))
-    checks += await _agents_and_models(settings)
+    checks += await _agents_and_models(settings, calls=calls)
     checks += await _engine_and_images(settings)
     checks.append(await _blobs(settings))
     checks.append(_redis_binary())
@@ -94,7 +101,7 @@ def _git() -> Check:
     return Check("ok", "git", path)
 
 
-async def _agents_and_models(settings: Settings) -> list[Check]:
+async def _agents_and_models(settings: Settings, *, calls: bool) -> list[Check]:
     try:
         definitions = load_agent_definitions(settings.agents_dir)
     except InvalidAgentDefinition as error:
@@ -104,7 +111,7 @@ async def _agents_and_models(settings: Settings) -> list[Check]:
     return [
         agents,
         *_secrets(settings, definitions),
-        *_models(settings, definitions),
+        *[check async for check in _models(settings, definitions, calls=calls)],
         *_knowledge(definitions),
         *[check async for check in _remote_agents(settings, definitions)],
     ]
@@ -121,9 +128,12 @@ def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Chec
                 yield Check("warn", "secrets", found, advice)
 
 
-def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
+async def _models(
+    settings: Settings, definitions: AgentDefinitions, *, calls: bool
+) -> AsyncIterator[Check]:
     from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
+        access_fault,
         resolve_model,
     )
 
@@ -137,10 +147,30 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
         try:
             resolve_model(model, agent_name=agents[0] if agents else "coordinator")
         except ModelNotConfigured as error:
-            advice = "Or set FANOUT_MODEL to another model."
-            yield Check("warn", name, str(error), advice)
+            yield Check("warn", name, str(error), SET_MODEL_UP)
+            continue
+        parts = filter(None, map(str.strip, model.split(",")))
+        if fault := next(filter(None, map(access_fault, parts)), None):
+            yield Check("warn", name, fault, SET_MODEL_UP)
+        elif calls and not model.startswith("scripted:"):
+            yield await _called(name, model)
         else:
-            yield Check("ok", name, f"{model}: configured (not called)")
+            yield Check("ok", name, f"{model}: configured (not called; fanout doctor --call)")
+
+
+async def _called(name: str, model: str) -> Check:
+    """Return what a small request to a model shows."""
+    from fanout.orchestrator.cli.checks.model_trials import (  # noqa: PLC0415 - slow import
+        is_weak,
+        trial_sentence,
+    )
+    from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
+
+    trial = await try_model(model)
+    said = trial_sentence(model, trial)
+    if trial.fault:
+        return Check("warn", name, said, SET_MODEL_UP)
+    return Check("warn", name, said, OTHER_MODEL) if is_weak(trial) else Check("ok", name, said)
 
 
 def _knowledge(definitions: AgentDefinitions) -> Iterable[Check]:

@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from fanout.orchestrator.cli.commands.services.up import announce_sandbox
 from fanout.orchestrator.cli.commands.setup.images import sandbox_of_the_demo, with_images
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.model_check import check_models
@@ -181,13 +182,22 @@ def _own_settings(
     return settings.model_copy(update=own)
 
 
+@asynccontextmanager
+async def _started(services: Embedded) -> AsyncIterator[Embedded]:
+    """Yield the services, once they run."""
+    async with AsyncExitStack() as stack:
+        async with waiting("starting the worker"):
+            embedded = await stack.enter_async_context(services)
+        yield embedded
+
+
 async def _run(
     found: Example, folder: Path, settings: Settings, *, keep: bool = False, chaos: bool = False
 ) -> dict[str, Any]:
     """Run the coordinator on the folder, with the check before and after; return the report."""
     output.notice(f"The folder: {folder}")
     async with (
-        Embedded(settings, keep=keep, notice=output.notice) as embedded,
+        _started(Embedded(settings, keep=keep, notice=output.notice)) as embedded,
         JobClient.from_settings(embedded.settings) as client,
     ):
         announce_sandbox(await client.workers())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +36,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
 )
 from fanout.orchestrator.cli.terminal.live.run_view import follow
 from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
@@ -322,10 +323,10 @@ async def _services(settings: Settings) -> AsyncIterator[Settings]:
     if settings.redis_url is not None:
         yield settings
         return
-    async with (
-        outliving(settings, output.notice) as embedded,
-        revived(settings, output.notice),
-    ):
+    async with AsyncExitStack() as stack:
+        async with waiting("starting the worker"):
+            embedded = await stack.enter_async_context(outliving(settings, output.notice))
+        await stack.enter_async_context(revived(settings, output.notice))
         yield embedded.settings
 
 
@@ -384,7 +385,8 @@ async def finish_run(
     result = await follow(client, root_id, yes=yes)
     landed, reason = None, None
     try:
-        landed = None if landing is None else await land(client, runs, result, landing)
+        async with waiting("landing the changes"):
+            landed = None if landing is None else await land(client, runs, result, landing)
         held = landed.merge.held_back if landed and landed.branch is None else ()
         if landing and held_back.may_land(held, ask=ask):
             with_code = landing.model_copy(update={"include_executable_config": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from fanout.orchestrator.cli.checks.doctor_checks import Check, all_checks
 from fanout.orchestrator.cli.checks.doctor_security import security_checks
 from fanout.orchestrator.cli.commands.setup.fixes import fix_what_can_be
 from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson
 
 
@@ -26,6 +27,13 @@ def doctor(
             "--fix", help="Do what can be done safely about what is found, then check again."
         ),
     ] = False,
+    call: Annotated[
+        bool,
+        typer.Option(
+            "--call",
+            help="Also make one small request to each model: does it answer, stream, take tools?",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation and print how to fix problems.
@@ -37,7 +45,9 @@ def doctor(
     yours that other users can read or change; it says what it did, and the report and the exit code
     are of what is left. It removes nothing.
     """
-    examine = security_checks if security else all_checks
+    if security and call:
+        raise UsageProblem("--call asks the models, --security does not: leave one of them out.")
+    examine = security_checks if security else partial(all_checks, calls=call)
     checks = asyncio.run(examine())
     done: list[str] = []
     if fix:
