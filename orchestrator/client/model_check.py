@@ -59,7 +59,7 @@ def check_models(
 def _models(
     definitions: AgentDefinitions, root: str, named: str, default: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield the agents of a tree with their models, as workers choose them.
+    """Yield the agents of a tree, as far as definitions name them, with their models.
 
     A model that a job names is that of its agent, and of all below it that have none of their own.
     """
@@ -70,7 +70,7 @@ def _models(
             continue
         own = definition.model or named or default
         yield agent, named if agent == root and named else own
-        found += [name for name in definitions.callable_in_jobs(definition) if name not in found]
+        found += [name for name in definition.subagents if name not in found]
 
 
 def _fault(name: str) -> str | None:

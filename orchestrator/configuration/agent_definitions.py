@@ -238,21 +238,6 @@ class AgentDefinitions(dict[str, AgentDefinition]):
         names = sorted({GENERAL_PURPOSE, *caller.subagents})
         return {name: self[name].description for name in names}
 
-    def callable_in_jobs(self, caller: AgentDefinition) -> dict[str, str]:
-        """Return the agents that the agent of a job may call, with their descriptions.
-
-        An agent that names no sub-agents may call none. The general-purpose agent has all tools, so
-        an agent with a limited set of tools may call it only if it names it: otherwise it could
-        have commands run that it may not run.
-
-        Raises:
-            UnknownAgent: It names an agent that does not exist.
-        """
-        agents = self.callable_by(caller) if caller.subagents else {}
-        if caller.tools is not None and GENERAL_PURPOSE not in caller.subagents:
-            agents.pop(GENERAL_PURPOSE, None)
-        return agents
-
 
 def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
     """Load the shipped agent definitions and those of a user.

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from fanout.orchestrator.approvals import merge_policies
 from fanout.orchestrator.configuration.agent_definitions import (
+    GENERAL_PURPOSE,
     AgentDefinition,
+    AgentDefinitions,
 )
 from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.delegation.calls import TaskCall, check_agent, check_verify
@@ -55,7 +57,7 @@ class ChildSpecs:
         self._ends_at = ends_at
         self._used = used
         self._tree_model: str | None = None
-        self.agents = services.definitions.callable_in_jobs(definition)
+        self.agents = _callable(definition, services.definitions)
         """The agents that may be called, with their descriptions."""
 
     async def load_tree_model(self) -> None:
@@ -197,3 +199,16 @@ class ChildSpecs:
         given = self._services.given_limits(self._spec)
         limits = {name: getattr(given, name) for name in spent}
         return {name: limit - spent[name] for name, limit in limits.items() if limit is not None}
+
+
+def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
+    """Return the agents that an agent may call, with their descriptions.
+
+    An agent that names no sub-agents may call none. The general-purpose agent has all tools, so an
+    agent with a limited set of tools may call it only if it names it: otherwise it could have
+    commands run that it may not run.
+    """
+    agents = definitions.callable_by(definition) if definition.subagents else {}
+    if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
+        agents.pop(GENERAL_PURPOSE, None)
+    return agents

@@ -66,8 +66,9 @@ def find_server(given: str, key: str | None) -> OwnServer:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     is_there, said = False, ""
     is_https = addresses[0].startswith("https:")  # certificates take long to load
-    options = {"timeout": ASK_SECONDS, "headers": headers, "follow_redirects": True}
-    with httpx.Client(verify=is_https, **options) as client:
+    with httpx.Client(
+        verify=is_https, timeout=ASK_SECONDS, headers=headers, follow_redirects=True
+    ) as client:
         for address in addresses:
             answer = _asked(client, f"{address}/models")
             if answer.status_code in {401, 403}:
