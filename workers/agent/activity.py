@@ -44,8 +44,7 @@ class JobActivity:
         """Note that something begins.
 
         Args:
-            kind: What it is: `sandbox`, `model`, `queue` (of a model), `tool`, `verification`,
-                `landing` or `changes`.
+            kind: What it is, as `Activity.kind` has it.
             details: The fields of `Activity` that say more.
         """
         self._now = {"kind": kind, **details}

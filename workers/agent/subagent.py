@@ -215,6 +215,7 @@ class Subagent:
         Raises:
             JobFailure: The run ended without an answer.
         """
+        self._journal.activity.begin("start")
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoints)
         await self.children.resume(history)

@@ -51,11 +51,11 @@ EVENT_CHARACTERS = 400
 
 
 _ACTIVITIES = {
+    "start": "starting the agent",
     "sandbox": "starting its sandbox",
     "queue": "waiting for the model's rate limit",
     "verification": "verifying",
     "landing": "landing",
-    "changes": "collecting its changes",
 }
 """What the kinds of activities are called, where not by their names."""
 
