@@ -168,13 +168,13 @@ async def test_what_the_model_does_wrong_comes_back_to_it_as_text(agent: Agent) 
     assert told[6]["status"] == "error"
 
 
-async def test_a_refused_request_fails_the_job_at_once(agent: Agent) -> None:
-    result = await agent.run(Answer(status=400), DONE)
+async def test_a_request_that_is_refused_without_streaming_too_fails_the_job(agent: Agent) -> None:
+    result = await agent.run(Answer(status=400), Answer(status=400), DONE)
 
     assert result.error is not None
     assert (result.error.type, result.attempts) == (AgentFailed.__name__, 1)
     assert "400: not now" in result.error.message
-    assert len(agent.service.requests) == 1
+    assert len(agent.service.requests) == 2
 
 
 async def test_the_budget_of_model_calls_ends_a_job_in_order(agent: Agent) -> None:
@@ -254,7 +254,7 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
         coordination.runner(model="gemini-2.5-flash"), run, run_config=streaming
     )
 
-    assert ["alt=sse" in path for path in agent.service.paths] == [True, False, False, True]
+    assert ["alt=sse" in path for path in agent.service.paths] == [True] * 4
     assert run.text == "I give it away.all done"
     assert [result["status"] for result in run.results] == ["success"]
     assert (agent.workspace / "new.txt").read_text() == "new\n"
