@@ -1,8 +1,12 @@
-"""Text made to fit on one line."""
+"""Text made to fit on one line, and ids made short enough to read and type."""
 
 from __future__ import annotations
 
 from itertools import takewhile
+
+SHORT_ID_CHARACTERS = 8
+"""Of an id's end, in what people read. Ids begin with the time, which the jobs of one call share;
+eight of their last characters are forty random bits, which no two of a million jobs share."""
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
@@ -22,3 +26,8 @@ def common_prefix(left: str, right: str) -> int:
     """Return how many characters at their beginnings two texts share."""
     pairs = zip(left, right, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def short_id(job_id: str) -> str:
+    """Return the form of a job's id in which people read it; every command accepts it."""
+    return job_id[-SHORT_ID_CHARACTERS:]

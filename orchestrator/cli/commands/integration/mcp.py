@@ -65,9 +65,10 @@ class _Placed:
 
 
 def serve(workspace: WorkspacesOption = None) -> None:
-    """Serve MCP on stdin and stdout: an MCP client starts this command (see `fanout mcp install`).
+    """Serve MCP on stdin and stdout, for the client that starts it.
 
-    It uses the configured Redis, or what `fanout up` has started, and starts nothing by itself.
+    `fanout mcp install` writes a client's configuration. The server uses the configured Redis, or
+    what `fanout up` has started; it starts neither.
     """
     # Imported here: `lazy_commands` hides OpenTelemetry, which the SDK needs, while it imports.
     from fanout.orchestrator.server.mcp.doors import LocalDoor  # noqa: PLC0415 - see above
@@ -113,7 +114,7 @@ def install(
         bool, typer.Option("--print", help="Print what the file needs, and change nothing.")
     ] = False,
 ) -> None:
-    """Write the configuration of an MCP client, so that its agents can use fanout.
+    """Write the configuration of an MCP client.
 
     Everything else in the client's file stays as it is. A key is never written, only the name of
     the variable that holds it.

@@ -56,18 +56,19 @@ async def _history(limit: int, before: str | None, *, as_json: bool) -> None:
         return
     _print(runs)
     if any(_has_ended(run) for run in runs):
-        output.notice('To go on with one: fanout run --continue ID "…"')
+        output.notice('To continue one: fanout run --continue ID "…"')
     if has_more:
-        output.notice(f"Older ones: fanout history --before {runs[-1].root_id}")
+        output.notice(
+            f"Older ones: fanout history --before {formatting.short_id(runs[-1].root_id)}"
+        )
 
 
 def _print(runs: Sequence[PastRun]) -> None:
-    short = formatting.short_ids(run.root_id for run in runs)
     shorten = output.stdout_is_terminal()
     begin = len("2026-") if shorten else 0
     rows = [
         (
-            short[run.root_id] if shorten else run.root_id,
+            formatting.short_id(run.root_id),
             formatting.moment(run.first.submitted_at if run.first else None)[begin : -len(":00")],
             formatting.elapsed(run.first) if run.first else "",
             str(sum(run.states.values())),
@@ -102,6 +103,7 @@ def _has_ended(run: PastRun) -> bool:
 def _document(run: PastRun) -> dict[str, Any]:
     first = run.first
     return {
+        "id": run.root_id,
         "root_id": run.root_id,
         "agent": first.agent if first else None,
         "goal": first.description if first else None,

@@ -120,7 +120,7 @@ def revoke(
     key: Annotated[str, typer.Argument(metavar="ID|NAME", help="As `fanout keys ls` prints it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key at once, with the browser sessions that were begun with it."""
+    """Revoke a key and its browser sessions, at once."""
     asyncio.run(_revoke(key, as_json=as_json))
 
 

@@ -73,7 +73,7 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Set fanout up: model, key, sandbox and images, an example agent, a first run.
+    """Set fanout up: a model, its key, the sandbox, a first run.
 
     It asks for what no option says. Without a terminal, or with --yes, it asks nothing: then the
     key comes from the environment or --key-stdin. Writes config.toml, agents/explainer.yaml and, if

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import cut_text, fit, json_bytes
 from fanout.orchestrator.jobs.changes import FileChange
+from fanout.orchestrator.jobs.failure_texts import what_happened
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.shortening import one_line
@@ -150,7 +151,7 @@ class JobOutcome(_Report):
             files_modified=[_file_line(file) for file in result.files_modified[:MAX_FILES]],
             files_omitted=result.files_count - len(result.files_modified[:MAX_FILES]),
             verified=None if checked is None else checked.exit_code == 0,
-            error=None if error is None else f"{error.type}: {error.message}",
+            error=None if error is None else what_happened(error.type, error.message),
         )
 
 
