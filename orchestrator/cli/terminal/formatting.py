@@ -31,8 +31,9 @@ SYMBOLS = {
 FULL_IDS: ContextVar[bool] = ContextVar("FULL_IDS", default=False)
 """Whether ids are printed in full: the option --full-ids of all commands."""
 
-_JOB_ID = re.compile(r"\b[0-7][0-9a-hjkmnp-tv-z]{25}\b")
-"""Of a job, if fanout has made it: a ULID."""
+_JOB_ID = re.compile(r"(?<![/\w.-])[0-7][0-9a-hjkmnp-tv-z]{25}(?![/\w-]|\.\w)")
+"""Of a job, if fanout has made it: a ULID; not a part of a path."""
+_APPROVAL_ID = re.compile(r"\bap_[0-9a-f]{9,}\b")
 
 CANCELLED = FAILURE_TEXTS["JobCancelled"].what
 """What happened to a job that somebody cancelled: its state says the same."""
@@ -74,6 +75,7 @@ def result_id(job_id: str) -> str:
 
 def with_short_ids(text: str) -> str:
     """Return a text of another part, whose ids are complete, with ids as people read them."""
+    text = _APPROVAL_ID.sub(lambda found: short_approval(found[0]), text)
     return _JOB_ID.sub(lambda found: short_id(found[0]), text)
 
 
@@ -155,7 +157,7 @@ def moment(at: float | None) -> str:
 def event_line(event: JournalEvent) -> str:
     """Format a journal event as `fanout logs` prints it."""
     clock = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    text = one_line(with_short_ids(_formatted(event)), EVENT_CHARACTERS)
+    text = one_line(_formatted(event), EVENT_CHARACTERS)
     return f"{clock}  {event.attempt}  {event.type:<13}  {text}".rstrip()
 
 
@@ -200,7 +202,9 @@ def _format_answer(data: dict[str, Any]) -> str:
     rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
     who = data.get("person") or data.get("by")
     by = f" by {who}" if who else ""
-    return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
+    return " ".join(
+        filter(None, (f"{short_approval(str(data.get('id')))} {data.get('decision')}{by}", *rest))
+    )
 
 
 def _format_connection(data: dict[str, Any]) -> str:
@@ -343,7 +347,7 @@ def _format_landing(data: dict[str, Any]) -> str:
 def _format_landed(data: dict[str, Any]) -> str:
     conflicts = ", ".join(str(one.get("path")) for one in dicts(data, "conflicts"))
     why = data.get("reason") or (f"conflicts: {conflicts}" if conflicts else "")
-    return f"{data.get('id')} {data.get('outcome')}" + (f": {why}" if why else "")
+    return f"{short_id(str(data.get('id')))} {data.get('outcome')}" + (f": {why}" if why else "")
 
 
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -358,7 +362,7 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.TOOL_RESULT: _format_results,
     EventType.TODOS: _format_todos,
     EventType.APPROVAL_REQUESTED: lambda data: (
-        f"{data.get('id')} {data.get('tool')} {_text(data.get('arguments'))}"
+        f"{short_approval(str(data.get('id')))} {data.get('tool')} {_text(data.get('arguments'))}"
     ),
     EventType.APPROVAL_RESOLVED: _format_answer,
     EventType.LOG: lambda data: _text(data.get("text")),
@@ -369,8 +373,8 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         else f"exit code {data.get('exit_code')}: {data.get('command')}"
     ),
     EventType.CHECKPOINT: lambda data: "the changes so far" if data.get("changes") else "",
-    EventType.CHILD_SUBMITTED: lambda data: f"{data.get('id')} {data.get('agent')}",
-    EventType.CHILD_FINISHED: lambda data: f"{data.get('id')} {data.get('state')}",
+    EventType.CHILD_SUBMITTED: lambda data: f"{short_id(str(data.get('id')))} {data.get('agent')}",
+    EventType.CHILD_FINISHED: lambda data: f"{short_id(str(data.get('id')))} {data.get('state')}",
     EventType.LANDING: _format_landing,
     EventType.CHILD_LANDED: _format_landed,
     EventType.NETWORK_CONNECTION: _format_connection,

@@ -106,12 +106,19 @@ async def resolve_approval(reader: JobReader, prefix: str) -> str:
     """
     waiting = await reader.approvals() if prefix else []
     own = [approval for approval in waiting if approval.id.startswith(prefix)]
-    found = own or [approval for approval in waiting if approval.job_id.startswith(prefix)]
+    found = own or [
+        approval
+        for approval in waiting
+        if approval.job_id.startswith(prefix) or approval.job_id.endswith(prefix)
+    ]
     if len(found) == 1:
         return found[0].id
     if found:
-        named = ", ".join(f"{approval.id} ({approval.tool})" for approval in found[:MAX_NAMED])
-        raise UnknownApproval(f"{prefix} matches {len(found)} approvals, so name one: {named}.")
+        named = ", ".join(
+            f"{formatting.short_approval(approval.id)} ({approval.tool})"
+            for approval in found[:MAX_NAMED]
+        )
+        raise UnknownApproval(f"{prefix} may mean {len(found)} approvals, so name one: {named}.")
     if await reader.knows_approval(prefix):
         return prefix  # the answer reports what became of it
     raise UnknownApproval(

@@ -91,7 +91,11 @@ ALREADY: How = "already"
 def totals(merges: Sequence[JobMerge]) -> str:
     """Return how many jobs had which outcome, as a line."""
     counts = Counter(merge.outcome for merge in merges)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+    told = ", ".join(
+        f"{counts[outcome]} {'with ' * (outcome is Outcome.CONFLICTS)}{outcome}"
+        for outcome in Outcome
+        if counts[outcome]
+    )
     return f"{count(len(merges), 'job')}: {told}." if merges else "No job changed anything."
 
 
