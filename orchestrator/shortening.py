@@ -28,6 +28,17 @@ def common_prefix(left: str, right: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 file` or `1,204 files`.
+
+    Args:
+        number: How many there are.
+        noun: What one is called.
+        plural: What several are called, if that is not the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def short_id(job_id: str) -> str:
     """Return the form of a job's id in which people read it; every command accepts it."""
     return job_id[-SHORT_ID_CHARACTERS:]

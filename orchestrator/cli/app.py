@@ -250,7 +250,7 @@ def _fanout(
             callback=_use_configuration,
             is_eager=True,
             expose_value=False,
-            help="The configuration file, which may have a .env and agents/ beside it; "
+            help="The configuration file, whose folder may also have .env and agents/; "
             "default: FANOUT_CONFIG, else ~/.config/fanout/config.toml.",
         ),
     ] = None,

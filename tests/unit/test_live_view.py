@@ -25,6 +25,7 @@ from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.shortening import count
 from tests.builders import make_spec
 
 COLUMNS, LINES = 80, 24
@@ -149,7 +150,7 @@ def test_ids_of_one_millisecond_are_shown_by_eight_characters_that_differ() -> N
     ("number", "said"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1204, "1,204 files")]
 )
 def test_a_count_agrees_with_its_noun(number: int, said: str) -> None:
-    assert formatting.count(number, "file") == said
+    assert count(number, "file") == said
 
 
 def test_of_jobs_without_a_common_root_those_that_run_are_shown_first() -> None:

@@ -20,7 +20,7 @@ def clean(
     installation: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID", help="The installation whose Redis is gone for good; default: list all."
+            metavar="ID", help="The installation whose Redis no longer exists; default: list all."
         ),
     ] = None,
     force: Annotated[

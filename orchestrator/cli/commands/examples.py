@@ -39,6 +39,7 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.runs import Landing, Runs
+from fanout.orchestrator.shortening import count
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
@@ -218,7 +219,7 @@ async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> N
         sum(job.state is JobState.RUNNING for job in await client.tree(root_id)) < AT_WORK
     ):
         await asyncio.sleep(0.2)
-    output.notice("✗ kill -9 of the worker: its jobs go on with another one, where they were")
+    output.notice("✗ kill -9 of the worker: another one continues its jobs where they were")
     await embedded.replace_worker()
 
 
@@ -289,9 +290,9 @@ def _print_results(report: dict[str, Any], files: Sequence[str]) -> None:
 def _said_jobs(report: dict[str, Any]) -> str:
     """Return how many jobs there were, as the live view counts them: with the coordinator's."""
     again = sum(job["done_again"] for job in report["jobs"])
-    tasks = formatting.count(len(report["jobs"]) - again, "task")
-    more = f", and {formatting.count(again, 'rework')}" if again else ""
-    return f"{formatting.count(len(report['jobs']) + 1, 'job')}: the coordinator, {tasks}{more}"
+    tasks = count(len(report["jobs"]) - again, "task")
+    more = f", and {count(again, 'rework')}" if again else ""
+    return f"{count(len(report['jobs']) + 1, 'job')}: the coordinator, {tasks}{more}"
 
 
 def _print_demo_results(

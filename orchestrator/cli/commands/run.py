@@ -217,8 +217,8 @@ async def _run(
         folder = landing.workspace
         if landing.branch is not None and not await asyncio.to_thread(is_clean_checkout, folder):
             output.notice(
-                f"{folder} has changes that are not committed: the agents see them, branch "
-                f"{landing.branch} gets only what they change besides."
+                f"{folder} has changes that are not committed: the agents see them, but "
+                f"branch {landing.branch} gets only what the agents change."
             )
         if landing.lands and landing.branch is None and not yes:
             _confirm(folder)

@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.landing.failing_tests import failing_tests
 from fanout.orchestrator.landing.runs import Landing, LandingReport
 from fanout.orchestrator.landing.unmerged import Unmerged
+from fanout.orchestrator.shortening import count
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""
@@ -65,7 +66,7 @@ class RunOutcome:
         if not self.result.success:
             return str(self.result.state)
         failed = self.lasting_failures
-        said = [f"{formatting.count(failed, 'task')} failed"] if failed else []
+        said = [f"{count(failed, 'task')} failed"] if failed else []
         said += ["the verification fails"] if self.passes is False else []
         return ", ".join(["done", *said]) if said else str(self.result.state)
 
@@ -216,7 +217,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
         folder = "DIR" if landing is None else str(landing.workspace)
         see = f"fanout diff {short_id(result.job_id)} --stat"
         merge = f"fanout apply {short_id(result.job_id)} --into {folder}"
-        files = formatting.count(result.files_count, "changed file")
+        files = count(result.files_count, "changed file")
         were = "was" if result.files_count == 1 else "were"
         return [
             *lines,
@@ -233,9 +234,9 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
     lines = []
     if merged.conflicts:
         named = ", ".join(output.one_line(conflict.path) for conflict in merged.conflicts)
-        count = formatting.count(len(merged.conflicts), "conflict")
+        conflicts = count(len(merged.conflicts), "conflict")
         lines.append(
-            f"WARNING: {count}, changes not merged: {named}.\n"
+            f"WARNING: {conflicts}, changes not merged: {named}.\n"
             f"  See: fanout diff {short_id(job_id)} --conflicts{kept_note(landed.conflicts_kept)}"
         )
     for kind in ("refused", "failed", "skipped"):

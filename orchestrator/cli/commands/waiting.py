@@ -31,6 +31,7 @@ from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
+from fanout.orchestrator.shortening import count
 
 
 def wait(
@@ -81,7 +82,7 @@ async def wait_for_all(
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
         raise TimeoutError(
-            f"{done} of {formatting.count(len(ids), 'job')} ended within {timeout_seconds:g} s; the "
+            f"{done} of {count(len(ids), 'job')} ended within {timeout_seconds:g} s; the "
             f"{'job continues' if len(ids) == 1 else 'others continue'}."
         ) from None
     except asyncio.CancelledError:

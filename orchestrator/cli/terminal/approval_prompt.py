@@ -111,7 +111,9 @@ class _Prompt:
                 answer = asking.result()
             except EOFError:
                 self._input_ended = True
-                output.notice(f"\nNobody answered; to do so: fanout approve {approval.id}")
+                output.notice(
+                    f"\nNo answer. To answer later: fanout approve {formatting.short_approval(approval.id)}"
+                )
                 return
             finally:
                 await cancel_and_wait(asking, elsewhere)

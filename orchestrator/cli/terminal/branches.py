@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fanout.orchestrator.cli.terminal.formatting import count
 from fanout.orchestrator.landing.branch import BranchReport
+from fanout.orchestrator.shortening import count
 
 
 def branch_lines(report: BranchReport, workspace: Path | None) -> list[str]:

@@ -17,6 +17,7 @@ from fanout.orchestrator.jobs.failure_texts import FAILURE_TEXTS, next_step, wha
 from fanout.orchestrator.jobs.result import ContextStats, JobError, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.shortening import count
 
 SYMBOLS = {
     JobState.QUEUED: "·",
@@ -82,17 +83,6 @@ def with_short_ids(text: str) -> str:
 def short_approval(approval_id: str) -> str:
     """Return an approval's id as people read it: its beginning, or all of it with --full-ids."""
     return approval_id if FULL_IDS.get() else approval_id[:SHORT_APPROVAL_CHARACTERS]
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as `1 file` or `1,204 files`.
-
-    Args:
-        number: How many there are.
-        noun: What one is called.
-        plural: What several are called, if that is not the noun with an s.
-    """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
@@ -174,7 +164,10 @@ def _format_state(data: dict[str, Any]) -> str:
         for key, value in known.items()
         if key not in {"state", "host"} and value
     )
-    return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+    state = str(data.get("state"))
+    if state == JobState.QUEUED and data.get("reason"):
+        state = "queued again"
+    return f"{state}: {rest}" if rest else state
 
 
 def _error(error: Mapping[str, Any]) -> str:
@@ -344,10 +337,15 @@ def _format_landing(data: dict[str, Any]) -> str:
     )
 
 
+_LANDED = {"in": "landed", "out": "left out", "sent back": "returned to its agent"}
+"""What became of a task's changes, in words for people."""
+
+
 def _format_landed(data: dict[str, Any]) -> str:
     conflicts = ", ".join(str(one.get("path")) for one in dicts(data, "conflicts"))
     why = data.get("reason") or (f"conflicts: {conflicts}" if conflicts else "")
-    return f"{short_id(str(data.get('id')))} {data.get('outcome')}" + (f": {why}" if why else "")
+    outcome = _LANDED.get(str(data.get("outcome")), data.get("outcome"))
+    return f"{short_id(str(data.get('id')))} {outcome}" + (f": {why}" if why else "")
 
 
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -15,7 +15,7 @@ from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_docum
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.formatting import count, short_id, with_short_ids
+from fanout.orchestrator.cli.terminal.formatting import short_id, with_short_ids
 from fanout.orchestrator.cli.terminal.ids import job_or_last_run
 from fanout.orchestrator.cli.terminal.options import AnyJobs, AsJson, ChosenLabel, WholeTree
 from fanout.orchestrator.cli.terminal.session import open_client
@@ -25,6 +25,7 @@ from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.landing.runs import Runs
 from fanout.orchestrator.landing.unmerged import task_conflicts
+from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 
 _LINE_STYLES = (

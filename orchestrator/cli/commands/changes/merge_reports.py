@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.cli.terminal import held_back, output
-from fanout.orchestrator.cli.terminal.formatting import count, short_id
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.jobs.changes import ChangeKind
+from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.three_way import How
 

@@ -207,10 +207,10 @@ def _say_next(client: McpClient, service: Service | None, *, has_inputs: bool) -
     if service is not None and not has_inputs:
         output.notice(
             f"Put a key (fanout keys create) into {service.key_variable}, where {client.title} "
-            "finds it, and start it anew."
+            f"finds it, and restart {client.title}."
         )
         return
-    output.notice(f"Start {client.title} anew; its documentation: {client.documentation}")
+    output.notice(f"Restart {client.title}. Documentation: {client.documentation}")
     unsaved = sorted(set(os.environ) & {"FANOUT_REDIS_URL", "FANOUT_STATE_DIR", "FANOUT_BLOBS_URL"})
     if service is None and unsaved:
         output.notice(

@@ -14,6 +14,7 @@ from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_reader
 from fanout.orchestrator.client.job_reader import PastRun
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.shortening import count
 
 USUAL_RUNS = 20
 """In one list: a screen."""
@@ -90,8 +91,8 @@ def _outcome(run: PastRun) -> str:
         return formatting.states(run.states)
     record = run.first
     own = record.state in {JobState.FAILED, JobState.TIMED_OUT}
-    count = sum(run.states.values())
-    more = f", {failed - own} of {count} jobs failed" if failed > own else ""
+    jobs = count(sum(run.states.values()), "job")
+    more = f", {failed - own} of {jobs} failed" if failed > own else ""
     why = f": {formatting.reason(record)}" if record.reason else ""
     return f"{record.state}{more}{why}"
 

@@ -83,7 +83,7 @@ async def _create(name: str, scopes: Sequence[Scope], *, as_json: bool, **given:
     if as_json:
         output.document({"key": key, **_shown(record)})
         return
-    output.notice(f"Key {record.id} of {record.name}. It is shown only now:")
+    output.notice("Copy this key; it is not shown again:")
     output.payload(key)
 
 

@@ -190,7 +190,9 @@ def _ask_key(place: ConfigurationFile, name: str) -> str | None:
     if has_key(place, name):
         output.notice(f"{name} is set already.")
         return None
-    output.notice(f"The key is kept in {place.env}, which only you can read; empty: later.")
+    output.notice(
+        f"The key is kept in {place.env}, which only you can read. Leave it empty to add it later."
+    )
     while typed := ask_secret(name):
         try:
             return usable_key(typed)

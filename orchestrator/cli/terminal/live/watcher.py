@@ -20,6 +20,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.shortening import count
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
@@ -233,5 +234,5 @@ def remembered(fetch: Fetch, seen: list[JobRecord]) -> Fetch:
 def still_open(records: Sequence[JobRecord]) -> str:
     """Return how many of the jobs have not ended, in brackets; empty if none is known."""
     still = sum(not record.state.is_terminal for record in records)
-    jobs = formatting.count(len(records), "job")
+    jobs = count(len(records), "job")
     return f" ({still} of {jobs} had not ended)" if records else ""

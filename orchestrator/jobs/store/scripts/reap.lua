@@ -66,7 +66,7 @@ for _, id in ipairs(lapsed('leases')) do
     end_rest(id, job[2], workers)
   elseif job[1] == 'queued' then
     release_slots(id, job[2])
-    requeue(id, job[2], job[3], 'its message was lost')
+    requeue(id, job[2], job[3], 'no worker had taken it')
     reaped[#reaped + 1] = {id, 'queued'}
   elseif job[1] == 'running' then
     reaped[#reaped + 1] = {id, reap_attempt(id)}

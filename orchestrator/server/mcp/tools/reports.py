@@ -227,7 +227,7 @@ def _next_step(outcome: JobOutcome | None, approvals: Sequence[Approval], *, is_
             "then wait_job again."
         )
     if outcome is None:
-        return "Not ended: call wait_job again, or do something else meanwhile."
+        return "Not ended: call wait_job again, or do something else in the meantime."
     if not outcome.files_modified:
         return "It changed no files."
     if is_local:
@@ -246,7 +246,7 @@ class Submitted(_Report):
         default=[], description="What Git cannot do in the workspace of the agents."
     )
     links: dict[str, str]
-    next: str = "Call wait_job with this job_id until ended is true; it goes on without you."
+    next: str = "Call wait_job with this job_id until ended is true; it continues without you."
 
 
 class Patch(_Report):
@@ -269,7 +269,7 @@ class Applied(_Report):
     merged_omitted: int
     conflicts: list[str] = Field(description="Not merged: the folder keeps its own version.")
     held_back: list[str] = Field(
-        description="Not merged: they become code on the user's machine by themselves."
+        description="Not merged: the user's machine may run them without asking."
     )
     failed: list[str]
     next: str
