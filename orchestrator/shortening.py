@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 
 SHORT_ID_CHARACTERS = 8
 """Of an id's end, in what people read. Ids begin with the time, which the jobs of one call share;
-eight of their last characters are forty random bits, which no two of a million jobs share."""
+eight of their last characters are at least 32 random bits, which no two of a tree's jobs share."""
+
+_MADE_ID = re.compile(r"[0-9a-z]{26}")
+"""An id that fanout made: a ULID, or the digest of a child. A person's own id stays as it is."""
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
@@ -41,4 +45,4 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def short_id(job_id: str) -> str:
     """Return the form of a job's id in which people read it; every command accepts it."""
-    return job_id[-SHORT_ID_CHARACTERS:]
+    return job_id[-SHORT_ID_CHARACTERS:] if _MADE_ID.fullmatch(job_id) else job_id

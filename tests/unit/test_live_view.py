@@ -141,6 +141,7 @@ def test_ids_of_one_millisecond_are_shown_by_eight_characters_that_differ() -> N
     ids = [f"01m83xvp1r2nrpy8r3bnsm8zn{end}" for end in "de"]
 
     assert [formatting.short_id(job_id) for job_id in ids] == ["bnsm8znd", "bnsm8zne"]
+    assert formatting.short_id("nightly-build-00000001") == "nightly-build-00000001"
     assert formatting.with_short_ids(f"Not job {ids[0]}.") == "Not job bnsm8znd."
     path = f"/state/{ids[0]}/base and {ids[0]}.json"
     assert formatting.with_short_ids(path) == path

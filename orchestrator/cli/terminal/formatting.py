@@ -32,8 +32,8 @@ SYMBOLS = {
 FULL_IDS: ContextVar[bool] = ContextVar("FULL_IDS", default=False)
 """Whether ids are printed in full: the option --full-ids of all commands."""
 
-_JOB_ID = re.compile(r"(?<![/\w.-])[0-7][0-9a-hjkmnp-tv-z]{25}(?![/\w-]|\.\w)")
-"""Of a job, if fanout has made it: a ULID; not a part of a path."""
+_JOB_ID = re.compile(r"(?<![/\w.-])(?=[a-z]*\d)[0-9a-z]{26}(?![/\w-]|\.\w)")
+"""Of a job, if fanout has made it; not a part of a path."""
 _APPROVAL_ID = re.compile(r"\bap_[0-9a-f]{9,}\b")
 
 CANCELLED = FAILURE_TEXTS["JobCancelled"].what
