@@ -110,4 +110,5 @@ def _format_error(error: Exception) -> str:
         return f"{error.strerror}{where}."
     if isinstance(error, TimeoutError):
         return text or "Timed out."
-    return f"{type(error).__name__}: {text} (FANOUT_LOG_LEVEL=debug prints the traceback.)"
+    what = text or type(error).__name__
+    return f"Unexpected failure: {what} (FANOUT_LOG_LEVEL=debug prints the traceback.)"

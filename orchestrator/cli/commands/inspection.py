@@ -33,6 +33,9 @@ LINES_BESIDE_SUMMARY = 3
 NOW = 5
 """The column of what a job does, or why it failed."""
 
+FOR_PROGRAMS = "error_type"
+"""The field of a record that only --json prints: its `reason` says the same in words."""
+
 NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
 
 
@@ -127,7 +130,7 @@ async def _show(prefix: str, *, as_json: bool) -> None:
     values = {
         name: value
         for name, value in record.model_dump(mode="json").items()
-        if value not in (None, {}, [])
+        if value not in (None, {}, []) and name != FOR_PROGRAMS
     }
     output.pairs(
         (name, formatting.moment(value) if name in times else _shown(value))
