@@ -11,6 +11,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 TOOLS := $(VENV)/.set-up-for-tests
+PIP_INSTALL = PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
+# One line for ten packages: nobody reads pip's, and without any the minute seems to hang.
+define SAY_PROGRESS
+{ n=0; while IFS= read -r line; do
+    case $$line in
+    Collecting*) n=$$((n + 1)); [ $$((n % 10)) != 0 ] || echo "  $$n packages …" ;;
+    "Installing collected"*) echo "  $$n packages downloaded; installing them …" ;;
+    esac
+done; }
+endef
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | column -t -s '|'
@@ -109,14 +119,14 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	command -v git >/dev/null || { echo "fanout needs git; on Debian: apt-get install git" >&2; exit 1; }
 	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
-	echo "Installing into $(VENV) …"
+	echo "Installing fanout and its packages into $(VENV), once; it takes about a minute …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
+	$(PIP_INSTALL) -e . | $(SAY_PROGRESS)
 	touch $@
+	echo "Installed. The command is $(BIN)/fanout."
 
 # Apart, because the models' clients and the tools make up more than half of the time.
 $(TOOLS): $(STAMP)
-	@echo "Installing what the tests need …"
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-	    -e '.[anthropic,flower,grpc,litellm,openai,otel,web]' --group dev --group docs
+	@echo "Installing what the tests need, once; it takes a few minutes …"
+	$(PIP_INSTALL) -e '.[anthropic,flower,grpc,litellm,openai,otel,web]' --group dev --group docs | $(SAY_PROGRESS)
 	touch $@

@@ -1,8 +1,16 @@
-"""Text made to fit on one line."""
+"""Text made to fit on one line, and ids made short enough to read and type."""
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
+
+SHORT_ID_CHARACTERS = 8
+"""Of an id's end, in what people read. Ids begin with the time, which the jobs of one call share;
+eight of their last characters are at least 32 random bits, which no two of a tree's jobs share."""
+
+_MADE_ID = re.compile(r"[0-9a-z]{26}")
+"""An id that fanout made: a ULID, or the digest of a child. A person's own id stays as it is."""
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
@@ -22,3 +30,19 @@ def common_prefix(left: str, right: str) -> int:
     """Return how many characters at their beginnings two texts share."""
     pairs = zip(left, right, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 file` or `1,204 files`.
+
+    Args:
+        number: How many there are.
+        noun: What one is called.
+        plural: What several are called, if that is not the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def short_id(job_id: str) -> str:
+    """Return the form of a job's id in which people read it; every command accepts it."""
+    return job_id[-SHORT_ID_CHARACTERS:] if _MADE_ID.fullmatch(job_id) else job_id

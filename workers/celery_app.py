@@ -85,7 +85,7 @@ class TolerantQoS(QoS):
         try:
             super().restore_unacked_once(stderr)  # type: ignore[no-untyped-call] # kombu's types have gaps
         except Exception as error:  # noqa: BLE001 - half-closed connections fail in many ways
-            log.warning("messages not put back", error=type(error).__name__)
+            log.warning("messages not requeued", error=type(error).__name__)
 
 
 def _unless_full(ask: Callable[[], Any], otherwise: Any) -> Any:

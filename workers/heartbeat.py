@@ -204,7 +204,7 @@ class Heartbeats:
                     lease.mark_renewed(asked_at)
                 case "cancel":
                     lease.mark_renewed(asked_at)
-                    lease.stop(JobCancelled("The job was cancelled."))
+                    lease.stop(JobCancelled("Cancelled."))
                     if not lease.is_cancelled:
                         self.renew_now()  # the next renewal confirms it
                     lease.is_cancelled = True

@@ -152,7 +152,7 @@ def cancel_consumer(state: Any, queue: str, **_: Any) -> str:
     if served != {queue}:
         return f"takes no more jobs from {queue}"
     worker().change_capacity(paused=True)
-    return f"takes no more jobs, other workers get them; to go on: add_consumer {queue}"
+    return f"takes no more jobs; other workers get them. To resume: add_consumer {queue}"
 
 
 @_command(

@@ -14,6 +14,7 @@ from fanout.orchestrator.jobs.result import JobResult, Unfinished
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
 from fanout.orchestrator.jobs.store.signatures import HEADER
+from fanout.orchestrator.shortening import count
 from fanout.workers import sandbox
 from fanout.workers.bootstrap import worker
 from fanout.workers.celery_app import app
@@ -104,8 +105,8 @@ def _in_one_line(result: JobResult) -> str:
     tokens = result.usage.input_tokens + result.usage.output_tokens
     ended = f"{result.state}: {_reason(result.error.type)}" if result.error else str(result.state)
     return (
-        f"{ended} · {result.files_count} files"
-        f" · {result.usage.model_calls} model calls · {tokens} tokens"
+        f"{ended} · {count(result.files_count, 'file')}"
+        f" · {count(result.usage.model_calls, 'model call')} · {count(tokens, 'token')}"
         f" · {result.execution_seconds:.1f} s"
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -58,7 +59,29 @@ COMMANDS = {
     "config": "configuration.config",
     "doctor": "setup.doctor.doctor",
 }
-"""The functions of the commands, in the order in which `fanout --help` lists them."""
+"""The functions of the commands."""
+
+SECTIONS = {
+    "Run": (
+        *("run", "attach", "submit", "cancel", "retry", "fork", "tell"),
+        *("approvals", "approve", "reject"),
+    ),
+    "Look": ("ps", "tree", "show", "result", "logs", "watch", "wait", "history", "cost"),
+    "Land": ("diff", "apply"),
+    "Serve": ("up", "down", "worker", "serve", "keys", "mcp", "flower", "adk"),
+    "Set up": (
+        *("init", "doctor", "demo", "example", "agents", "config"),
+        *("images", "clean", "completion"),
+    ),
+}
+"""The sections of `fanout --help` with their commands, in order."""
+
+_ANYWHERE = {"--config", "--full-ids"}
+"""The options that all commands have."""
+
+MAX_SHORT_HELP = 200
+"""Characters of a command's first sentence in `fanout --help`: none is cut, and a test keeps each
+on one line of a terminal."""
 
 COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
 """Typer's name for the variable with which a shell asks for completions."""
@@ -98,7 +121,7 @@ class _KeyCommands(LazyGroup):
 class _Commands(LazyGroup):
     """Reports every failure in the same way.
 
-    The option --config is understood before and after the name of a command.
+    The options --config and --full-ids are understood before and after the name of a command.
     """
 
     functions = COMMANDS
@@ -106,9 +129,26 @@ class _Commands(LazyGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for option in self.params:
-            if "--config" in option.opts:
+            if _ANYWHERE.intersection(option.opts):
                 for command in _leaf_commands(self):
-                    command.params.append(option)
+                    command.params.append(_inherited(option))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands in sections, each with the first sentence of its help."""
+        del ctx
+        width = max(map(len, self.commands))
+        listed = {name for names in SECTIONS.values() for name in names}
+        more = tuple(name for name in self.commands if name not in listed)
+        for section, names in {**SECTIONS, "More": more}.items():
+            known = [(name, self.commands[name]) for name in names if name in self.commands]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(MAX_SHORT_HELP))
+                for name, command in known
+                if not command.hidden
+            ]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -131,6 +171,15 @@ class _Commands(LazyGroup):
 
             raise typer.Exit(report(error)) from None
         return result
+
+
+def _inherited(option: Any) -> Any:
+    """Return an option of all commands as one command has it: only --config is in its help."""
+    if "--config" in option.opts:
+        return option
+    inherited = copy.copy(option)
+    inherited.hidden = True
+    return inherited
 
 
 def _leaf_commands(group: TyperGroup) -> Iterator[Any]:
@@ -159,7 +208,7 @@ mcp = typer.Typer(
 )
 app.add_typer(mcp, name="mcp")
 keys = typer.Typer(
-    help="Make, list and revoke the keys of the service; read its audit log.",
+    help="Make, list and revoke the service's keys; read its audit log.",
     cls=_KeyCommands,
     no_args_is_help=True,
 )
@@ -183,6 +232,13 @@ def _use_configuration(path: Path | None) -> None:
         os.environ[VARIABLE] = str(absolute(path))
 
 
+def _use_full_ids(requested: bool) -> None:
+    if requested:
+        from fanout.orchestrator.cli.terminal.formatting import FULL_IDS  # noqa: PLC0415 - only here
+
+        FULL_IDS.set(True)
+
+
 @app.callback()
 def _fanout(
     *,
@@ -194,10 +250,20 @@ def _fanout(
             callback=_use_configuration,
             is_eager=True,
             expose_value=False,
-            help="The configuration file, which may have a .env and agents/ beside it; "
+            help="The configuration file, whose folder may also have .env and agents/; "
             "default: FANOUT_CONFIG, else ~/.config/fanout/config.toml.",
         ),
     ] = None,
+    full_ids: Annotated[
+        bool,
+        typer.Option(
+            "--full-ids",
+            callback=_use_full_ids,
+            is_eager=True,
+            expose_value=False,
+            help="Print complete ids, not their last 8 characters; --json always has them.",
+        ),
+    ] = False,
     version: Annotated[
         bool,
         typer.Option(
@@ -205,7 +271,7 @@ def _fanout(
         ),
     ] = False,
 ) -> None:
-    del version, config_file
+    del version, config_file, full_ids
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import (
     WorkFailed,
     debugging,
 )
+from fanout.orchestrator.cli.terminal.formatting import with_short_ids
 from fanout.orchestrator.cli.terminal.output import notice
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from fanout.orchestrator.configuration.settings import InvalidSetting
@@ -88,7 +89,7 @@ def report(error: Exception) -> ExitCode:
     """Print a failure on stderr, with its traceback when debugging, and return the exit code."""
     if debugging():
         traceback.print_exception(error, file=sys.stderr)
-    notice(_format_error(error))
+    notice(with_short_ids(_format_error(error)))
     return exit_code(error)
 
 
@@ -109,4 +110,5 @@ def _format_error(error: Exception) -> str:
         return f"{error.strerror}{where}."
     if isinstance(error, TimeoutError):
         return text or "Timed out."
-    return f"{type(error).__name__}: {text} (FANOUT_LOG_LEVEL=debug prints the traceback.)"
+    what = text or type(error).__name__
+    return f"Unexpected failure: {what} (FANOUT_LOG_LEVEL=debug prints the traceback.)"

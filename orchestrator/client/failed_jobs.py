@@ -20,22 +20,24 @@ class FailedJob:
     agent: str
     state: str
     reason: str
-    mended: bool = False
+    done_again: bool = False
     """Whether a later job succeeded at the same task, or at that of a job above it."""
 
 
 async def failed_jobs(reader: JobReader, root_id: str) -> tuple[FailedJob, ...]:
     """Return the jobs below a root job that did not succeed, and why."""
     records = [record for record in await reader.tree(root_id) if record.id != root_id]
-    mended = mended_ids(records)
+    done_again = done_again_ids(records)
     return tuple(
-        FailedJob(record.id, record.agent, record.state, record.reason or "", record.id in mended)
+        FailedJob(
+            record.id, record.agent, record.state, record.reason or "", record.id in done_again
+        )
         for record in records
         if record.state in FAILURES
     )
 
 
-def mended_ids(records: Sequence[JobRecord]) -> set[str]:
+def done_again_ids(records: Sequence[JobRecord]) -> set[str]:
     """Return the failed jobs for which a later one made up, and those below them.
 
     That is one of the same parent that continues the failed one, or whose description is or
@@ -44,19 +46,19 @@ def mended_ids(records: Sequence[JobRecord]) -> set[str]:
     Args:
         records: The jobs of a tree, parents before children.
     """
-    mended: set[str] = set()
+    done_again: set[str] = set()
     used: set[str] = set()
     for failed in records:
         if failed.state not in FAILURES:
             continue
-        if failed.parent_id in mended:
-            mended.add(failed.id)
+        if failed.parent_id in done_again:
+            done_again.add(failed.id)
             continue
         later = (one for one in records if one.id not in used and _makes_up_for(one, failed))
         if (success := next(later, None)) is not None:
-            mended.add(failed.id)
+            done_again.add(failed.id)
             used.add(success.id)
-    return mended
+    return done_again
 
 
 def _makes_up_for(other: JobRecord, failed: JobRecord) -> bool:

@@ -71,7 +71,7 @@ def task_result(
 
 
 def sent_back_result(job_id: str, reason: str) -> TaskResult:
-    """Return the tool result of a task whose changes did not land, and that mends them now."""
+    """Return the tool result of a task whose changes did not land, and that corrects them now."""
     return {
         "status": "success",
         "job_id": job_id,

@@ -120,7 +120,7 @@ class Continuations:
         if chosen is None:
             ids = [one.id for one in (*stored, *end)]
             raise InvalidJob(
-                f"Event {event_id} of job {job_id} is no point to go on from: "
+                f"Event {event_id} of job {job_id} is not a point to continue from: "
                 + (f"choose one of {', '.join(ids)}." if ids else "it has none yet, so wait.")
             )
         kept, _ = split_lost(entries[: entries.index(chosen) + 1])

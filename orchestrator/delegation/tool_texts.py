@@ -19,7 +19,7 @@ _OPTIONS = """\
     context: What it should know besides: findings, constraints, file paths.
     timeout_seconds: How long it may take; leave it out for the agent's own limit.
     verify: A shell command that has to succeed in the sub-agent's sandbox, such as its tests. While
-        it fails, the sub-agent is told its output and mends its work."""
+        it fails, the sub-agent gets its output and corrects its work."""
 
 _TASK = f"""\
 Delegate one self-contained task to a sub-agent and wait for its result.

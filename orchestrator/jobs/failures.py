@@ -147,7 +147,7 @@ def out_of_time(timeout_seconds: float) -> DeadlineExceeded:
         timeout_seconds: The job's limit.
     """
     return DeadlineExceeded(
-        f"The job's {timeout_seconds:g} seconds are used up; limits.timeout_seconds gives more."
+        f"The job's time limit of {timeout_seconds:g} s is used up (limits.timeout_seconds)."
     )
 
 

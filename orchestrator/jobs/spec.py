@@ -19,8 +19,8 @@ ShellCommand = Annotated[str, StringConstraints(min_length=1, max_length=10_000,
 """A command for a shell (bash, or sh where there is no bash); longer ones belong into a script."""
 
 MaxReworks = Annotated[int, Field(ge=0, le=20)]
-"""How often an agent may mend what does not pass its verification; one that fails twenty times does
-not know how."""
+"""How often an agent may rework what does not pass its verification; one that fails twenty times
+does not know how."""
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """The name of an agent definition."""

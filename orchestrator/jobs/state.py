@@ -78,6 +78,10 @@ class JobRecord(JobSpec):
     last_event: str | None = None
     """The newest journal event, in one line."""
     reason: str | None = None
-    """Why the job did not succeed: the type and the message of its result's error."""
+    """Why the job did not succeed, in words for people; None for others."""
+    next_step: str | None = None
+    """What a person can do about it, in a sentence that may end with a command."""
+    error_type: str | None = None
+    """The type of its result's error, for programs."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -109,6 +109,20 @@ class Runs:
             return Landing.model_validate_json((self._folder / f"{job_id}.json").read_bytes())
         return None
 
+    def last_of(self, folder: Path) -> str | None:
+        """Return the id of the newest run of a folder, or of a folder above it; None without one.
+
+        Args:
+            folder: An absolute path without links.
+        """
+        places = {folder, *folder.parents}
+        with contextlib.suppress(OSError):
+            for file in sorted(self._folder.glob("*.json"), reverse=True):
+                landing = self.landing(file.stem)
+                if landing is not None and landing.workspace in places:
+                    return file.stem
+        return None
+
 
 async def land(
     client: JobClient, runs: Runs, result: JobResult, landing: Landing

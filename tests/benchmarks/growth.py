@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 from redis.asyncio import Redis
 
-from fanout.orchestrator.cli.terminal.formatting import ELLIPSIS
 from fanout.orchestrator.cli.terminal.ids import resolve_job
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
@@ -131,7 +130,7 @@ class _Round:
 
     async def resolve(self) -> None:
         for job_id in self._ids[:SHORT_IDS]:
-            assert await resolve_job(self._place.reader, f"{ELLIPSIS}{job_id[4:]}") == job_id
+            assert await resolve_job(self._place.reader, job_id[4:]) == job_id
 
     async def ps(self) -> None:
         assert len(await self._place.reader.list(states=LIVE_STATES, limit=BATCH)) == BATCH

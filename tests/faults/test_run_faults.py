@@ -82,7 +82,7 @@ def started(place: Installation, folder: Path) -> tuple[ForkedProcess, str]:
     """A run with a terminal, and its id."""
     folder.mkdir()
     (folder / "kept.txt").write_text("kept\n")
-    options = ("--workspace", str(folder), "--yes")
+    options = ("--workspace", str(folder), "--yes", "--full-ids")
     pipe = subprocess.PIPE
     terminal = ForkedProcess(
         "orchestrator", ("run", "make six", *options), place.environment, folder=folder,

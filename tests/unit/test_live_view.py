@@ -25,6 +25,7 @@ from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.shortening import count
 from tests.builders import make_spec
 
 COLUMNS, LINES = 80, 24
@@ -53,7 +54,7 @@ def root(state: str = "waiting") -> JobRecord:
 
 
 def children(count: int, state: str, prefix: str = "c", **fields: Any) -> list[JobRecord]:
-    return [record(f"{prefix}{number:03}{'0' * 22}", state, **fields) for number in range(count)]
+    return [record(f"{'0' * 22}{prefix}{number:03}", state, **fields) for number in range(count)]
 
 
 def seen(board: Board, columns: int = COLUMNS, lines: int = LINES) -> list[str]:
@@ -136,12 +137,21 @@ def test_rows_differ_where_their_titles_begin_alike() -> None:
     assert [what.format(number) in row for number, row in enumerate(wide)] == [True] * 6
 
 
-def test_ids_of_one_millisecond_are_shown_by_their_ends() -> None:
+def test_ids_of_one_millisecond_are_shown_by_eight_characters_that_differ() -> None:
     ids = [f"01m83xvp1r2nrpy8r3bnsm8zn{end}" for end in "de"]
 
-    short = formatting.short_ids([*ids, ROOT])
+    assert [formatting.short_id(job_id) for job_id in ids] == ["bnsm8znd", "bnsm8zne"]
+    assert formatting.short_id("nightly-build-00000001") == "nightly-build-00000001"
+    assert formatting.with_short_ids(f"Not job {ids[0]}.") == "Not job bnsm8znd."
+    path = f"/state/{ids[0]}/base and {ids[0]}.json"
+    assert formatting.with_short_ids(path) == path
 
-    assert short == {ids[0]: "…sm8znd", ids[1]: "…sm8zne", ROOT: ROOT[:12]}
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1204, "1,204 files")]
+)
+def test_a_count_agrees_with_its_noun(number: int, said: str) -> None:
+    assert count(number, "file") == said
 
 
 def test_of_jobs_without_a_common_root_those_that_run_are_shown_first() -> None:
@@ -158,7 +168,7 @@ def test_a_job_is_never_shown_without_its_parent() -> None:
     drawn = seen(a_tree_of([*parents, grandchild]))
 
     assert drawn[-2].strip().startswith("▶ gggg")
-    assert drawn[-3].strip().startswith(f"⏸   {parents[29].id[:12]}")
+    assert drawn[-3].strip().startswith(f"⏸   {parents[29].id[-8:]}")
 
 
 def test_children_stand_directly_below_their_parents() -> None:
@@ -168,7 +178,7 @@ def test_children_stand_directly_below_their_parents() -> None:
 
     drawn = seen(a_tree_of([first, second, below_second, below_first]))
 
-    assert [line.split()[1][:4] for line in drawn[2:]] == ["01rr", "p000", "gggg", "p001", "hhhh"]
+    assert [line.split()[1][-4:] for line in drawn[2:]] == ["rrrr", "p000", "gggg", "p001", "hhhh"]
 
 
 def test_the_command_that_answers_an_approval_is_never_cut() -> None:
@@ -250,9 +260,9 @@ def test_the_end_of_a_run_names_a_screen_of_files_at_most_and_the_next_command(
     assert said[start + 1 : start + 6] == [
         *(f"✗ tester f{number} failed: No: no" for number in range(3)),
         "… and 2 more that did not succeed",
-        f"  To see all: fanout tree {ROOT}",
+        f"  To see all: fanout tree {ROOT[-8:]}",
     ]
-    assert said[-1] == f'  To go on: fanout run --continue {ROOT} "…"'
+    assert said[-1] == f'  To continue: fanout run --continue {ROOT[-8:]} "…"'
 
 
 async def _nobody() -> list[JobRecord]:

@@ -156,7 +156,8 @@ def test_a_failed_run_says_why_and_where_its_changes_are(
     text = capsys.readouterr().err
     print_outcome(outcome, None, {"left_at_home": []})
 
-    assert "VerificationFailed: It did not pass." in text
+    assert "It did not pass.\n  To see the output: fanout result r\n" in text
+    assert "VerificationFailed" not in text
     assert "fanout apply r --into DIR" in text
     assert '"landed": null' in capsys.readouterr().out
     assert exit_code_of(outcome) is ExitCode.WORK_FAILED

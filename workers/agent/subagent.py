@@ -35,6 +35,7 @@ from fanout.orchestrator.deep_agent import (
     preload_client,
     price,
     results_event,
+    say_ending,
     summary_of,
     text_mode,
     text_of,
@@ -398,5 +399,4 @@ def _why_no_answer(last: Event | None) -> str:
     """Return the error text; it quotes only our own messages, because others may hold content."""
     if last is not None and last.error_code in {REPEATED_CALL, *REPLY_ERRORS}:
         return str(last.error_message)
-    reason = f" ({last.error_code})" if last and last.error_code else ""
-    return f"The agent ended without an answer{reason}."
+    return say_ending(last.error_code if last else None)

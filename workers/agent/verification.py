@@ -25,7 +25,7 @@ SHORTEST_SECONDS = 1.0
 
 
 def max_reworks(spec: JobSpec, definition: AgentDefinition) -> int:
-    """Return how often an agent may mend what a job's verifications reject."""
+    """Return how often an agent may rework what a job's verifications reject."""
     if spec.max_reworks is not None:
         return spec.max_reworks
     return DEFAULT_MAX_REWORKS if definition.max_reworks is None else definition.max_reworks
@@ -36,7 +36,7 @@ class Verifier:
 
     Args:
         command: The job's `verify` command; None accepts every answer.
-        max_reworks: How often the agent may mend a rejected answer.
+        max_reworks: How often the agent may rework a rejected answer.
         sandbox: Where the command runs, on the files as the agent left them.
         journal: The attempt's journal, to which every run is appended.
         ends_at: When the job's time is over, on `elapsed_clock`.

@@ -95,7 +95,7 @@ class Attempt:
         """Return why the work was cancelled; from now on it is not cancelled again."""
         self._acknowledged = True
         if self.stopped_by is None:  # Celery terminated the task
-            self.stopped_by = JobCancelled("The job was terminated.")
+            self.stopped_by = JobCancelled("Cancelled: its task was terminated.")
             self.stopped_at = elapsed_clock()
         return self.stopped_by
 

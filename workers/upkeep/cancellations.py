@@ -41,7 +41,7 @@ class Cancellations:
                     if job_id is None:
                         self._heartbeats.renew_now()  # reads cancels that were missed meanwhile
                     else:
-                        self._heartbeats.stop(job_id, JobCancelled("The job was cancelled."))
+                        self._heartbeats.stop(job_id, JobCancelled("Cancelled."))
                         self._on_cancelled(job_id)
                     await asyncio.sleep(0)  # those that came together would be one long step
             except Exception as error:  # noqa: BLE001 - subscribe again after any failure

@@ -253,7 +253,7 @@ def _leftover(installation: dict[str, Any]) -> Check:
     name = installation["id"] or "none"
     containers, volumes = len(installation["containers"]), len(installation["volumes"])
     found = f"{containers} containers and {volumes} volumes of installation {name}"
-    advice = f"If its Redis is gone for good: fanout clean {name}"
+    advice = f"If its Redis no longer exists: fanout clean {name}"
     return Check("warn", "leftovers", f"{found}, of which no worker runs", advice)
 
 

@@ -58,7 +58,7 @@ async def _keys(settings: Settings) -> AsyncIterator[Check]:
     count = len(working) + len(settings.api.keys)
     yield Check("ok", "service keys", f"{count}{of_all}")
     if unused := _unused(working, now):
-        advice = f"Revoke those that nobody needs: fanout keys revoke {unused[0]}"
+        advice = f"Revoke those that are not needed: fanout keys revoke {unused[0]}"
         names = ", ".join(unused[:3]) + (" …" if len(unused) > 3 else "")  # noqa: PLR2004 - a line
         found = f"{len(unused)} not used for {UNUSED_DAYS} days: {names}"
         yield Check("warn", "service keys unused", found, advice)

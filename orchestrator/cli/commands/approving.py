@@ -53,14 +53,11 @@ async def _approvals(*, as_json: bool) -> None:
 
 
 def _print_table(waiting: Sequence[Approval]) -> None:
-    whole = not output.stdout_is_terminal()
-    short = formatting.short_ids([approval.id for approval in waiting])
-    jobs = formatting.short_ids([approval.job_id for approval in waiting])
     now = time.time()
     rows = [
         (
-            approval.id if whole else short[approval.id],
-            approval.job_id if whole else jobs[approval.job_id],
+            formatting.short_approval(approval.id),
+            formatting.short_id(approval.job_id),
             output.one_line(approval.agent, 40),
             output.one_line(approval.tool, 60),
             formatting.span(max(0.0, now - (approval.requested_at or now))),
@@ -115,9 +112,17 @@ async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: An
         approval_id = await resolve_approval(client, prefix)
         job_id = await client.answer(approval_id, decision, **given)
     if as_json:
-        output.document({"approval_id": approval_id, "job_id": job_id, "decision": decision})
+        output.document(
+            {
+                "id": approval_id,
+                "approval_id": approval_id,
+                "job_id": job_id,
+                "decision": decision,
+            }
+        )
     else:
-        output.payload(f"{approval_id}  {decision}  (job {job_id})")
+        shown = formatting.short_approval(approval_id)
+        output.payload(f"{shown}  {decision}  (job {formatting.short_id(job_id)})")
 
 
 def _arguments(text: str) -> dict[str, Any]:

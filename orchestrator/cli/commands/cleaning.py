@@ -20,7 +20,7 @@ def clean(
     installation: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID", help="The installation whose Redis is gone for good; default: list all."
+            metavar="ID", help="The installation whose Redis no longer exists; default: list all."
         ),
     ] = None,
     force: Annotated[
@@ -28,9 +28,10 @@ def clean(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what a gone installation left on the Docker engine, or list what is there.
+    """Remove what a lost installation left on the Docker engine.
 
-    Workers remove what their own installation leaves. When its Redis is lost, nobody does.
+    Without an argument it lists what is there. Workers remove what their own installation leaves.
+    When its Redis is lost, nobody does.
     """
     settings = load_settings()
     own = asyncio.run(own_installation(settings))

@@ -40,10 +40,12 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded
 from fanout.orchestrator.git.process import GitFailed, run_git
+from fanout.orchestrator.jobs.result import JobError
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.runs import Landing, Runs
+from fanout.orchestrator.shortening import count
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
@@ -73,7 +75,7 @@ def example(
     sandbox: SandboxOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a bundled team of agents on a copy of its sample workspace.
+    """Run a bundled team of agents on a copy of its sample files.
 
     Nothing needs to be configured: a private Redis and a worker are started for this run. With
     scripted replies no model key is needed. The folder with the results is kept.
@@ -117,7 +119,7 @@ def demo(
     """Run six sub-agents that repair a small Python project.
 
     A coordinator delegates the faults, lands the changes and ends with passing tests. One agent's
-    change breaks a test that passed before: it is left out and sent back to its agent. A private
+    change breaks a test that passed before: it is left out and returned to its agent. A private
     Redis and a worker are started for this run. The model's replies are scripted, so no key is
     needed; agents, jobs, sandboxes and merges are real. Where no Docker engine is ready, this
     command alone runs its own, harmless commands without isolation, and says so; where only the
@@ -140,7 +142,7 @@ def demo(
         report = asyncio.run(_run(found, folder, own_settings, keep=keep, chaos=chaos))
         diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--stat").rstrip()
     if as_json:
-        keys = ("success", "tests_before", "tests_after", "text", "root_id", "error")
+        keys = ("success", "tests_before", "tests_after", "text", "id", "root_id", "error")
         counts = {"jobs": len(report["jobs"]), "seconds": round(time.monotonic() - began, 1)}
         output.document({key: report[key] for key in keys} | counts)
     else:
@@ -221,9 +223,18 @@ async def _run(
         "success": landed and (before, after) in {(None, None), ("failed", "passed")},
         **({} if after is None else {"tests_before": before, "tests_after": after}),
         "text": outcome.result.summary,
+        "id": root_id,
         "root_id": root_id,
         "error": error.model_dump() if error else None,
-        "jobs": [{"agent": record.agent, "state": str(record.state)} for record in records],
+        "jobs": [
+            {
+                "id": record.id,
+                "agent": record.agent,
+                "state": str(record.state),
+                "done_again": record.continues is not None,
+            }
+            for record in records
+        ],
         "most_at_once": _most_at_once(records),
         "workspace": str(folder),
     }
@@ -235,7 +246,7 @@ async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> N
         sum(job.state is JobState.RUNNING for job in await client.tree(root_id)) < AT_WORK
     ):
         await asyncio.sleep(0.2)
-    output.notice("✗ kill -9 of the worker: its jobs go on with another one, where they were")
+    output.notice("✗ kill -9 of the worker: another one continues its jobs where they were")
     await embedded.replace_worker()
 
 
@@ -260,7 +271,7 @@ async def _check(client: JobClient, found: Example, folder: Path, when: str) -> 
     job_id = await client.submit(spec, workspace=folder)
     result = await client.wait(job_id)
     if result.state is not JobState.SUCCEEDED:
-        why = f"{result.error.type}: {result.error.message}" if result.error else str(result.state)
+        why = formatting.happened(result.error) if result.error else str(result.state)
         raise WorkFailed(f"The tests could not be run in a sandbox: {why}")
     exit_code, text = 1, ""
     async for event in client.events(job_id, follow=False):
@@ -297,10 +308,18 @@ def _print_results(report: dict[str, Any], files: Sequence[str]) -> None:
         output.payload(output.printable(report["text"]))
     _print_error(report)
     failed = sum(job["state"] != JobState.SUCCEEDED for job in report["jobs"])
-    jobs = f"{len(report['jobs'])} jobs, {report['most_at_once']} at once, {failed} without success"
+    jobs = f"{_said_jobs(report)}; {report['most_at_once']} at once, {failed} failed"
     output.notice(f"\n{jobs}. New or changed in {report['workspace']}:")
     for name in files:
         output.notice(f"  {output.printable(name)}")
+
+
+def _said_jobs(report: dict[str, Any]) -> str:
+    """Return how many jobs there were, as the live view counts them: with the coordinator's."""
+    again = sum(job["done_again"] for job in report["jobs"])
+    tasks = count(len(report["jobs"]) - again, "task")
+    more = f", and {count(again, 'rework')}" if again else ""
+    return f"{count(len(report['jobs']) + 1, 'job')}: the coordinator, {tasks}{more}"
 
 
 def _print_demo_results(
@@ -309,10 +328,12 @@ def _print_demo_results(
     """Print what changed and what to try next; `folder` is None where it has been removed."""
     output.notice(f"\n{report['text'].strip()}\n")
     tests = f"{report['tests_before']} before, {report['tests_after']} after"
-    output.payload(f"{diff}\ntests: {tests}; {len(report['jobs'])} jobs")
+    output.payload(f"{diff}\ntests: {tests}\n{_said_jobs(report)}")
     _print_error(report)
     if kept:
-        output.notice(f"\nNext: fanout tree {report['root_id']} · fanout ps --all · fanout down")
+        output.notice(
+            f"\nNext: fanout tree {formatting.short_id(report['root_id'])} · fanout ps --all · fanout down"
+        )
     if folder is not None:
         output.notice(f"The sample is kept in {folder}: git -C {folder} diff")
     else:
@@ -323,7 +344,7 @@ def _print_demo_results(
 
 def _print_error(report: dict[str, Any]) -> None:
     if error := report["error"]:
-        output.notice(f"{error['type']}: {error['message']}")
+        output.notice(formatting.happened(JobError.model_validate(error)))
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -12,8 +12,8 @@ import typer
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_tree
-from fanout.orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
+from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_job, resolve_tree
+from fanout.orchestrator.cli.terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
 from fanout.orchestrator.cli.terminal.session import ended_result, open_reader
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
@@ -32,6 +32,9 @@ LINES_BESIDE_SUMMARY = 3
 
 NOW = 5
 """The column of what a job does, or why it failed."""
+
+FOR_PROGRAMS = "error_type"
+"""The field of a record that only --json prints: its `reason` says the same in words."""
 
 NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
 
@@ -70,7 +73,7 @@ async def _ps(
 
 
 def tree(
-    job: JobArgument,
+    job: JobOrLastRun = None,
     *,
     summary: Annotated[
         bool,
@@ -84,11 +87,11 @@ def tree(
     ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs of a job's tree, parents first, with total usage.
+    """List the jobs of a tree, parents first, with their total usage.
 
     --summary counts all of them, and --limit does not apply.
     """
-    asyncio.run(_tree(job, None if summary else limit, as_json=as_json))
+    asyncio.run(_tree(job_or_last_run(job), None if summary else limit, as_json=as_json))
 
 
 async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
@@ -109,12 +112,12 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
             _print_board(records)
         else:
             _print_records(records, indented=True)
-        output.notice(f"Used by all jobs of the tree: {formatting.used(usage)}")
+        output.notice(f"Total: {formatting.used(usage)}")
 
 
-def show(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print a job's record: its specification and its current state."""
-    asyncio.run(_show(job, as_json=as_json))
+def show(job: JobOrLastRun = None, as_json: AsJson = False) -> None:
+    """Print the specification of a job and its current state."""
+    asyncio.run(_show(job_or_last_run(job), as_json=as_json))
 
 
 async def _show(prefix: str, *, as_json: bool) -> None:
@@ -127,7 +130,7 @@ async def _show(prefix: str, *, as_json: bool) -> None:
     values = {
         name: value
         for name, value in record.model_dump(mode="json").items()
-        if value not in (None, {}, [])
+        if value not in (None, {}, []) and name != FOR_PROGRAMS
     }
     output.pairs(
         (name, formatting.moment(value) if name in times else _shown(value))
@@ -135,12 +138,12 @@ async def _show(prefix: str, *, as_json: bool) -> None:
     )
 
 
-def result(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print the result of a job that has ended, and at the end its answer.
+def result(job: JobOrLastRun = None, as_json: AsJson = False) -> None:
+    """Print how a job ended, what it changed, and its answer.
 
     Exit code 1 if the job has not ended.
     """
-    asyncio.run(_result(job, as_json=as_json))
+    asyncio.run(_result(job_or_last_run(job), as_json=as_json))
 
 
 async def _result(prefix: str, *, as_json: bool) -> None:
@@ -148,14 +151,13 @@ async def _result(prefix: str, *, as_json: bool) -> None:
         found = await ended_result(reader, await resolve_job(reader, prefix))
         with_children = await reader.usage(found.job_id)
     if as_json:
-        output.document(found.model_dump(mode="json"))
+        output.document(output.with_id(found.job_id, found.model_dump(mode="json")))
     else:
         _print_result(found, with_children)
 
 
 def _print_result(found: JobResult, with_children: Usage) -> None:
     """Print a job's result for people: state, error, usage, changed files, and its answer."""
-    error = f"{found.error.type}: {found.error.message}" if found.error else None
     files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
     if found.files_omitted:
         files.append(f"and {found.files_omitted:,} more: fanout diff --stat lists all")
@@ -164,7 +166,7 @@ def _print_result(found: JobResult, with_children: Usage) -> None:
         [
             ("job", found.job_id),
             ("state", found.state),
-            ("error", error),
+            ("error", "\n".join(formatting.failure_lines(found))),
             ("verified", None if found.verified is None else _verified(found.verified)),
             ("sandbox", found.sandbox),
             ("attempts", found.attempts),
@@ -193,7 +195,7 @@ def _verified(run: Verification) -> str:
 
 
 def logs(
-    job: JobArgument,
+    job: JobOrLastRun = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new events until the job has ended.")
     ] = False,
@@ -205,11 +207,11 @@ def logs(
     ] = "0-0",
     as_json: AsJson = False,
 ) -> None:
-    """Print the events of a job's journal, one per line.
+    """Print what a job did: its events, one per line.
 
     With --json each line is a JSON object.
     """
-    asyncio.run(_logs(job, after, follow=follow, as_json=as_json))
+    asyncio.run(_logs(job_or_last_run(job), after, follow=follow, as_json=as_json))
 
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
@@ -222,8 +224,9 @@ async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None
                 else:
                     output.payload_now(formatting.event_line(event))
         except asyncio.CancelledError:
+            short = formatting.short_id(job_id)
             output.notice(
-                f"Detached; the job continues. To continue reading: fanout logs -f {job_id}"
+                f"Detached; the job continues. To continue reading: fanout logs -f {short}"
             )
             raise
 
@@ -236,11 +239,9 @@ def _states(texts: Sequence[str]) -> frozenset[JobState]:
 
 
 def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
-    short = formatting.short_ids(record.id for record in records)
-    shorten = output.stdout_is_terminal()
     rows = []
     for record in records:
-        job_id = short[record.id] if shorten else record.id
+        job_id = formatting.short_id(record.id)
         what = (
             "  " * record.depth + formatting.title(record) if indented else formatting.title(record)
         )

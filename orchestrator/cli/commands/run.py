@@ -25,10 +25,12 @@ from fanout.orchestrator.cli.commands.submission import (
     VerifyMergesOption,
     VerifyOption,
 )
+from fanout.orchestrator.cli.commands.waiting import submitted_document
 from fanout.orchestrator.cli.notifications.on_finish import OnFinishOption, run_on_finish
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
+from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_job
 from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
     Shortfall,
@@ -40,7 +42,7 @@ from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
-    JobArgument,
+    JobOrLastRun,
     SandboxOption,
     chosen_sandbox,
 )
@@ -131,14 +133,14 @@ def run_(
     on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
+    """Run an agent on GOAL and merge what it changed into DIR.
 
-    The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
-    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails, if its
-    files do not pass --verify or --verify-merges, if conflicts remain, or if a task failed for good
-    and no --verify says that the result is right.
-    If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a
-    worker are started, and end by themselves when they are not used any more.
+    It may have other agents to help it. The run works on a copy of DIR and continues without this
+    command: Ctrl-C, or a closed terminal, ends the view only; `fanout attach` shows it again. Exit
+    code 1 if the run fails, if its files do not pass --verify or --verify-merges, if conflicts
+    remain, or if a task failed for good and no --verify says that the result is right. If no Redis
+    is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker are
+    started, and end when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     agents = load_agent_definitions(settings.agents_dir)
@@ -219,8 +221,8 @@ async def _run(
         folder = landing.workspace
         if landing.branch is not None and not await asyncio.to_thread(is_clean_checkout, folder):
             output.notice(
-                f"{folder} has changes that are not committed: the agents see them, branch "
-                f"{landing.branch} gets only what they change besides."
+                f"{folder} has changes that are not committed: the agents see them, but "
+                f"branch {landing.branch} gets only what the agents change."
             )
         if landing.lands and landing.branch is None and not yes:
             _confirm(folder)
@@ -230,17 +232,17 @@ async def _run(
         except OSError as error:  # the run goes on
             output.notice(
                 f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
-                f"know where run {root_id} lands: fanout apply {root_id} --into DIR"
+                f"know where the run lands: fanout apply {short_id(root_id)} --into DIR"
             )
         shortfall = Shortfall.of([client.workspace(folder)])
         if detach:
             if as_json:
-                output.document({"job_ids": [root_id]} | shortfall.document())
+                output.document(submitted_document([root_id]) | shortfall.document())
             else:
                 shortfall.print()
-                output.payload(root_id)
+                output.payload(result_id(root_id))
             return
-        output.notice(f"Run {root_id}")
+        output.notice(f"Run {short_id(root_id)}")
         ask = not (yes or as_json)
         outcome = await finish_run(client, runs, root_id, landing, yes=yes, ask=ask)
         print_outcome(outcome, landing, shortfall.document() if as_json else None)
@@ -283,18 +285,19 @@ def _folder(path: Path) -> Path:
 
 
 def attach(
-    job: JobArgument,
+    job: JobOrLastRun = None,
     *,
     yes: YesOption = False,
     on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a run until its end, answer its approvals, and merge what it changed as `run` would.
+    """Follow a run to its end, answer its approvals, and merge it.
 
+    What it changed is merged as `run` would.
     Any number of terminals can do so at once; merging twice changes nothing. A run that was started
     on another machine is followed, and not merged.
     """
-    asyncio.run(_attach(job, on_finish, yes=yes, as_json=as_json))
+    asyncio.run(_attach(job_or_last_run(job), on_finish, yes=yes, as_json=as_json))
 
 
 async def _attach(prefix: str, on_finish: str | None, *, yes: bool, as_json: bool) -> None:
@@ -392,7 +395,7 @@ async def finish_run(
             with_code = landing.model_copy(update={"include_executable_config": True})
             landed = await land(client, runs, result, with_code)
     except (MergeUndone, MergeUnfinished) as failure:
-        reason = f"{failure} To land it then: fanout attach {root_id}"
+        reason = f"{failure} To land it then: fanout attach {short_id(root_id)}"
     except BranchUnusable as failure:
         reason = str(failure)
     record = await client.get(root_id)

@@ -12,11 +12,13 @@ from fanout.orchestrator.cli.terminal import formatting, held_back, output
 from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.landing.failing_tests import failing_tests
 from fanout.orchestrator.landing.runs import Landing, LandingReport
 from fanout.orchestrator.landing.unmerged import Unmerged
+from fanout.orchestrator.shortening import count
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""
@@ -56,7 +58,7 @@ class RunOutcome:
         """How many tasks failed and nothing made up for: no later task, no check of the run."""
         if self.is_answer_verified:
             return 0
-        return sum(not one.mended for one in self.failed_jobs)
+        return sum(not one.done_again for one in self.failed_jobs)
 
     @property
     def status(self) -> str:
@@ -64,7 +66,7 @@ class RunOutcome:
         if not self.result.success:
             return str(self.result.state)
         failed = self.lasting_failures
-        said = [f"{failed} {'task' if failed == 1 else 'tasks'} failed"] if failed else []
+        said = [f"{count(failed, 'task')} failed"] if failed else []
         said += ["the verification fails"] if self.passes is False else []
         return ", ".join(["done", *said]) if said else str(self.result.state)
 
@@ -97,8 +99,8 @@ def print_outcome(
         output.document({**_document(outcome), **document})
     else:
         print_answer(result.summary)
-    if result.error is not None:
-        output.notice(f"{result.error.type}: {result.error.message}")
+    for line in formatting.failure_lines(result):
+        output.notice(line)
     if outcome.landed is not None and outcome.landed.merge.applied:
         branch = outcome.landed.branch
         where = f"branch {branch.branch}" if branch else str(landing.workspace if landing else "")
@@ -120,7 +122,7 @@ def print_outcome(
         for line in _verified(result.verified):
             output.notice(line)
     output.notice(formatting.used(outcome.usage, result.execution_seconds))
-    output.notice(f'  To go on: fanout run --continue {result.job_id} "…"')
+    output.notice(f'  To continue: fanout run --continue {short_id(result.job_id)} "…"')
 
 
 def _document(outcome: RunOutcome) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         "success": result.success,
         "status": outcome.status,
         "text": result.summary,
+        "id": job_id,
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,
         "verified": result.verified.model_dump() if result.verified else None,
@@ -144,7 +147,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         ],
         "conflicts_kept": str(landed.conflicts_kept) if landed and landed.conflicts_kept else None,
         "conflicts_between_agents": [vars(one) for one in outcome.unmerged],
-        "failed_jobs": [vars(one) for one in outcome.failed_jobs],
+        "failed_jobs": [_failed_document(one) for one in outcome.failed_jobs],
         "held_back": [
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (merged.held_back if merged else ())
@@ -156,18 +159,23 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
     }
 
 
+def _failed_document(failed: FailedJob) -> dict[str, Any]:
+    # "mended" is what this release's predecessors called "done_again".
+    return output.with_id(failed.job_id, {**vars(failed), "mended": failed.done_again})
+
+
 def _failed(outcome: RunOutcome) -> list[str]:
     """Return the lines about jobs that failed, with the command that says more."""
-    failed = sorted(outcome.failed_jobs, key=lambda one: one.mended)
+    failed = sorted(outcome.failed_jobs, key=lambda one: one.done_again)
     lines = [
-        f"✗ {one.agent} {one.job_id} {one.state}{', done again' if one.mended else ''}: "
+        f"✗ {one.agent} {short_id(one.job_id)} {one.state}{', done again' if one.done_again else ''}: "
         f"{output.one_line(one.reason, REASON_CHARACTERS)}"
         for one in failed[:FAILED_LINES]
     ]
     if more := len(failed) - len(lines):
         lines.append(f"… and {more} more that did not succeed")
     if failed:
-        lines.append(f"  To see all: fanout tree {outcome.result.job_id}")
+        lines.append(f"  To see all: fanout tree {short_id(outcome.result.job_id)}")
     return lines
 
 
@@ -192,8 +200,9 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     """Return the lines about what did not land, with the next command."""
     result, landed = outcome.result, outcome.landed
     lines = [
-        f"WARNING: {output.one_line(one.path) or 'all'} of job {one.job_id} was not merged, and the "
-        f"agent was told: {output.one_line(one.reason)}.\n  See: fanout diff {one.job_id}"
+        f"WARNING: {output.one_line(one.path) or 'all'} of job {short_id(one.job_id)} was not "
+        f"merged: {output.one_line(one.reason)}. Its agent knows.\n"
+        f"  To see it: fanout diff {short_id(one.job_id)}"
         for one in outcome.unmerged
     ]
     lines += _failed(outcome)
@@ -206,10 +215,14 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
         return [*lines, f"It was {where} into {landing.workspace} before."]
     if landed is None:
         folder = "DIR" if landing is None else str(landing.workspace)
-        see = f"fanout diff {result.job_id} --stat"
-        merge = f"fanout apply {result.job_id} --into {folder}"
-        count = f"{result.files_count} changed files were not merged"
-        return [*lines, f"{count}.\n  To see them: {see}\n  To merge them: {merge}"]
+        see = f"fanout diff {short_id(result.job_id)} --stat"
+        merge = f"fanout apply {short_id(result.job_id)} --into {folder}"
+        files = count(result.files_count, "changed file")
+        were = "was" if result.files_count == 1 else "were"
+        return [
+            *lines,
+            f"{files} {were} not merged.\n  To see them: {see}\n  To merge them: {merge}",
+        ]
     lines += _not_merged(landed, result.job_id)
     if landed.branch is not None:
         lines += branch_lines(landed.branch, landing.workspace if landing else None)
@@ -221,10 +234,10 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
     lines = []
     if merged.conflicts:
         named = ", ".join(output.one_line(conflict.path) for conflict in merged.conflicts)
-        count = "1 conflict" if len(merged.conflicts) == 1 else f"{len(merged.conflicts)} conflicts"
+        conflicts = count(len(merged.conflicts), "conflict")
         lines.append(
-            f"WARNING: {count}, changes not merged: {named}.\n"
-            f"  See: fanout diff {job_id} --conflicts{kept_note(landed.conflicts_kept)}"
+            f"WARNING: {conflicts}, changes not merged: {named}.\n"
+            f"  See: fanout diff {short_id(job_id)} --conflicts{kept_note(landed.conflicts_kept)}"
         )
     for kind in ("refused", "failed", "skipped"):
         lines += [
@@ -234,5 +247,7 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
     if merged.held_back:
         to = " --branch OTHER" if landed.branch else ""
         lines += held_back.lines(merged.held_back)
-        lines.append(f"To land what is held back:\n  fanout apply {job_id}{to} {held_back.OPTION}")
+        lines.append(
+            f"To land what is held back:\n  fanout apply {short_id(job_id)}{to} {held_back.OPTION}"
+        )
     return lines

@@ -13,6 +13,7 @@ from fanout.orchestrator.cli.commands.job_files import PlannedJob, plan, read_jo
 from fanout.orchestrator.cli.commands.waiting import (
     ends_document,
     print_ends,
+    submitted_document,
     usage_of_trees,
     wait_for_all,
 )
@@ -20,6 +21,7 @@ from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.notifications.webhooks import JobWebhook, WebhookOption
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
 from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
@@ -70,7 +72,7 @@ ContinueOption = Annotated[
     typer.Option(
         "--continue",
         metavar="ID",
-        help="Go on with the conversation and the files of this job, which has ended: the "
+        help="Continue with the conversation and the files of this job, which has ended: the "
         "description is the next message to its agent. What you do not set is that job's.",
     ),
 ]
@@ -79,7 +81,7 @@ VerifyOption = Annotated[
     typer.Option(
         metavar="COMMAND",
         help="A shell command that must succeed in the job's sandbox before the job does; while it "
-        "fails, the agent is told its output and mends its work.",
+        "fails, the agent gets its output and reworks its answer.",
     ),
 ]
 VerifyMergesOption = Annotated[
@@ -94,7 +96,7 @@ MaxReworksOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="How often an agent mends its work before the job fails, or what a task changed is "
+        help="How often an agent reworks its answer before the job fails, or what a task changed is "
         "left out; default: the agent's, else 2.",
     ),
 ]
@@ -181,9 +183,9 @@ async def _submit(
         ids = await client.submit_many([(spec, None) for spec in specs])
         if told:
             await told.submitted(specs, ids)
-        document = {"job_ids": ids} | shortfall.document()
+        document = submitted_document(ids) | shortfall.document()
         if not as_json:
-            output.payload("\n".join(ids))
+            output.payload("\n".join(map(result_id, ids)))
             shortfall.print()
         elif not wait:
             output.document(document)
@@ -258,7 +260,7 @@ def fork(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a job from an earlier point with other words or another model.
+    """Continue a job from an earlier point, with another message.
 
     The new job has the job's conversation and files of that point. The job itself, which may still
     run, stays as it is.
@@ -281,9 +283,9 @@ async def _retry(job: str, *, as_json: bool) -> None:
     async with open_client(settings) as client:
         new_id = await client.retry(await resolve_job(client, job))
     if as_json:
-        output.document({"job_ids": [new_id]})
+        output.document(submitted_document([new_id]))
     else:
-        output.payload(new_id)
+        output.payload(result_id(new_id))
 
 
 def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
@@ -297,6 +299,7 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         jobs = [
             {
+                "id": record.id,
                 "job_id": record.id,
                 "state_before": record.state,
                 "cancelled": not record.state.is_terminal,
@@ -307,9 +310,9 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
         return
     for record in before:
         if record.state.is_terminal:
-            output.notice(f"{record.id} has already ended: {record.state}.")
+            output.notice(f"{short_id(record.id)} has already ended: {record.state}.")
         else:
-            output.payload(f"{record.id}  cancelled (it was {record.state})")
+            output.payload(f"{short_id(record.id)}  cancelled (it was {record.state})")
 
 
 def tell(
@@ -329,6 +332,6 @@ async def _tell(job: str, message: str, *, as_json: bool) -> None:
         job_id = await resolve_job(client, job)
         await client.send(job_id, message)
     if as_json:
-        output.document({"job_id": job_id})
+        output.document({"id": job_id, "job_id": job_id})
     else:
-        output.payload(f"{job_id}  message sent")
+        output.payload(f"{short_id(job_id)}  message sent")

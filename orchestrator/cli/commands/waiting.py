@@ -16,7 +16,7 @@ from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
+from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_jobs, resolve_tree
 from fanout.orchestrator.cli.terminal.live.run_view import tree_of
 from fanout.orchestrator.cli.terminal.live.watcher import (
     POLL_SECONDS,
@@ -26,19 +26,22 @@ from fanout.orchestrator.cli.terminal.live.watcher import (
     shown,
     still_open,
 )
-from fanout.orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
+from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
+from fanout.orchestrator.shortening import count
 
 
-def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
-    """Wait until all of the jobs have ended, print how each ended, and its answer.
+def wait(
+    jobs: JobsOrLastRun = None, timeout: TimeoutOption = None, as_json: AsJson = False
+) -> None:
+    """Wait until jobs have ended; print how, and their answers.
 
     Exit code 1 if one failed or was cancelled, 5 if the waiting time or a job's own time ran out.
     """
-    raise typer.Exit(asyncio.run(_wait(jobs, timeout, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_wait(jobs or [job_or_last_run(None)], timeout, as_json=as_json)))
 
 
 async def _wait(
@@ -79,7 +82,8 @@ async def wait_for_all(
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
         raise TimeoutError(
-            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} s; the others continue."
+            f"{done} of {count(len(ids), 'job')} ended within {timeout_seconds:g} s; the "
+            f"{'job continues' if len(ids) == 1 else 'others continue'}."
         ) from None
     except asyncio.CancelledError:
         output.notice(
@@ -110,8 +114,18 @@ async def usage_of_trees(client: JobClient, ids: Sequence[str]) -> Usage:
 
 def ends_document(results: Sequence[JobResult], usage: Usage) -> dict[str, Any]:
     """Return how jobs ended as keys of a JSON document."""
-    documents = [result.model_dump(mode="json") for result in results]
-    return {"results": documents, "usage": usage.model_dump(mode="json")}
+    documents = [
+        output.with_id(result.job_id, result.model_dump(mode="json")) for result in results
+    ]
+    # "results" is what this release's predecessors called the list.
+    return {"jobs": documents, "results": documents, "usage": usage.model_dump(mode="json")}
+
+
+def submitted_document(ids: Sequence[str]) -> dict[str, Any]:
+    """Return the ids of jobs that were just submitted as keys of a JSON document."""
+    # "job_ids" is what this release's predecessors called the list.
+    one = {"id": ids[0]} if len(ids) == 1 else {}
+    return {**one, "jobs": [{"id": job_id} for job_id in ids], "job_ids": list(ids)}
 
 
 def print_ends(results: Sequence[JobResult], usage: Usage) -> ExitCode:
@@ -119,8 +133,10 @@ def print_ends(results: Sequence[JobResult], usage: Usage) -> ExitCode:
     for result in results:
         output.payload(formatting.ended_line(result))
         print_answer(result.summary)
+        for line in formatting.failure_lines(result)[1:]:
+            output.notice(line)
     seconds = max((result.execution_seconds for result in results), default=0)
-    output.notice(f"Used by all jobs of the tree: {formatting.used(usage, seconds)}")
+    output.notice(f"Total: {formatting.used(usage, seconds)}")
     return exit_code_of_results(results)
 
 
@@ -131,7 +147,7 @@ def watch(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a live view of a job's tree until all its jobs have ended.
+    """Show a live view of a tree until all its jobs have ended.
 
     Without an ID all jobs are shown, until Ctrl-C; the jobs continue. Without a terminal, and with
     --json, a line is printed whenever a job's state changes.
@@ -212,4 +228,4 @@ def _everything(client: JobClient) -> Fetch:
 
 def _some(ids: Sequence[str]) -> str:
     most = 5
-    return " ".join(ids[:most]) + (" …" if len(ids) > most else "")
+    return " ".join(map(formatting.short_id, ids[:most])) + (" …" if len(ids) > most else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 from fanout.orchestrator.approvals import ApprovalAnswer, Decision
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
@@ -111,7 +111,9 @@ class _Prompt:
                 answer = asking.result()
             except EOFError:
                 self._input_ended = True
-                output.notice(f"\nNobody answered; to do so: fanout approve {approval.id}")
+                output.notice(
+                    f"\nNo answer. To answer later: fanout approve {formatting.short_approval(approval.id)}"
+                )
                 return
             finally:
                 await cancel_and_wait(asking, elsewhere)
@@ -158,7 +160,7 @@ def _format_call(approval: Approval) -> str:
         arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
     )
     hint = f"{approval.hint}\n" if approval.hint else ""
-    call = f"{approval.agent} (job {approval.job_id}) wants to call {approval.tool} with"
+    call = f"{approval.agent} (job {formatting.short_id(approval.job_id)}) wants to call {approval.tool} with"
     return output.printable(f"{hint}{call}\n{shown}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.landing.branch import BranchReport
+from fanout.orchestrator.shortening import count
 
 
 def branch_lines(report: BranchReport, workspace: Path | None) -> list[str]:
@@ -23,8 +24,7 @@ def branch_lines(report: BranchReport, workspace: Path | None) -> list[str]:
         return [f"Nothing could be committed, so there is no branch {report.branch}."]
     if report.outcome == "before":
         return [f"It was committed to branch {report.branch} before.", see]
-    count = len(report.commits)
-    return [f"Branch {report.branch} has {count} new commit{'s' * (count != 1)}.", see]
+    return [f"Branch {report.branch} has {count(len(report.commits), 'new commit')}.", see]
 
 
 def branch_document(report: BranchReport | None) -> dict[str, Any]:

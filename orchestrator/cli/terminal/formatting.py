@@ -6,15 +6,18 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from fanout.orchestrator.cli.terminal.output import one_line
-from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage
+from fanout.orchestrator import shortening
+from fanout.orchestrator.cli.terminal.output import one_line, stdout_is_terminal
+from fanout.orchestrator.jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
+from fanout.orchestrator.jobs.result import ContextStats, JobError, JobResult, Usage
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.shortening import common_prefix
+from fanout.orchestrator.shortening import count
 
 SYMBOLS = {
     JobState.QUEUED: "·",
@@ -26,13 +29,15 @@ SYMBOLS = {
     JobState.CANCELLED: "⊘",
 }
 
-SHORT_ID_CHARACTERS = 12
-"""Ten encode the millisecond of submission; two usually distinguish the jobs of one call."""
+FULL_IDS: ContextVar[bool] = ContextVar("FULL_IDS", default=False)
+"""Whether ids are printed in full: the option --full-ids of all commands."""
 
-SHORT_END_CHARACTERS = 6
-"""Of the end of an id: thirty random bits."""
-ELLIPSIS = "…"
-"""Stands before the end of an id whose beginning is left out."""
+_JOB_ID = re.compile(r"(?<![/\w.-])(?=[a-z]*\d)[0-9a-z]{26}(?![/\w-]|\.\w)")
+"""Of a job, if fanout has made it; not a part of a path."""
+_APPROVAL_ID = re.compile(r"\bap_[0-9a-f]{9,}\b")
+
+CANCELLED = FAILURE_TEXTS["JobCancelled"].what
+"""What happened to a job that somebody cancelled: its state says the same."""
 
 SHORT_APPROVAL_CHARACTERS = 11
 """Eight of them are of a hash: enough to identify an approval among thousands."""
@@ -68,33 +73,25 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
 """A full stop before a small letter or a number is part of an abbreviation or of a name."""
 
 
-def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return a short unique form of each id, which every command takes.
-
-    That is a prefix of `SHORT_ID_CHARACTERS`, or the end of an id that shares it with others:
-    those of one call have the same millisecond and differ at their ends only.
-    """
-    known = set(ids)
-    shared = Counter(job_id[:SHORT_ID_CHARACTERS] for job_id in known)
-    ends = _unique_beginnings([job_id[::-1] for job_id in known], SHORT_END_CHARACTERS)
-    return {
-        job_id: prefix
-        if shared[prefix := job_id[:SHORT_ID_CHARACTERS]] == 1
-        else f"{ELLIPSIS}{ends[job_id[::-1]][::-1]}"
-        for job_id in known
-    }
+def short_id(job_id: str) -> str:
+    """Return a job's id as people read it: its end, or all of it with --full-ids."""
+    return job_id if FULL_IDS.get() else shortening.short_id(job_id)
 
 
-def _unique_beginnings(texts: Iterable[str], least: int) -> dict[str, str]:
-    """Return the shortest beginning of each text that no other one has, of at least a length."""
-    ordered = sorted(texts)
-    shared = [0] * (len(ordered) + 1)
-    for index in range(1, len(ordered)):
-        shared[index] = common_prefix(ordered[index - 1], ordered[index])
-    return {
-        text: text[: max(least, shared[index] + 1, shared[index + 1] + 1)]
-        for index, text in enumerate(ordered)
-    }
+def result_id(job_id: str) -> str:
+    """Return a job's id as the result of a command: complete for a program that reads it."""
+    return short_id(job_id) if stdout_is_terminal() else job_id
+
+
+def with_short_ids(text: str) -> str:
+    """Return a text of another part, whose ids are complete, with ids as people read them."""
+    text = _APPROVAL_ID.sub(lambda found: short_approval(found[0]), text)
+    return _JOB_ID.sub(lambda found: short_id(found[0]), text)
+
+
+def short_approval(approval_id: str) -> str:
+    """Return an approval's id as people read it: its beginning, or all of it with --full-ids."""
+    return approval_id if FULL_IDS.get() else approval_id[:SHORT_APPROVAL_CHARACTERS]
 
 
 def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
@@ -153,7 +150,7 @@ def asks(record: JobRecord) -> str:
     """Return the approval that a job waits for and the command to answer it; empty for others."""
     if not record.approvals:
         return ""
-    only = record.approvals[0][:SHORT_APPROVAL_CHARACTERS] if len(record.approvals) == 1 else None
+    only = short_approval(record.approvals[0]) if len(record.approvals) == 1 else None
     command = f"fanout approve {only}" if only else "fanout approvals"
     return f"waiting: {one_line(record.waiting_for or '', ASKS_CHARACTERS)} — {command}"
 
@@ -200,11 +197,14 @@ def _format_state(data: dict[str, Any]) -> str:
         for key, value in known.items()
         if key not in {"state", "host"} and value
     )
-    return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+    state = str(data.get("state"))
+    if state == JobState.QUEUED and data.get("reason"):
+        state = "queued again"
+    return f"{state}: {rest}" if rest else state
 
 
 def _error(error: Mapping[str, Any]) -> str:
-    return f"{error.get('type')}: {error.get('message')}"
+    return what_happened(str(error.get("type")), str(error.get("message") or ""))
 
 
 def _format_reply(data: dict[str, Any]) -> str:
@@ -228,7 +228,9 @@ def _format_answer(data: dict[str, Any]) -> str:
     rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
     who = data.get("person") or data.get("by")
     by = f" by {who}" if who else ""
-    return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
+    return " ".join(
+        filter(None, (f"{short_approval(str(data.get('id')))} {data.get('decision')}{by}", *rest))
+    )
 
 
 def _format_connection(data: dict[str, Any]) -> str:
@@ -269,10 +271,22 @@ def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
 
 def ended_line(result: JobResult) -> str:
     """Format a job's final state and error as one line."""
-    ended = f"{result.job_id}  {result.state}"
+    ended = f"{short_id(result.job_id)}  {result.state}"
+    why = "" if result.error is None else one_line(happened(result.error))
+    return ended if why in {"", CANCELLED} else f"{ended}  {why}"
+
+
+def happened(error: JobError) -> str:
+    """Return what happened to a job that did not succeed, in words for people."""
+    return what_happened(error.type, error.message)
+
+
+def failure_lines(result: JobResult) -> list[str]:
+    """Return what happened to a job that did not succeed, and what to do; none for others."""
     if result.error is None:
-        return ended
-    return f"{ended}  {one_line(f'{result.error.type}: {result.error.message}')}"
+        return []
+    step = next_step(result.error.type, short_id(result.job_id))
+    return [happened(result.error), f"  {step}"]
 
 
 def used(usage: Usage, seconds: float | None = None) -> str:
@@ -280,7 +294,8 @@ def used(usage: Usage, seconds: float | None = None) -> str:
     price = "" if usage.cost_usd is None else f", {cost(usage)}"
     took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{price}{took}"
+    calls = f"{count(usage.model_calls, 'model call')}, {count(usage.tool_calls, 'tool call')}"
+    return f"{calls}, {tokens}{price}{took}"
 
 
 def cost(usage: Usage) -> str:
@@ -293,8 +308,8 @@ def summarized(context: ContextStats) -> str | None:
     if not context.summary_count:
         return None
     sizes = f"{context.original_token_count:,} → {context.summarized_token_count:,} tokens"
-    summaries = "summary" if context.summary_count == 1 else "summaries"
-    return f"{context.summary_count} {summaries} of {context.messages_summarized} messages, {sizes}"
+    summaries = count(context.summary_count, "summary", "summaries")
+    return f"{summaries} of {count(context.messages_summarized, 'message')}, {sizes}"
 
 
 def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
@@ -314,7 +329,7 @@ def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
 def count_states(records: Sequence[JobRecord]) -> str:
     """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
     counted = states(Counter(record.state for record in records))
-    jobs = f"{len(records)} {'job' if len(records) == 1 else 'jobs'}"
+    jobs = count(len(records), "job")
     return f"{jobs}: {counted}" if counted else jobs
 
 
@@ -339,37 +354,46 @@ def verified_tasks(data: Mapping[str, Any]) -> str:
     verdict = "passes" if data.get("exit_code") == 0 else "fails"
     if data.get("at_end"):
         return f"checking the files at the end: {verdict}"
-    count, all_of_them = len(data.get("children") or ()), data.get("of")
-    number = f"{count} of {all_of_them}" if isinstance(all_of_them, int) else str(count)
+    tasks, all_of_them = len(data.get("children") or ()), data.get("of")
+    number = f"{tasks} of {all_of_them}" if isinstance(all_of_them, int) else str(tasks)
     changes = "change" if number in {"1", "1 of 1"} else "changes together"
-    what = f"{number} {changes}" if count else "the files without them"
+    what = f"{number} {changes}" if tasks else "the files without them"
     return f"checking {what}: {verdict}"
 
 
 def _format_landing(data: dict[str, Any]) -> str:
-    count = len(data.get("children") or ())
-    return f"puts in what {count} tasks changed" if count else "an unfinished landing was undone"
+    tasks = len(data.get("children") or ())
+    return (
+        f"merges the changes of {count(tasks, 'task')}"
+        if tasks
+        else "an unfinished landing was undone"
+    )
+
+
+_LANDED = {"in": "landed", "out": "left out", "sent back": "returned to its agent"}
+"""What became of a task's changes, in words for people."""
 
 
 def _format_landed(data: dict[str, Any]) -> str:
     conflicts = ", ".join(str(one.get("path")) for one in dicts(data, "conflicts"))
     why = data.get("reason") or (f"conflicts: {conflicts}" if conflicts else "")
-    return f"{data.get('id')} {data.get('outcome')}" + (f": {why}" if why else "")
+    outcome = _LANDED.get(str(data.get("outcome")), data.get("outcome"))
+    return f"{short_id(str(data.get('id')))} {outcome}" + (f": {why}" if why else "")
 
 
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
     EventType.SANDBOX_READY: lambda data: (
-        f"{data.get('sandbox')}{', with the files of before' if data.get('resumed') else ''}"
+        f"{data.get('sandbox')}{', with the files of the attempt before' if data.get('resumed') else ''}"
     ),
-    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
+    EventType.MODEL_REQUEST: lambda data: str(data.get("model")),
     EventType.MODEL_REPLY: _format_reply,
     EventType.SESSION_EVENT: _format_reply,
     EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",
     EventType.TOOL_RESULT: _format_results,
     EventType.TODOS: _format_todos,
     EventType.APPROVAL_REQUESTED: lambda data: (
-        f"{data.get('id')} {data.get('tool')} {_text(data.get('arguments'))}"
+        f"{short_approval(str(data.get('id')))} {data.get('tool')} {_text(data.get('arguments'))}"
     ),
     EventType.APPROVAL_RESOLVED: _format_answer,
     EventType.LOG: lambda data: _text(data.get("text")),
@@ -380,8 +404,8 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         else f"exit code {data.get('exit_code')}: {data.get('command')}"
     ),
     EventType.CHECKPOINT: lambda data: "the changes so far" if data.get("changes") else "",
-    EventType.CHILD_SUBMITTED: lambda data: f"{data.get('id')} {data.get('agent')}",
-    EventType.CHILD_FINISHED: lambda data: f"{data.get('id')} {data.get('state')}",
+    EventType.CHILD_SUBMITTED: lambda data: f"{short_id(str(data.get('id')))} {data.get('agent')}",
+    EventType.CHILD_FINISHED: lambda data: f"{short_id(str(data.get('id')))} {data.get('state')}",
     EventType.LANDING: _format_landing,
     EventType.CHILD_LANDED: _format_landed,
     EventType.NETWORK_CONNECTION: _format_connection,

@@ -11,7 +11,7 @@ from fanout.orchestrator.cli.terminal import output
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (
-    "Also merge files that become code on this machine by themselves, such as .envrc, .vscode and "
+    "Also merge files that this machine may run without asking, such as .envrc, .vscode and "
     ".github/workflows; without it they are held back, and asked about at a terminal."
 )
 SHOWN_PATHS = 10
@@ -45,7 +45,7 @@ def may_land(held_back: Sequence[HeldBackChange], *, ask: bool = True) -> bool:
     more = len(held_back) - SHOWN_PATHS
     if more > 0:
         output.notice(f"… and {more} more")
-    count = "this change" if len(held_back) == 1 else f"these {len(held_back)} changes"
+    count = "this change" if len(held_back) == 1 else f"these {len(held_back):,} changes"
     return typer.confirm(f"Merge {count} too?", default=False, err=True)
 
 

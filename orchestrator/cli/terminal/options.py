@@ -37,10 +37,28 @@ JobArgument = Annotated[
 JobArguments = Annotated[
     list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings or ends, if unique.")
 ]
+JobOrLastRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="A job id, or its beginning or its end, if unique. Default: the last run of this "
+        "folder.",
+    ),
+]
+JobsOrLastRun = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...",
+        help="Job ids, or their beginnings or ends, if unique. Default: the last run of this "
+        "folder.",
+    ),
+]
 AnyJobs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[ID]...", help="Job ids, or their beginnings or ends, if unique; or use --label."
+        metavar="[ID]...",
+        help="Job ids, or their beginnings or ends, if unique; or use --label. Default: the last "
+        "run of this folder.",
     ),
 ]
 WholeTree = Annotated[

@@ -54,6 +54,11 @@ def document(value: Any) -> None:
     print(escape_controls(json.dumps(clean(value), indent=2, ensure_ascii=False)))
 
 
+def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document about a thing with the thing's own id under the name of all documents."""
+    return {"id": job_id, **value}
+
+
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
     print(escape_controls(json.dumps(clean(value), ensure_ascii=False)), flush=True)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import in_use
 from fanout.orchestrator.jobs.result import JobResult
@@ -59,5 +60,6 @@ async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str
     """
     result = await reader.complete_result(job_id)
     if result is None:
-        raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
+        short = short_id(job_id)
+        raise WorkFailed(f"Job {short} has not ended. To wait for it: fanout wait {short}")
     return result

@@ -85,11 +85,13 @@ class LoopGuard(Middleware):
             row = _row(events, agent, call.id)
             if limits is None or row is None or not limits.ends(row.same, row.calls):
                 continue
-            return LlmResponse(
-                error_code=REPEATED_CALL,
-                error_message=f"The agent made the same call of {name} with the same arguments "
-                f"{row.calls} times in a row, in spite of warnings, and was stopped.",
+            what = (
+                f"The agent called {name} with the same arguments {row.calls} times in a row, "
+                "despite warnings, and was stopped."
+                if name in llm_request.tools_dict
+                else f"The agent called {name} {row.calls} times in a row; no such tool exists."
             )
+            return LlmResponse(error_code=REPEATED_CALL, error_message=what)
         return None
 
 

@@ -81,7 +81,7 @@ class _Fault:
     problem: str
     """For the model: what was wrong, and what to do."""
     reason: str
-    """For people, after "The last one": a clause."""
+    """For people: a sentence about the last reply."""
     placeholder: str = UNREADABLE_REPLY
 
 
@@ -178,10 +178,14 @@ def _fault(response: LlmResponse) -> _Fault | None:
     calls = response.get_function_calls()
     if response.error_code == UNUSABLE_REPLY:
         words = str(response.error_message)
-        return _Fault(prompts.REPLY_DID_NOT_ARRIVE.format(reason=words), f"did not arrive: {words}")
+        return _Fault(
+            prompts.REPLY_DID_NOT_ARRIVE.format(reason=words),
+            f"The last one did not arrive: {words}.",
+        )
     if len(calls) > MAX_CALLS:
         problem = TOO_MANY_CALLS.format(most=MAX_CALLS, count=len(calls))
-        return _Fault(problem, f"had {len(calls)} tool calls, and a reply may have {MAX_CALLS}")
+        reason = f"The last one had {len(calls)} tool calls; a reply may have {MAX_CALLS}."
+        return _Fault(problem, reason)
     if response.finish_reason == types.FinishReason.MAX_TOKENS:
         return _cut(response)
     if unreadable := unreadable_arguments(response):
@@ -189,11 +193,11 @@ def _fault(response: LlmResponse) -> _Fault | None:
             f"Those of {name} begin with {text!r}" for name, text in unreadable.items()
         )
         problem = prompts.UNREADABLE_ARGUMENTS.format(calls=listed)
-        return _Fault(problem, "had a tool call with arguments that are no JSON object")
+        return _Fault(problem, "The last one had a tool call whose arguments are no JSON object.")
     if response.finish_reason in _MALFORMED_REASONS:
-        return _Fault(MALFORMED_REPLY, "had a tool call that could not be read")
+        return _Fault(MALFORMED_REPLY, "The last one had a tool call that could not be read.")
     if not response.error_code and not calls and not text_of(response).strip():
-        return _Fault(MALFORMED_REPLY, "had no text and no tool call")
+        return _Fault(MALFORMED_REPLY, "The last one had no text and no tool call.")
     return None
 
 
@@ -202,7 +206,7 @@ def _cut(response: LlmResponse) -> _Fault:
     tokens = reply_usage(response).output_tokens
     limit = prompts.REPLY_LIMIT.format(tokens=tokens) if tokens else prompts.REPLY_LIMIT_UNKNOWN
     counted = f" ({tokens} tokens)" if tokens else ""
-    reason = f"was cut at the model's output limit{counted}; ask for less at once"
+    reason = f"The last one was cut at the model's output limit{counted}: ask for less at once."
     if response.get_function_calls() or not text_of(response).strip():
         return _Fault(prompts.REPLY_CUT.format(limit=limit), reason)
     return _Fault(prompts.ANSWER_CUT.format(limit=limit), reason, CUT_ANSWER)
@@ -213,11 +217,11 @@ def _rejected(response: LlmResponse, fault: _Fault, events: Sequence[Event]) -> 
     drop_calls(response)
     _join_beginning(response, events)
     is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS
-    many = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be used. The last one"
+    many = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be used."
     return response.model_copy(
         update={
             "error_code": CUT_ERROR if is_cut else MALFORMED_ERROR,
-            "error_message": f"{many} {fault.reason}.",
+            "error_message": f"{many} {fault.reason}",
         }
     )
 

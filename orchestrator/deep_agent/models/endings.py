@@ -88,6 +88,24 @@ def settle_ending(response: LlmResponse) -> None:
         raise ended_with(_shown(response), message, response.usage_metadata)
 
 
+def say_ending(code: object) -> str:
+    """Return why a run ended without an answer, for people.
+
+    Args:
+        code: The error code of its last reply, in any service's words; empty for none.
+    """
+    reason = _text(code).removeprefix("FinishReason.").lower()
+    if not reason:
+        return "The agent's last reply had no text."
+    if reason in _CUT:
+        return "The agent's last reply was cut at the model's output limit: ask for less at once."
+    if reason in _STOPPED:
+        return f"The model's service stopped the agent's reply for its content ({reason})."
+    if reason in _MALFORMED:
+        return "The agent's last reply had a tool call that could not be read."
+    return f"The model's service ended the agent's reply without an answer ({reason})."
+
+
 def unusable(model: str, reason: str, reply: UnusableReply | None) -> LlmResponse:
     """Return the reply that stands for one that had nothing to use.
 

@@ -56,7 +56,7 @@ FALLBACK_FROM = "fallback_from"
 
 DENIED_SECONDS = 300.0
 """How long a model that the service denied is left out: an agent makes a request every few seconds,
-and a key or a model's name is mended by a person."""
+and a key or a model's name is corrected by a person."""
 
 REPLY_SECONDS = 600.0
 """How long a model may take until its first response, which is the whole reply if it is not

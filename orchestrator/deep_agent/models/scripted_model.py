@@ -251,7 +251,7 @@ class ScriptedModel(BaseLlm):
         if turn >= len(replies):
             raise ScriptFailed(
                 f"{self.source}: conversations.{index} for agent {self.agent_name} has "
-                f"{len(replies)} replies, and reply {turn + 1} was asked for."
+                f"no reply {turn + 1}: the script ran out after {len(replies)}."
             )
         return replies[turn]
 

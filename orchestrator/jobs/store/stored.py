@@ -13,9 +13,11 @@ from pydantic.config import ExtraValues
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
+from fanout.orchestrator.jobs.failure_texts import next_step, what_happened
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
+from fanout.orchestrator.shortening import short_id
 from fanout.orchestrator.valid_models import valid_json
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
@@ -151,9 +153,9 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     known = {
         "activity": _activity(fields),
         "approvals": fields.get("approvals", "").split(),
-        "reason": _reason(fields["result"]) if fields.get("result") else None,
     }
-    return JobRecord.model_validate(spec.model_dump() | state | times | known)
+    failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
+    return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)
 
 
 def _activity(fields: Mapping[str, str]) -> Activity | None:
@@ -170,13 +172,20 @@ def _activity(fields: Mapping[str, str]) -> Activity | None:
         return None
 
 
-def _reason(result: str) -> str | None:
-    """Return the error of a stored result as a text; None without one, and of a form not known."""
+def _failure(job_id: str, result: str) -> dict[str, str]:
+    """Return what a record says of a stored result's error; nothing without one, or if unknown."""
     try:
         error = json.loads(result).get("error")
-        return f"{error['type']}: {error['message']}" if error else None
+        if not error:
+            return {}
+        kind = str(error["type"])
+        return {
+            "reason": what_happened(kind, str(error["message"])),
+            "next_step": next_step(kind, short_id(job_id)),
+            "error_type": kind,
+        }
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return {}
 
 
 def labels_of(stored: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Failures as errors of the protocol: a sentence for what a caller can mend, else a fault."""
+"""Failures as errors of the protocol: a sentence for what a caller can correct, else a fault."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
-FILES_FIRST = "Files are sent with the first message of a context, and beside no fanout.snapshot."
+FILES_FIRST = "Files are sent with the first message of a context, and without a fanout.snapshot."
 DISCONNECT_SECONDS = 5.0
 """How often it is looked whether a client that waits for an answer is still there."""
 
@@ -260,7 +260,7 @@ class JobRequestHandler(RequestHandler):
             raise InvalidParamsError("This task belongs to another context.")
         if start.has_ended:
             raise UnsupportedOperationError(
-                f"Task {start.task.id} has ended: go on in its context, without a taskId."
+                f"Task {start.task.id} has ended: continue in its context, without a taskId."
             )
         if files_of(message):
             raise InvalidParamsError(FILES_FIRST)

@@ -109,7 +109,7 @@ class JobRequest(_Body):
     verify_merges: ShellCommand | None = None
     """A command that has to exit with 0 before changes of tasks are kept."""
     max_reworks: MaxReworks | None = None
-    """How often the agent may mend what does not pass."""
+    """How often the agent may rework what does not pass."""
     limits: Limits = Limits()
     """Override the agent definition's."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
@@ -193,6 +193,8 @@ class JobLine(_Body):
     approvals: tuple[str, ...]
     last_event: str | None
     reason: str | None
+    next_step: str | None
+    error_type: str | None
     usage: Usage | None = None
     """What it and the jobs below it have used together."""
 

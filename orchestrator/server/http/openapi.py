@@ -25,7 +25,7 @@ TAGS = {
     "events": "What happens to jobs, as server-sent events that are resumed, and as pages.",
     "approvals": "Calls that wait for a person's decision.",
     "agents": "The agents that jobs may name.",
-    "webhooks": "Who is told what happens to a job.",
+    "webhooks": "Who is notified of what happens to a job.",
     "service": "For those who run the service.",
 }
 SECURITY = {

@@ -18,6 +18,7 @@ import structlog
 from fanout.orchestrator.deep_agent import find_shell
 from fanout.orchestrator.process_secrets import inherited_environment, session_environment
 from fanout.orchestrator.server.notifications.hook_events import HookEvent
+from fanout.orchestrator.shortening import short_id
 
 DESKTOP = "desktop"
 """The value that stands for a desktop notification."""
@@ -91,7 +92,9 @@ def desktop_command(variables: Mapping[str, str]) -> tuple[str, ...] | None:
     title = f"fanout: {variables['FANOUT_JOB_AGENT']}"
     state = variables["FANOUT_JOB_STATE"].replace("_", " ")
     waits = variables["FANOUT_JOB_EVENT"] == "approval"
-    text = f"{variables['FANOUT_JOB_ID']} " + ("waits for your approval" if waits else state)
+    text = f"{short_id(variables['FANOUT_JOB_ID'])} " + (
+        "waits for your approval" if waits else state
+    )
     if shutil.which("notify-send"):
         return ("notify-send", "--app-name=fanout", "--", title, text)
     if shutil.which("osascript"):

@@ -95,7 +95,7 @@ async def test_what_waits_is_listed_and_an_approved_job_is_queued_again(
     approved = await run(fanout, "approve", approval[:8])
 
     assert [line.split()[:4] for line in listed.out.splitlines()[1:]] == [
-        [approval, FIRST, "builder", "execute"]
+        [approval[:11], FIRST[-8:], "builder", "execute"]
     ]
     assert '{"command": "make\\nall' in listed.out
     assert "\x1b" not in listed.out
@@ -104,7 +104,10 @@ async def test_what_waits_is_listed_and_an_approved_job_is_queued_again(
         "make\nall \x1b[2J",
     )
     assert "waits for approval of execute" in shown.out
-    assert (approved.code, approved.out) == (ExitCode.DONE, f"{approval}  approve  (job {FIRST})\n")
+    assert (approved.code, approved.out) == (
+        ExitCode.DONE,
+        f"{approval[:11]}  approve  (job {FIRST[-8:]})\n",
+    )
     assert (await waiting.ledger.get(FIRST)).state is JobState.QUEUED
     (decided,) = await waiting.decided(FIRST)
     assert decided["by"]
@@ -120,24 +123,29 @@ async def test_edits_rejections_and_messages_reach_the_journal(
 
     edited = await run(fanout, "approve", one, "--arguments", "@arguments.json", "--json")
     rejected = await run(fanout, "reject", two, "--message", "not now")
-    inline = await run(fanout, "approve", FIRST, "--arguments", '{"command": "pwd"}')
+    inline = await run(fanout, "approve", FIRST[-8:], "--arguments", '{"command": "pwd"}')
 
-    assert edited.json == {"approval_id": one, "job_id": FIRST, "decision": "edit"}
+    assert edited.json == {
+        "id": one,
+        "approval_id": one,
+        "job_id": FIRST,
+        "decision": "edit",
+    }
     assert (rejected.code, inline.code) == (ExitCode.DONE, ExitCode.DONE), inline.err
     first, second, third = await waiting.decided(FIRST)
     assert first["arguments"] == {"command": "ls"}
     assert (second["decision"], second["message"]) == ("reject", "not now")
     assert third["arguments"] == {"command": "pwd"}
     logs = (await run(fanout, "logs", FIRST)).out
-    assert f'approval.requested  {one} execute {{"command": "a"}}' in logs
-    assert f"approval.resolved  {two} reject by" in logs
+    assert f'approval.requested  {one[:11]} execute {{"command": "a"}}' in logs
+    assert f"approval.resolved  {two[:11]} reject by" in logs
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["approve", "nothing"], ExitCode.USAGE, "No approval waits under 'nothing'"),
-        (["reject", FIRST], ExitCode.USAGE, "matches 2 approvals, so name one"),
+        (["reject", FIRST], ExitCode.USAGE, "may mean 2 approvals, so name one"),
         (
             ["approve", "ONE", "--respond", "x"],
             ExitCode.NOT_ALLOWED,
@@ -172,11 +180,11 @@ async def test_an_answer_that_comes_late_is_told_so(fanout: Fanout, waiting: Wai
 
     assert (again.code, again.err.strip()) == (
         ExitCode.WORK_FAILED,
-        f"{one} of job {FIRST} was answered already: reject.",
+        f"{one[:11]} of job {FIRST[-8:]} was answered already: reject.",
     )
     assert (ended.code, ended.err.strip()) == (
         ExitCode.WORK_FAILED,
-        f"Job {SECOND} has ended, so {two} needs no answer.",
+        f"Job {SECOND[-8:]} has ended, so {two[:11]} needs no answer.",
     )
 
 

@@ -59,7 +59,7 @@ def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fa
     ended = lonely_fanout("run", bakery.goal, *given, env=env, timeout=100)
 
     assert ended.code == 0, ended.err
-    assert "Five faults are mended" in ended.out
+    assert "Five faults are fixed" in ended.out
     suite = subprocess.run(
         [sys.executable, "-m", "unittest"],
         cwd=lonely_fanout.folder / "project",
@@ -71,7 +71,7 @@ def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fa
     (run_id,) = re.findall(r"^Run (\w+)$", ended.err, re.MULTILINE)
     assert "5 files changed" in lonely_fanout("diff", run_id, "--stat").out  # they go on
     again = lonely_fanout("attach", run_id)
-    assert (again.code, "Five faults are mended" in again.out) == (0, True)
+    assert (again.code, "Five faults are fixed" in again.out) == (0, True)
     assert lonely_fanout("down").code == 0
 
 

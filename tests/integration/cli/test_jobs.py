@@ -43,7 +43,9 @@ def test_a_submitted_job_is_listed_with_the_reason_why_it_waits(fanout):
     listed = fanout("ps")
     record = fanout("show", job_id[:20], "--json").json
 
-    assert job_id in listed.out
+    assert job_id[-8:] in listed.out.split()
+    assert job_id in fanout("ps", "--full-ids").out.split()
+    assert job_id in fanout("--full-ids", "ps").out.split()
     assert "none is running" in listed.out
     assert "\x1b" not in listed.out
     assert record["agent"] == "researcher"
@@ -167,7 +169,8 @@ def test_an_ambiguous_id_is_refused(fanout):
     ended = fanout("show", "same")
 
     assert ended.code == 2
-    assert "ambiguous" in ended.err
+    assert "may mean" in ended.err
+    assert "so name one: " in ended.err
 
 
 async def test_wait_prints_how_jobs_ended(fanout, stand_in: StandIn):
@@ -182,12 +185,15 @@ async def test_wait_prints_how_jobs_ended(fanout, stand_in: StandIn):
     only_good = fanout("wait", good, "--json")
 
     assert both.code == 1
-    failed = f"{bad}  failed  AgentFailed: no answer"
-    assert both.out.splitlines() == [f"{good}  succeeded", "all well", failed]
-    assert both.err.startswith("Used by all jobs of the tree: 0 model calls")
+    failed = f"{bad[-8:]}  failed  no answer"
+    assert both.out.splitlines() == [f"{good[-8:]}  succeeded", "all well", failed]
+    step, total = both.err.splitlines()
+    assert step == f"  To see what it did: fanout logs {bad[-8:]}"
+    assert total.startswith("Total: 0 model calls")
     assert only_good.code == 0
     assert only_good.json["usage"]["model_calls"] == 0
-    assert only_good.json["results"][0]["summary"] == "all well"
+    (one,) = only_good.json["jobs"]
+    assert (one["id"], one["summary"]) == (good, "all well")
     assert fanout("wait", late, good).code == 5
 
 
@@ -197,7 +203,7 @@ def test_a_wait_that_takes_too_long_is_exit_code_five(fanout):
     ended = fanout("wait", job_id, "--timeout", "0.3")
 
     assert ended.code == 5
-    assert "0 of 1 jobs" in ended.err
+    assert "0 of 1 job ended within 0.3 s; the job continues" in ended.err
     assert fanout("show", job_id, "--json").json["state"] == "queued"
 
 
@@ -207,7 +213,7 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
     error = JobError(type="AgentFailed", message=message)
     await stand_in.finish(job_id, JobState.FAILED, error=error)
 
-    why = "AgentFailed: The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
+    why = "The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
     summary = ["tree", job_id, "--summary"]
     wide = {"COLUMNS": "200"}
     for command in (["ps", "--all"], ["tree", job_id], summary, ["watch", job_id]):
@@ -215,7 +221,9 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
         assert why in said, command
         assert "See the logs" not in said
     (record,) = fanout("ps", "--all", "--json").json["jobs"]
-    assert record["reason"] == f"AgentFailed: {message}"
+    assert record["reason"] == message
+    assert record["error_type"] == "AgentFailed"
+    assert record["next_step"] == f"To see what it did: fanout logs {job_id[-8:]}"
 
 
 async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand_in: StandIn):
@@ -235,11 +243,11 @@ async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand
     }
     shown = fanout("cost", "--by", "label", "--label", "team")
 
-    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", new, old]
-    assert "failed: AgentFailed: No answer." in listed.out
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", new[-8:], old[-8:]]
+    assert "failed: No answer." in listed.out
     assert "\x1b" not in listed.out
     assert 'fanout run --continue ID "…"' in listed.err
-    assert [run["root_id"] for run in page["runs"]] == [new]
+    assert [run["id"] for run in page["runs"]] == [new]
     assert page["before"] == new
     (run,) = rest["runs"]
     assert run["next"] == f"fanout run --continue {old}"
@@ -284,9 +292,9 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
     await stand_in.finish(job_id, JobState.CANCELLED)
     rest, complaint = await asyncio.to_thread(child.communicate, timeout=30)
 
-    assert rest.decode() == f"{job_id}  cancelled\n"
+    assert rest.decode() == f"{job_id[-8:]}  cancelled\n"
     assert child.returncode == 1
-    assert complaint.startswith(b"Used by all jobs of the tree: 0 model calls")
+    assert complaint.startswith(b"Total: 0 model calls")
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -302,7 +310,7 @@ async def test_interrupting_a_wait_leaves_the_job_alone(fanout, ledger_url: str,
 
     assert child.returncode == 130
     assert out == b""
-    assert f"fanout wait {job_id}" in complaint.decode()
+    assert f"fanout wait {job_id[-8:]}" in complaint.decode()
     assert b"Traceback" not in complaint
     assert fanout("show", job_id, "--json").json["state"] == "queued"
 
@@ -320,7 +328,7 @@ async def test_a_result_is_there_when_the_job_has_ended(fanout, stand_in: StandI
     assert "summary" in late.out
     assert "\x1b" not in late.out
     assert late.out.splitlines()[-1] == "Done\N{REPLACEMENT CHARACTER}[31m."
-    assert fanout("result", job_id, "--json").json["job_id"] == job_id
+    assert fanout("result", job_id, "--json").json["id"] == job_id
 
 
 async def test_logs_are_json_lines_of_the_journal(fanout, stand_in: StandIn):
@@ -354,8 +362,8 @@ async def test_logs_for_people_have_no_ids_of_engines(fanout, stand_in: StandIn)
     plain = fanout("logs", job_id).out
 
     assert not {host, container, "h1"} & set(plain.replace(",", " ").split())
-    assert "docker, with the files of before" in plain
-    assert "failed: SandboxFailed: no such container: (id)" in plain
+    assert "docker, with the files of the attempt before" in plain
+    assert "failed: no such container: (id)" in plain
     assert container in fanout("logs", job_id, "--json").out
 
 
@@ -382,8 +390,8 @@ async def test_watch_without_a_terminal_prints_changes(fanout, stand_in: StandIn
     await stand_in.finish(job_id)
     rest, complaint = await asyncio.to_thread(child.communicate, timeout=30)
 
-    assert first.split()[:2] == [job_id, "queued"]
-    assert rest.decode().splitlines()[-1].split()[:2] == [job_id, "succeeded"]
+    assert first.split()[:2] == [job_id[-8:], "queued"]
+    assert rest.decode().splitlines()[-1].split()[:2] == [job_id[-8:], "succeeded"]
     assert (child.returncode, complaint) == (0, b"")
 
 
@@ -394,8 +402,8 @@ async def test_cancel_says_what_had_ended_already(fanout, stand_in: StandIn):
     ended = fanout("cancel", waiting, ended_job)
 
     assert ended.code == 0
-    assert ended.out == f"{waiting}  cancelled (it was queued)\n"
-    assert f"{ended_job} has already ended: succeeded." in ended.err
+    assert ended.out == f"{waiting[-8:]}  cancelled (it was queued)\n"
+    assert f"{ended_job[-8:]} has already ended: succeeded." in ended.err
     assert fanout("result", waiting, "--json").json["state"] == "cancelled"
     assert fanout("ps", "--json").json == {"jobs": []}
     assert len(fanout("ps", "--all", "--json").json["jobs"]) == 2

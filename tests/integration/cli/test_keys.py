@@ -17,7 +17,7 @@ def test_a_key_is_shown_once_listed_without_it_and_revoked_by_its_name(fanout: F
     key = made.out.strip()
 
     assert (made.code, key[:3], len(key), made.out.count("\n")) == (ExitCode.DONE, "fo_", 59, 1)
-    assert "only now" in made.err
+    assert "Copy this key; it is not shown again:" in made.err
     assert other.json["key"].startswith(f"fo_{other.json['id']}_")
     assert "all owners of the tenant default" in other.err
     assert (again.code, again.out) == (ExitCode.USAGE, "")

@@ -93,15 +93,32 @@ def test_a_misspelt_command_gets_a_suggestion(lonely_fanout: Fanout) -> None:
 
 
 def test_every_command_has_its_help_text_in_the_list_and_to_itself(lonely_fanout: Fanout) -> None:
-    listed = dict(
-        line.strip().split(maxsplit=1)
-        for line in lonely_fanout("--help").out.partition("Commands:\n")[2].splitlines()
-    )
+    shown = lonely_fanout("--help").out
+    sections = shown[shown.index("\nRun:\n") :].splitlines()
+    listed = dict(line.split(maxsplit=1) for line in sections if line.startswith("  "))
 
     assert set(listed) == {*COMMANDS, "images", "keys", "mcp"}
     for name, summary in listed.items():
         own = " ".join(lonely_fanout(name, "--help").out.split())
-        assert summary.removesuffix("...") in own, name
+        assert summary in own, name
+
+
+def test_commands_are_listed_in_sections_with_whole_sentences_at_80_columns(
+    lonely_fanout: Fanout,
+) -> None:
+    shown = lonely_fanout("--help").out
+    groups = [lonely_fanout(name, "--help").out for name in ("images", "keys", "mcp")]
+
+    titles = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == ["Options:", "Run:", "Look:", "Land:", "Serve:", "Set up:"]
+    commands = shown[shown.index("\nRun:\n") :] + "".join(
+        group.partition("Commands:\n")[2] for group in groups
+    )
+    for line in commands.splitlines():
+        is_entry = line.startswith("  ")
+        assert len(line) <= 80
+        assert not is_entry or line.endswith("."), line
+        assert not line.endswith("..."), line
 
 
 def test_the_option_config_is_understood_after_a_lazy_command(lonely_fanout: Fanout) -> None:

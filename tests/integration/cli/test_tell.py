@@ -11,7 +11,7 @@ def test_a_job_that_has_not_ended_is_told_something_and_another_is_not(fanout):
     job_id = fanout("submit", "Tidy the attic").out.strip()
     told = fanout("tell", job_id[:20], "and the cellar", "--json")
     assert told.code == 0, told.err
-    assert told.json == {"job_id": job_id}
+    assert told.json == {"id": job_id, "job_id": job_id}
     assert "and the cellar" in fanout("logs", job_id).out
 
     fanout("cancel", job_id)

@@ -50,7 +50,7 @@ def test_a_run_lists_what_it_held_back_and_an_apply_lands_it(
     assert {change["path"] for change in changes} == HELD
     job_id = changes[0]["job_id"]
     assert "held back .envrc: a shell or a version manager runs it" in done.stderr
-    assert f"fanout apply {job_id} --include-executable-config" in done.stderr
+    assert f"fanout apply {job_id[-8:]} --include-executable-config" in done.stderr
     assert sorted(path.name for path in workspace.iterdir()) == ["kept.txt", "new.txt"]
 
     into = ("--into", str(workspace))

@@ -37,7 +37,7 @@ async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> N
     assert await resolve_job(client, "x") == "xyz"
     assert await resolve_job(client, "abc1") == "abc1"
     assert await resolve_job(client, "ab") == "ab", "a whole id is never ambiguous"
-    with pytest.raises(InvalidJob, match="2 ids"):
+    with pytest.raises(InvalidJob, match=r"abc may mean 2 jobs, so name one: abc1, abc2"):
         await resolve_job(client, "abc")
     for unknown in ("nobody", "", "*", "abc?"):
         with pytest.raises(UnknownJob):
@@ -70,7 +70,7 @@ async def test_a_short_id_is_found_without_reading_the_others(
 
     await hand.redis.config_resetstat()
     assert await resolve_job(client, ids[7][4:]) == ids[7]
-    with pytest.raises(InvalidJob, match=f"more than {MAX_COUNTED} ids have this prefix"):
+    with pytest.raises(InvalidJob, match=f"may mean more than {MAX_COUNTED} jobs"):
         await resolve_job(client, ids[0][:3])
 
     used = await hand.redis.info("commandstats")
@@ -98,7 +98,7 @@ async def test_ids_with_the_same_long_end_are_told_apart(
     await hand.ledger.submit([make_spec(id=f"job-{n}-analysis") for n in range(12)])
 
     assert await resolve_job(client, "7-analysis") == "job-7-analysis"
-    with pytest.raises(InvalidJob, match="2 ids have this end"):
+    with pytest.raises(InvalidJob, match="1-analysis may mean 2 jobs"):
         await resolve_job(client, "1-analysis")
-    with pytest.raises(InvalidJob, match="12 ids have this end"):
+    with pytest.raises(InvalidJob, match="lysis may mean 12 jobs"):
         await resolve_job(client, "lysis")

@@ -161,7 +161,7 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
     )
 
     assert ended.returncode == 5, ended.stderr
-    assert f"The job's {TIMEOUT_SECONDS} seconds are used up" in ended.stderr
+    assert f"The job's time limit of {TIMEOUT_SECONDS} s is used up" in ended.stderr
     async with place.client() as client:
         jobs = [
             job

@@ -236,3 +236,13 @@ async def test_children_have_their_parents_policy() -> None:
         loops=LoopPolicy(max_same=1, stop_after=2),
     ).to_end()
     assert "2 times in a row" in run.results[0]["error"]
+
+
+async def test_a_model_that_only_calls_a_tool_that_does_not_exist_is_stopped_and_that_is_said() -> (
+    None
+):
+    run = await Run(scripted([{"calls": [call("run_shell")]}] * 99), tools=Tools().all()).to_end()
+
+    assert run.events[-1].error_message == (
+        f"The agent called run_shell {MAX_REPEATED_CALLS} times in a row; no such tool exists."
+    )

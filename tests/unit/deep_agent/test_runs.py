@@ -92,7 +92,9 @@ async def test_overload_is_retried_and_a_refusal_is_not() -> None:
 async def test_a_bug_in_the_client_is_a_refusal_and_a_used_up_script_says_where() -> None:
     with pytest.raises(ModelRefused, match=r"refused the request \(broken\)"):
         await Run(scripted([{"raise": "broken"}])).to_end()
-    with pytest.raises(ScriptFailed, match=r"conversations\.0 .* has 1 replies, and reply 2"):
+    with pytest.raises(
+        ScriptFailed, match=r"conversations\.0 .* has no reply 2: the script ran out after 1"
+    ):
         await Run(scripted([{"calls": [call("read_todos")]}])).to_end()
 
 

@@ -80,7 +80,7 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
     assert result.error is not None
     assert (result.error.type, result.error.message) == (
         "DeadlineExceeded",
-        "The job's 0.1 seconds are used up; limits.timeout_seconds gives more.",
+        "The job's time limit of 0.1 s is used up (limits.timeout_seconds).",
     )
     assert result.execution_seconds >= 0.1
     for below in [*(each.id for each in children_of(spec, 2)), grandchild.id]:

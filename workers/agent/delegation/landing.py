@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.restore_point import RestorePoint
+from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.workers.agent.session_journal import AttemptJournal
@@ -86,7 +87,7 @@ class JobLanding:
         before = await self._blobs.put_file(self._before.archive)
         data: dict[str, JsonValue] = {"children": [*bundles], "before": before}
         self._journal.activity.begin("landing")
-        await self._journal.note(EventType.LANDING, data, f"lands {len(bundles)} tasks")
+        await self._journal.note(EventType.LANDING, data, f"lands {count(len(bundles), 'task')}")
 
     async def put_in(self, job_id: str) -> MergeReport | None:
         """Merge a job's changes; see `LandingFiles.put_in`.
@@ -128,7 +129,7 @@ class JobLanding:
             "children": [*job_ids],
             "of": len(self._bundles),
         }
-        line = f"verified {len(job_ids)} tasks: exit code {verification.exit_code}"
+        line = f"verified {count(len(job_ids), 'task')}: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, data, line)
         return verification
 

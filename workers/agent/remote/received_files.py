@@ -40,7 +40,7 @@ async def put_files(
         SandboxFailure: The sandbox failed.
     """
     if len(files) > MAX_FILES:
-        raise AgentFailed(f"The remote agent sent {len(files):,} files; {MAX_FILES:,} are taken.")
+        raise AgentFailed(f"The remote agent sent {len(files):,} files; {MAX_FILES:,} are allowed.")
     targets = {workspace_path(file.path): file.content for file in files}
     for patch in patches:
         await _apply(sandbox, patch)

@@ -27,6 +27,7 @@ from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents.connection import RemoteConnection, connect
+from fanout.orchestrator.shortening import count
 from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
@@ -337,9 +338,9 @@ class RemoteAgent:
 
     async def _note_files(self, files: SentFiles) -> None:
         if files.parts or files.not_accepted:
-            text = f"{len(files.parts):,} files are sent to the remote agent"
+            text = f"Sent to the remote agent: {count(len(files.parts), 'file')}"
             if files.not_accepted:
-                text += f"; {files.not_accepted:,} are of types that its card does not name"
+                text += f"; not sent: {files.not_accepted:,} of types that its card does not name"
             await self._journal.note(EventType.LOG, {"stream": "remote", "text": f"{text}."})
 
     async def _show(self, update: StreamResponse) -> None:
@@ -388,5 +389,5 @@ def _ids(update: StreamResponse) -> tuple[str, str]:
 
 def _named(reply: Reply) -> str:
     """Return what stands for the text of a reply without one."""
-    count = len(reply.files) + len(reply.patches)
-    return f"The remote agent sent {count:,} files and no text." if count else "(no text)"
+    files = len(reply.files) + len(reply.patches)
+    return f"The remote agent sent {count(files, 'file')} and no text." if files else "(no text)"

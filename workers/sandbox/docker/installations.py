@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.shortening import count
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import INSTALLATION, WORKER
 from fanout.workers.sandbox.errors import EngineUnavailable
@@ -123,8 +124,8 @@ async def _rm(arguments: argparse.Namespace) -> int:
         return 0
     if found[0].running and not arguments.force:
         _notice(
-            f"{len(found[0].running)} containers of installation {arguments.id} run: stop its "
-            "workers first, or give --force if they are gone."
+            f"Installation {arguments.id} has {count(len(found[0].running), 'running container')}: "
+            "stop its workers first, or give --force if they no longer exist."
         )
         return EXIT_USAGE
     left = await remove(engine, found[0])
@@ -137,8 +138,8 @@ async def _rm(arguments: argparse.Namespace) -> int:
 def described(found: InstallationOnEngine) -> str:
     """Return what an installation has, in words."""
     return (
-        f"{len(found.running)} running containers, {len(found.containers)} others, "
-        f"{len(found.volumes)} volumes"
+        f"{count(len(found.running), 'running container')}, "
+        f"{count(len(found.containers), 'other')}, {count(len(found.volumes), 'volume')}"
     )
 
 

@@ -19,6 +19,8 @@ from fanout.orchestrator.cli.commands.changes.selection import Selected, Wanted,
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.formatting import short_id
+from fanout.orchestrator.cli.terminal.ids import last_run
 from fanout.orchestrator.cli.terminal.options import (
     AnyJobs,
     AsJson,
@@ -54,7 +56,7 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge the changes of jobs into a folder, one after the other (three-way merge).
+    """Merge the changes of jobs into a folder (three-way merge).
 
     The jobs are named by ids, or found by --tree or --label: those that succeeded, in the order of
     their submission. Stderr has a line for each: merged, conflicts, nothing to do. Changes that
@@ -67,6 +69,8 @@ def apply(
     if branch is not None and check:
         raise UsageProblem("--check merges nothing, --branch commits: leave one of them out.")
     target = _Target(into.resolve(), branch, include_executable_config, check=check)
+    if not (jobs or label or tree):
+        jobs = [_confirmed_last_run(target)]
     asked = wanted(jobs, label, tree=tree)
     raise typer.Exit(asyncio.run(_apply(asked, target, as_json=as_json)))
 
@@ -79,6 +83,25 @@ class _Target:
     branch: str | None
     include_executable_config: bool
     check: bool
+
+
+def _confirmed_last_run(target: _Target) -> str:
+    """Return the last run of the folder if a person at a terminal wants to merge it.
+
+    Raises:
+        UsageProblem: Nobody can be asked.
+        typer.Exit: The person declined.
+    """
+    job_id = last_run(target.folder)
+    short = short_id(job_id)
+    if not (output.stdin_is_terminal() and output.stderr_is_terminal()):
+        raise UsageProblem(
+            f"Give the ID of a job. The last run of {target.folder} is {short}: "
+            f"fanout apply {short}"
+        )
+    if not typer.confirm(f"Merge {short}, the last run of {target.folder}?", err=True):
+        raise typer.Exit(ExitCode.NOT_ALLOWED)
+    return job_id
 
 
 async def _apply(asked: Wanted, target: _Target, *, as_json: bool) -> ExitCode:
@@ -136,7 +159,7 @@ async def _merged(
                 raise
             merge = JobMerge(result.job_id, reason=str(failure))
             if not isinstance(failure, BlobMissing):  # the folder cannot be written
-                stopped = f"not tried, because {result.job_id} could not be written"
+                stopped = f"not tried, because {short_id(result.job_id)} could not be written"
         merges.append(merge)
         if not as_json:
             kept = None if target.check else runs.conflicts.place(result.job_id)
@@ -171,7 +194,7 @@ async def _apply_to_branch(
     if not job_ids:
         if as_json:
             output.document({**branch_document(None), "outcome": "nothing", "jobs": []})
-        output.notice("No job brought changes: nothing to do.")
+        output.notice("No job changed anything.")
         return ExitCode.DONE
     run = runs.landing(job_ids[0])
     is_same = run is not None and run.workspace == target.folder
@@ -189,7 +212,11 @@ async def _apply_to_branch(
         merge = report.merge.model_dump(mode="json")
         brought = {commit.job_id for commit in report.commits}
         jobs = [
-            {"job_id": one, "outcome": "committed" if one in brought else "nothing to do"}
+            {
+                "id": one,
+                "job_id": one,
+                "outcome": "committed" if one in brought else "nothing to do",
+            }
             for one in job_ids
         ]
         document = {**merge, "outcome": report.outcome, **branch_document(report)}

@@ -15,6 +15,8 @@ from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_docum
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.formatting import short_id, with_short_ids
+from fanout.orchestrator.cli.terminal.ids import job_or_last_run
 from fanout.orchestrator.cli.terminal.options import AnyJobs, AsJson, ChosenLabel, WholeTree
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
@@ -23,6 +25,7 @@ from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.landing.runs import Runs
 from fanout.orchestrator.landing.unmerged import task_conflicts
+from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 
 _LINE_STYLES = (
@@ -53,9 +56,11 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the changes of jobs as a patch for `git apply`, one job after the other."""
+    """Print the changes of jobs as a patch for `git apply`."""
     if stat and conflicts:
         raise UsageProblem("--stat and --conflicts print different things: leave one of them out.")
+    if not (jobs or label or tree):
+        jobs = [job_or_last_run(None)]
     asked = wanted(jobs, label, tree=tree)
     if conflicts:
         asyncio.run(_conflicts(asked, as_json=as_json))
@@ -77,12 +82,12 @@ async def _conflicts(asked: Wanted, *, as_json: bool) -> None:
         return
     for job_id, of_job in found.items():
         if not of_job:
-            output.notice(f"Job {job_id} has no conflicts.")
+            output.notice(f"Job {short_id(job_id)} has no conflicts.")
     for one in shown:
         output.payload(
             f"conflict  {output.one_line(one.path) or 'all'}: {output.one_line(one.reason)}"
         )
-        output.payload(f"  {output.one_line(one.where)}")
+        output.payload(f"  {with_short_ids(output.one_line(one.where))}")
         _print_patch(one.diff.encode())
 
 
@@ -91,7 +96,7 @@ async def _diff(asked: Wanted, *, stat: bool, as_json: bool) -> None:
         chosen = await selected(client, asked)
         if as_json:
             documents = [
-                {"job_id": one.job_id, **_document(await _files(client, one))}
+                {"id": one.job_id, "job_id": one.job_id} | _document(await _files(client, one))
                 for one in chosen.results
             ]
             output.document({"jobs": documents} if asked.is_many else documents[0])
@@ -100,24 +105,24 @@ async def _diff(asked: Wanted, *, stat: bool, as_json: bool) -> None:
         every: list[FileChange] = []
         for result in chosen.results:
             if result.changes is None:
-                output.notice(f"Job {result.job_id} {result.without_changes}.")
+                output.notice(f"Job {short_id(result.job_id)} {result.without_changes}.")
                 continue
             if stat:
                 files = await _files(client, result)
                 if asked.is_many:
-                    output.payload(f"{result.job_id}:")
+                    output.payload(f"{short_id(result.job_id)}:")
                 print_stat(files)
                 every += files
             else:
                 if asked.is_many:
-                    output.notice(f"Job {result.job_id}:")
+                    output.notice(f"Job {short_id(result.job_id)}:")
                 async with client.changes(result.job_id) as bundle:
                     _print_patch(await asyncio.to_thread(bundle.patch))
         if stat and asked.is_many:
             total = stat_document(every)
-            changes = "1 change" if len(every) == 1 else f"{len(every)} changes"
+            changes = count(len(every), "change")
             lines = f"+{total['lines_added']} -{total['lines_removed']}"
-            output.payload(f"{len(chosen.results)} jobs: {changes}, {lines}")
+            output.payload(f"{count(len(chosen.results), 'job')}: {changes}, {lines}")
 
 
 async def _files(client: JobClient, result: JobResult) -> Sequence[FileChange]:

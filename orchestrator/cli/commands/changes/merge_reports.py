@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.jobs.changes import ChangeKind
+from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.three_way import How
 
@@ -62,12 +64,13 @@ class JobMerge:
     def document(self) -> dict[str, Any]:
         """Return it as a JSON document: a merge report with the job and its outcome."""
         report = self.report.model_dump(mode="json")
-        return {"job_id": self.job_id, "outcome": self.outcome, "reason": self.reason, **report}
+        ids = {"id": self.job_id, "job_id": self.job_id}
+        return {**ids, "outcome": self.outcome, "reason": self.reason, **report}
 
     def line(self) -> str:
         """Return it as a line."""
         report = self.report
-        files = "1 file" if len(report.applied) == 1 else f"{len(report.applied)} files"
+        files = count(len(report.applied), "file")
         parts = {
             "in conflict": report.conflicts,
             "held back": report.held_back,
@@ -80,7 +83,7 @@ class JobMerge:
             why = "all of it is there already" if report.applied else "it changed nothing"
         else:
             why = self.reason or ", ".join(counts)
-        return f"{self.job_id}  {self.outcome}: {why}"
+        return f"{short_id(self.job_id)}  {self.outcome}: {why}"
 
 
 ALREADY: How = "already"
@@ -89,8 +92,12 @@ ALREADY: How = "already"
 def totals(merges: Sequence[JobMerge]) -> str:
     """Return how many jobs had which outcome, as a line."""
     counts = Counter(merge.outcome for merge in merges)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-    return f"{len(merges)} jobs: {told}." if merges else "No job brought changes: nothing to do."
+    told = ", ".join(
+        f"{counts[outcome]} {'with ' * (outcome is Outcome.CONFLICTS)}{outcome}"
+        for outcome in Outcome
+        if counts[outcome]
+    )
+    return f"{count(len(merges), 'job')}: {told}." if merges else "No job changed anything."
 
 
 def print_report(report: MergeReport, kept: Path | None = None) -> None:

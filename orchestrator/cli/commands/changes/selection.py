@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from fanout.orchestrator.cli.terminal.options import parse_labels
 from fanout.orchestrator.cli.terminal.session import ended_result
@@ -44,7 +45,7 @@ class Selected:
     def say_left_out(self) -> None:
         """Tell a person which jobs are left out."""
         for result in self.left_out:
-            output.notice(f"Job {result.job_id} did not succeed, so it is left out.")
+            output.notice(f"Job {short_id(result.job_id)} did not succeed, so it is left out.")
 
 
 def wanted(prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree: bool) -> Wanted:

@@ -34,9 +34,10 @@ def adk(
         bool, typer.Option("--path", help="Print the agent's folder, for calling `adk` yourself.")
     ] = False,
 ) -> None:
-    """Run ADK's own tools on the coordinator: its web page, a conversation here, or its API server.
+    """Run ADK's own tools on the coordinator.
 
-    What follows the command's name is passed on to ADK: fanout adk web --port 8001
+    They are its web page, a conversation here, and its API server. What follows the command's name
+    is passed on to ADK: fanout adk web --port 8001
 
     The workspace is FANOUT_WORKSPACE, else this folder. ADK keeps its sessions beside the agent's
     folder, which is in the state folder.

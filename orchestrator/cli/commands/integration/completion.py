@@ -23,7 +23,7 @@ class ShellName(StrEnum):
 def completion(
     shell: Annotated[ShellName, typer.Argument(help="The shell to print it for.")],
 ) -> None:
-    """Print the script with which a shell completes commands and options.
+    """Print the script with which a shell completes commands.
 
     bash, in ~/.bashrc: eval "$(fanout completion bash)"
 

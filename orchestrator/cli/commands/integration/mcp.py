@@ -65,9 +65,10 @@ class _Placed:
 
 
 def serve(workspace: WorkspacesOption = None) -> None:
-    """Serve MCP on stdin and stdout: an MCP client starts this command (see `fanout mcp install`).
+    """Serve MCP on stdin and stdout, for the client that starts it.
 
-    It uses the configured Redis, or what `fanout up` has started, and starts nothing by itself.
+    `fanout mcp install` writes a client's configuration. The server uses the configured Redis, or
+    what `fanout up` has started; it starts neither.
     """
     # Imported here: `lazy_commands` hides OpenTelemetry, which the SDK needs, while it imports.
     from fanout.orchestrator.server.mcp.doors import LocalDoor  # noqa: PLC0415 - see above
@@ -113,7 +114,7 @@ def install(
         bool, typer.Option("--print", help="Print what the file needs, and change nothing.")
     ] = False,
 ) -> None:
-    """Write the configuration of an MCP client, so that its agents can use fanout.
+    """Write the configuration of an MCP client.
 
     Everything else in the client's file stays as it is. A key is never written, only the name of
     the variable that holds it.
@@ -206,10 +207,10 @@ def _say_next(client: McpClient, service: Service | None, *, has_inputs: bool) -
     if service is not None and not has_inputs:
         output.notice(
             f"Put a key (fanout keys create) into {service.key_variable}, where {client.title} "
-            "finds it, and start it anew."
+            f"finds it, and restart {client.title}."
         )
         return
-    output.notice(f"Start {client.title} anew; its documentation: {client.documentation}")
+    output.notice(f"Restart {client.title}. Documentation: {client.documentation}")
     unsaved = sorted(set(os.environ) & {"FANOUT_REDIS_URL", "FANOUT_STATE_DIR", "FANOUT_BLOBS_URL"})
     if service is None and unsaved:
         output.notice(

@@ -49,11 +49,12 @@ def cost(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what was spent by agent, model, day or label, at the models' list prices.
+    """Print what was spent, by agent, model, day or label.
 
-    The jobs whose records still exist are summed, running ones included. A job's own calls count
-    for it, and those of the jobs below it for these. A day is that of the submission, here. A job
-    has the labels of the jobs above it, too; one with several labels counts for each of them.
+    Prices are the models' list prices. The jobs whose records still exist are summed, running ones
+    included. A job's own calls count for it, and those of the jobs below it for these. A day is
+    that of the submission, here. A job has the labels of the jobs above it, too; one with several
+    labels counts for each of them.
     """
     if label is not None and by is not By.LABEL:
         raise UsageProblem("--label KEY says by which label: use it with --by label.")

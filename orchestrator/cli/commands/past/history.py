@@ -14,6 +14,7 @@ from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_reader
 from fanout.orchestrator.client.job_reader import PastRun
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.shortening import count
 
 USUAL_RUNS = 20
 """In one list: a screen."""
@@ -56,18 +57,19 @@ async def _history(limit: int, before: str | None, *, as_json: bool) -> None:
         return
     _print(runs)
     if any(_has_ended(run) for run in runs):
-        output.notice('To go on with one: fanout run --continue ID "…"')
+        output.notice('To continue one: fanout run --continue ID "…"')
     if has_more:
-        output.notice(f"Older ones: fanout history --before {runs[-1].root_id}")
+        output.notice(
+            f"Older ones: fanout history --before {formatting.short_id(runs[-1].root_id)}"
+        )
 
 
 def _print(runs: Sequence[PastRun]) -> None:
-    short = formatting.short_ids(run.root_id for run in runs)
     shorten = output.stdout_is_terminal()
     begin = len("2026-") if shorten else 0
     rows = [
         (
-            short[run.root_id] if shorten else run.root_id,
+            formatting.short_id(run.root_id),
             formatting.moment(run.first.submitted_at if run.first else None)[begin : -len(":00")],
             formatting.elapsed(run.first) if run.first else "",
             str(sum(run.states.values())),
@@ -89,8 +91,8 @@ def _outcome(run: PastRun) -> str:
         return formatting.states(run.states)
     record = run.first
     own = record.state in {JobState.FAILED, JobState.TIMED_OUT}
-    count = sum(run.states.values())
-    more = f", {failed - own} of {count} jobs failed" if failed > own else ""
+    jobs = count(sum(run.states.values()), "job")
+    more = f", {failed - own} of {jobs} failed" if failed > own else ""
     why = f": {formatting.reason(record)}" if record.reason else ""
     return f"{record.state}{more}{why}"
 
@@ -102,6 +104,7 @@ def _has_ended(run: PastRun) -> bool:
 def _document(run: PastRun) -> dict[str, Any]:
     first = run.first
     return {
+        "id": run.root_id,
         "root_id": run.root_id,
         "agent": first.agent if first else None,
         "goal": first.description if first else None,

@@ -83,7 +83,7 @@ async def _create(name: str, scopes: Sequence[Scope], *, as_json: bool, **given:
     if as_json:
         output.document({"key": key, **_shown(record)})
         return
-    output.notice(f"Key {record.id} of {record.name}. It is shown only now:")
+    output.notice("Copy this key; it is not shown again:")
     output.payload(key)
 
 
@@ -120,7 +120,7 @@ def revoke(
     key: Annotated[str, typer.Argument(metavar="ID|NAME", help="As `fanout keys ls` prints it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key at once, with the browser sessions that were begun with it."""
+    """Revoke a key and its browser sessions, at once."""
     asyncio.run(_revoke(key, as_json=as_json))
 
 

@@ -28,9 +28,10 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve jobs over HTTP, A2A and MCP, and a page, in the foreground until SIGTERM or Ctrl-C.
+    """Serve jobs over HTTP, A2A and MCP, and the page.
 
-    Several servers may run side by side, on one machine or many: they keep no state of their own.
+    It runs in the foreground until SIGTERM or Ctrl-C. Several servers may run side by side, on one
+    machine or many: they keep no state of their own.
     """
     settings = load_settings()
     seal_process()

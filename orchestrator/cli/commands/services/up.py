@@ -48,10 +48,11 @@ def up(
     sandbox: SandboxOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a private Redis, a worker and the service with its page in the background.
+    """Start Redis, a worker, and the service with its page.
 
-    They keep running until `fanout down`; the link of the page logs in one browser, once. Programs
-    that use fanout on this machine find them; --env is for others: eval "$(fanout up --env)".
+    They run in the background and keep running until `fanout down`; the link of the page logs in
+    one browser, once. Programs that use fanout on this machine find them; --env is for others: eval
+    "$(fanout up --env)".
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)

@@ -52,8 +52,10 @@ def doctor(
     done: list[str] = []
     if fix:
         done = fix_what_can_be(checks)
-        for line in done or ("nothing: what is left needs you.",):
+        for line in done:
             output.notice(f"Fixed: {line}")
+        if not done:
+            output.notice("Nothing could be fixed automatically; see the warnings.")
         checks = asyncio.run(examine())
     failed = any(check.status == "fail" for check in checks)
     if as_json:

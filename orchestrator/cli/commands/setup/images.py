@@ -57,7 +57,7 @@ def build(
         bool, typer.Option("--force", help="Build also images that are up to date.")
     ] = False,
 ) -> None:
-    """Build the images of sandboxes that are missing or out of date on the Docker engine.
+    """Build the sandbox images that are missing or out of date.
 
     It says beforehand how long that takes about (3 minutes for all) and does nothing where they are
     up to date. Where no registry answers, the base is made from Debian packages if mmdebstrap is

@@ -96,7 +96,7 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Set fanout up: model, key, sandbox and images, an example agent, a first run.
+    """Set fanout up: a model, its key, the sandbox, a first run.
 
     A server of your own is asked for its models, and the chosen one for one small answer: whether
     it streams and takes tools is printed.
@@ -359,7 +359,7 @@ def _ask_key(place: ConfigurationFile, name: str) -> str | None:
         output.notice(f"{name} is set already.")
         return None
     output.notice(
-        f"The key is kept in {place.env}, which only you can read; leave it empty to add it later."
+        f"The key is kept in {place.env}, which only you can read. Leave it empty to add it later."
     )
     while typed := ask_secret(name):
         try:

@@ -53,7 +53,6 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
-    _short: dict[str, str] = field(default_factory=dict)
 
     def render(self, height: int, width: int = WIDE) -> Group:
         """Return a picture of at most `height` lines, each at most `width` cells wide.
@@ -105,9 +104,8 @@ class Board:
     def _rows(self, records: Sequence[JobRecord], width: int) -> list[Text]:
         if not records:
             return []
-        short = self._short_ids()
         agents = max(AGENT_CHARACTERS, width // 8)
-        cells = [self._cells(record, short[record.id], agents, width) for record in records]
+        cells = [self._cells(record, agents, width) for record in records]
         titles = [formatting.title(record) for record in records]
         room = width - (len(HEADER) - 1)
 
@@ -132,21 +130,14 @@ class Board:
                 rows.append(Text(why, style=STYLES.get(record.state, "")))
         return rows
 
-    def _short_ids(self) -> dict[str, str]:
-        """Return short forms of all ids, which are made again when there are other jobs."""
-        ids = {record.id for record in self.records}
-        if self._short.keys() != ids:
-            self._short = formatting.short_ids(ids)
-        return self._short
-
-    def _cells(self, record: JobRecord, short_id: str, agents: int, width: int) -> list[Text]:
+    def _cells(self, record: JobRecord, agents: int, width: int) -> list[Text]:
         style = STYLES.get(record.state, "")
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
         now = record.state if _lines(record, width) > 1 else formatting.doing(record)
         return [
             Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
-            Text(short_id, style="dim"),
+            Text(formatting.short_id(record.id), style="dim"),
             Text(output.one_line(record.agent, agents)),
             Text(),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),

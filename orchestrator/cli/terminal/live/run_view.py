@@ -77,9 +77,10 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
             finally:
                 await cancel_and_wait(words, asking)
     except asyncio.CancelledError:
+        short = formatting.short_id(root_id)
         output.notice(
-            f"Detached; the view ended, the run goes on{still_open(seen)}."
-            f"\n  To look again: fanout attach {root_id}\n  To end it: fanout cancel {root_id}"
+            f"Detached; the view ended, the run continues{still_open(seen)}."
+            f"\n  To look again: fanout attach {short}\n  To end it: fanout cancel {short}"
         )
         raise
 
@@ -157,24 +158,22 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
 
 
 def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:
-    """Say why work is sent back or left out, or why a job other than the root has failed."""
+    """Say why work is returned or left out, or why a job other than the root has failed."""
+    who = f"{record.agent} {formatting.short_id(record.id)}"
     if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
         why = output.one_line(str(reason), 300)
         line = {"in": f"landed: {why}", "out": f"left out: {why}"}.get(
             str(event.data.get("outcome")), f"{why.removesuffix('.')}; returned to its agent"
         )
-        lines.write(f"↩ {event.data['id']}: {line}", "yellow")
+        lines.write(f"↩ {formatting.short_id(str(event.data['id']))}: {line}", "yellow")
     elif event.type is EventType.VERIFY and "children" in event.data:
-        tasks = formatting.verified_tasks(event.data)
-        lines.write(f"{record.agent} {record.id}: {tasks}", "dim")
+        lines.write(f"{who}: {formatting.verified_tasks(event.data)}", "dim")
     elif event.type is EventType.VERIFY and event.data.get("exit_code"):
         command = output.one_line(str(event.data["command"]), CALL_CHARACTERS)
-        line = (
-            f"↩ {record.agent} {record.id}: the answer was returned, because this fails: {command}"
-        )
+        line = f"↩ {who}: the answer was returned, because this fails: {command}"
         lines.write(line, "yellow")
     elif record.parent_id and (reason := formatting.failure(event)):
-        lines.write(f"✗ {record.agent} {record.id}: {output.one_line(reason, 300)}", "red")
+        lines.write(f"✗ {who}: {output.one_line(reason, 300)}", "red")
 
 
 def _call_line(event: JournalEvent) -> str:

@@ -21,6 +21,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.shortening import count
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
@@ -270,7 +271,14 @@ def change_line(record: JobRecord) -> str:
     """Format a job's new state as one plain line."""
     attempt = f"#{record.attempt}" if record.attempt > 1 else ""
     why = formatting.asks(record) or formatting.reason(record)
-    parts = (record.id, record.state, attempt, record.agent, formatting.title(record), why)
+    parts = (
+        formatting.short_id(record.id),
+        record.state,
+        attempt,
+        record.agent,
+        formatting.title(record),
+        why,
+    )
     return "  ".join(filter(None, parts))
 
 
@@ -286,6 +294,6 @@ def remembered(fetch: Fetch, seen: list[JobRecord]) -> Fetch:
 
 def still_open(records: Sequence[JobRecord]) -> str:
     """Return how many of the jobs have not ended, in brackets; empty if none is known."""
-    count = sum(not record.state.is_terminal for record in records)
-    jobs = "1 job" if len(records) == 1 else f"{len(records)} jobs"
-    return f" ({count} of {jobs} had not ended)" if records else ""
+    still = sum(not record.state.is_terminal for record in records)
+    jobs = count(len(records), "job")
+    return f" ({still} of {jobs} had not ended)" if records else ""

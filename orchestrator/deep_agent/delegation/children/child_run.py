@@ -26,6 +26,7 @@ from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pe
 from fanout.orchestrator.deep_agent.delegation.children.ready_agents import answer_of
 from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
 from fanout.orchestrator.deep_agent.messages import last_reply
+from fanout.orchestrator.deep_agent.models.endings import say_ending
 from fanout.orchestrator.deep_agent.prompts import FORKED_TASK
 
 APP_NAME = "subagent"
@@ -137,8 +138,8 @@ class ChildRun:
         """Why the child's last reply is not an answer; None if it is."""
         last = last_reply(self.events)
         if last is not None and last.error_code:
-            return f"{last.error_code}: {last.error_message or 'the run ended there.'}"
-        return None if self.text.strip() else "The sub-agent ended without an answer."
+            return last.error_message or say_ending(last.error_code)
+        return None if self.text.strip() else say_ending(None)
 
 
 def resumable_app(name: str, agent: BaseNode, **settings: Any) -> App:

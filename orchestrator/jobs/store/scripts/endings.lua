@@ -31,7 +31,7 @@ end
 local function cancel_one(id, hearing)
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'started_at')
   if job[1] == 'queued' or job[1] == 'waiting' then
-    end_with_error(id, 'cancelled', 'JobCancelled', 'The job was cancelled before it finished.')
+    end_with_error(id, 'cancelled', 'JobCancelled', 'Cancelled.')
     -- A remote agent may still work for it.
     if job[3] then redis.call('PUBLISH', key('cancel'), id) end
   elseif job[1] == 'running' then
@@ -49,6 +49,6 @@ local function end_if_orphaned(id, parent)
   local state = redis.call('HMGET', key('job', parent), 'state', 'cancel')
   if state[1] and (state[2] == '1' or redis.call('SISMEMBER', key('live'), parent) == 0) then
     end_with_error(id, 'cancelled', 'JobCancelled',
-      'The job was cancelled: its parent had ended before it was submitted.')
+      'Cancelled: its parent had ended before it was submitted.')
   end
 end

@@ -16,7 +16,7 @@ local job = held_job(id, ARGV[3])
 if not job then return false end
 local now = now_ms()
 if job.is_cancelled then
-  end_with_error(id, 'cancelled', 'JobCancelled', 'The job was cancelled before it began to wait.',
+  end_with_error(id, 'cancelled', 'JobCancelled', 'Cancelled.',
     now)
   return 'cancelled'
 end

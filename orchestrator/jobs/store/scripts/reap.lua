@@ -22,7 +22,7 @@ local function reap_attempt(id)
     'cancel', 'ran_ms', 'claimed_at', 'beat_at')
   if job[5] == '1' then
     end_with_error(id, 'cancelled', 'JobCancelled',
-      'The job was cancelled while its worker was lost.')
+      'Cancelled while its worker was lost.')
     return 'cancelled'
   end
   local attempt, reason = job[3], 'its worker stopped responding'
@@ -66,7 +66,7 @@ for _, id in ipairs(lapsed('leases')) do
     end_rest(id, job[2], workers)
   elseif job[1] == 'queued' then
     release_slots(id, job[2])
-    requeue(id, job[2], job[3], 'its message was lost')
+    requeue(id, job[2], job[3], 'no worker had taken it')
     reaped[#reaped + 1] = {id, 'queued'}
   elseif job[1] == 'running' then
     reaped[#reaped + 1] = {id, reap_attempt(id)}
@@ -85,7 +85,7 @@ for _, id in ipairs(lapsed('deadlines')) do
     reaped[#reaped + 1] = {id, 'timed_out'}
   elseif job[1] == 'running' and job[2] == '1' then
     end_with_error(id, 'cancelled', 'JobCancelled',
-      'The job was cancelled, and its worker did not respond.')
+      'Cancelled; its worker did not respond.')
     reaped[#reaped + 1] = {id, 'cancelled'}
   else
     redis.call('ZREM', key('deadlines'), id)

@@ -8,7 +8,7 @@ local id = ARGV[2]
 local job = held_job(id, ARGV[3])
 if not job then return 0 end
 if job.is_cancelled then
-  end_with_error(id, 'cancelled', 'JobCancelled', 'The job was cancelled while its worker stopped.',
+  end_with_error(id, 'cancelled', 'JobCancelled', 'Cancelled while its worker stopped.',
     now_ms())
   return 1
 end

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 
+from fanout.orchestrator.jobs.failure_texts import what_happened
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, asking, waiting_below
@@ -103,9 +104,10 @@ class TaskView:
 
 
 def _failure(record: JobRecord, result: JobResult | None) -> Message:
-    """Return why a job did not succeed: the type and the message that its record shows."""
+    """Return why a job did not succeed: what its record shows, and the type as metadata."""
     error = result.error if result else None
-    text = f"{error.type}: {error.message}" if error else record.reason or record.state.value
+    happened = what_happened(error.type, error.message) if error else None
+    text = happened or record.reason or record.state.value
     message = Message(
         message_id=f"{record.id}:end",
         task_id=record.id,

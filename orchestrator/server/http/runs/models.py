@@ -81,7 +81,7 @@ class RunRequest(_Body):
     verify_merges: ShellCommand | None = None
     """A command that has to exit with 0 before changes of tasks are kept."""
     max_reworks: MaxReworks | None = None
-    """How often the agent may mend what does not pass."""
+    """How often the agent may rework what does not pass."""
     continues: JobId | None = None
     """A run that has ended, whose conversation and files this one goes on with."""
     at: EventId | None = None

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import cut_text, fit, json_bytes
 from fanout.orchestrator.jobs.changes import FileChange
+from fanout.orchestrator.jobs.failure_texts import what_happened
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.shortening import one_line
@@ -150,7 +151,7 @@ class JobOutcome(_Report):
             files_modified=[_file_line(file) for file in result.files_modified[:MAX_FILES]],
             files_omitted=result.files_count - len(result.files_modified[:MAX_FILES]),
             verified=None if checked is None else checked.exit_code == 0,
-            error=None if error is None else f"{error.type}: {error.message}",
+            error=None if error is None else what_happened(error.type, error.message),
         )
 
 
@@ -226,7 +227,7 @@ def _next_step(outcome: JobOutcome | None, approvals: Sequence[Approval], *, is_
             "then wait_job again."
         )
     if outcome is None:
-        return "Not ended: call wait_job again, or do something else meanwhile."
+        return "Not ended: call wait_job again, or do something else in the meantime."
     if not outcome.files_modified:
         return "It changed no files."
     if is_local:
@@ -245,7 +246,7 @@ class Submitted(_Report):
         default=[], description="What Git cannot do in the workspace of the agents."
     )
     links: dict[str, str]
-    next: str = "Call wait_job with this job_id until ended is true; it goes on without you."
+    next: str = "Call wait_job with this job_id until ended is true; it continues without you."
 
 
 class Patch(_Report):
@@ -268,7 +269,7 @@ class Applied(_Report):
     merged_omitted: int
     conflicts: list[str] = Field(description="Not merged: the folder keeps its own version.")
     held_back: list[str] = Field(
-        description="Not merged: they become code on the user's machine by themselves."
+        description="Not merged: the user's machine may run them without asking."
     )
     failed: list[str]
     next: str

@@ -43,7 +43,7 @@ as offset until it is null."""
 # Where a person looks is named, because models otherwise offer to write held back files themselves.
 APPLY_PATCH = """\
 Merge the changes of a job that has ended into a folder of this machine (three-way; nothing is \
-overwritten). Conflicts, and files that become code on the user's machine by themselves, are \
+overwritten). Conflicts, and files that the user's machine may run without asking, are \
 reported and not merged: leave those to your user."""
 
 CANCEL_JOB = "Cancel a job and those below it. A job that has ended does not change."
@@ -68,7 +68,7 @@ VERIFY = "A command that has to exit with 0 in the sandbox before the job succee
 MODEL = "Overrides the agent's model."
 LABELS = "For finding the job again with list_jobs."
 TIMEOUT = "After which the job ends as timed_out; default: the agent's."
-CONTINUES = "A job that has ended, whose conversation and files this one goes on with."
+CONTINUES = "A job that has ended, whose conversation and files this one continues."
 OUTPUT_SCHEMA = "A JSON Schema for result.output."
 # A client repeats a call whose answer was lost.
 IDEMPOTENCY_KEY = "A second submission with this key is the same job, so that it can be repeated."
