@@ -26,6 +26,8 @@ with absent("rich"):  # structlog would load it
 
 from celery.platforms import SecurityWarning
 
+from fanout.orchestrator.configuration.settings import WorkerSettings
+from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
 from fanout.workers.processes import number_of_processes, run_processes, share
@@ -116,7 +118,7 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
-        queues=queues or settings.worker.queue,
+        queues=queues or ",".join(_queues(settings.worker)),
         loglevel=settings.log_level.upper(),
         quiet=True,
         autoscale=autoscale,
@@ -125,6 +127,11 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     )
     worker.start()
     sys.exit(worker.exitcode)
+
+
+def _queues(settings: WorkerSettings) -> list[str]:
+    """Return the queues of a worker: the installation's, and that of its pool."""
+    return list(dict.fromkeys(queue_of_pool(settings.queue, pool) for pool in ("", settings.pool)))
 
 
 def _bounds(text: str) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fanout.orchestrator.cli.lazy_commands import LazyGroup
+from fanout.orchestrator.cli.lazy_commands import LazyGroup, import_command
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
 from fanout.orchestrator.version import VERSION
@@ -54,7 +54,6 @@ COMMANDS = {
     "clean": "cleaning.clean",
     "adk": "integration.adk.adk",
     "completion": "integration.completion.completion",
-    "agents": "configuration.agents",
     "config": "configuration.config",
     "doctor": "setup.doctor.doctor",
 }
@@ -70,7 +69,10 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
-MCP_COMMANDS = {"serve": "integration.mcp.serve", "install": "integration.mcp.install"}
+AGENT_COMMANDS = {"new": "setup.new_agent.new"}
+"""Those of `fanout agents`, which lists the agents without one."""
+
+MCP_COMMANDS = {"serve": "integration.mcp_serve.serve", "install": "integration.mcp.install"}
 """Those of `fanout mcp`."""
 
 
@@ -85,6 +87,10 @@ KEY_COMMANDS = {
 
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _AgentCommands(LazyGroup):
+    functions = AGENT_COMMANDS
 
 
 class _McpCommands(LazyGroup):
@@ -137,7 +143,7 @@ def _leaf_commands(group: TyperGroup) -> Iterator[Any]:
     for command in group.commands.values():
         if isinstance(command, TyperGroup):
             yield from _leaf_commands(command)
-        else:
+        if not isinstance(command, TyperGroup) or command.invoke_without_command:
             yield command
 
 
@@ -150,6 +156,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+agents = typer.Typer(cls=_AgentCommands, invoke_without_command=True)
+app.add_typer(agents, name="agents")
 images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
@@ -164,6 +172,22 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(keys, name="keys")
+
+
+@agents.callback()
+def _agents(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """List the agents that can run jobs; `fanout agents new NAME` begins one of your own.
+
+    Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
+    may call and the description.
+    """
+    if context.invoked_subcommand is None:
+        function = import_command("configuration", "list_agents")
+        function(as_json=as_json)
 
 
 def _print_version(requested: bool) -> None:
