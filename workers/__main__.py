@@ -26,7 +26,6 @@ with absent("rich"):  # structlog would load it
 
 from celery.platforms import SecurityWarning
 
-from fanout.orchestrator.configuration.settings import WorkerSettings
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
@@ -118,7 +117,7 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
-        queues=queues or ",".join(_queues(settings.worker)),
+        queues=queues or _queues(settings.worker.queue, settings.worker.pool),
         loglevel=settings.log_level.upper(),
         quiet=True,
         autoscale=autoscale,
@@ -129,9 +128,9 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     sys.exit(worker.exitcode)
 
 
-def _queues(settings: WorkerSettings) -> list[str]:
+def _queues(queue: str, pool: str) -> str:
     """Return the queues of a worker: the installation's, and that of its pool."""
-    return list(dict.fromkeys(queue_of_pool(settings.queue, pool) for pool in ("", settings.pool)))
+    return ",".join(dict.fromkeys((queue, queue_of_pool(queue, pool))))
 
 
 def _bounds(text: str) -> tuple[int, int]:

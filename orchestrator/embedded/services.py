@@ -176,7 +176,9 @@ class Embedded:
     async def _choose_pool(self, record: EmbeddedRecord | None) -> None:
         """Find the worker of these settings and keys, and keep it while this context is open."""
         environment = self._worker_environment()
-        self._environment = fingerprint(self.settings, environment, record and record.environment)
+        self._environment = fingerprint(
+            self.settings, environment, record.environment if record else None
+        )
         pool = pool_of(self._environment)
         worker = self.settings.worker.model_copy(update={"pool": pool})
         self.settings = self.settings.model_copy(update={"worker": worker})
