@@ -85,6 +85,9 @@ docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an 
 openapi: $(TOOLS) ## freeze the description of the HTTP interface in docs/openapi.json
 	@$(BIN)/python -m tests.unit.server.openapi
 
+mcp-tools: $(TOOLS) ## write what `fanout mcp serve` answers before its server is imported
+	@$(BIN)/python -m tests.unit.server.mcp_declared
+
 images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on Debian's packages, without a registry
 	@$(BIN)/fanout images build $(if $(FANOUT_SANDBOX_BASE),--base $(FANOUT_SANDBOX_BASE),--bootstrap)
 

@@ -14,6 +14,8 @@ import pytest
 OF_THE_MACHINE = {
     "No Docker engine answers.": "at a desk; with CI=true it is a failure, like the next four",
     "There is no redis-server on PATH.": "",
+    "There is no npm.": "coding agents are programs of npm",
+    "npm cannot install it here.": "as above, and its registry is not reachable",
     "no redis-server on PATH": "",
     "There is no Chromium: apt-get install chromium.": "",
     "The engine has no image fanout/python.": "",

@@ -26,6 +26,7 @@ with absent("rich"):  # structlog would load it
 
 from celery.platforms import SecurityWarning
 
+from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
 from fanout.workers.processes import number_of_processes, run_processes, share
@@ -116,7 +117,7 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
-        queues=queues or settings.worker.queue,
+        queues=queues or _queues(settings.worker.queue, settings.worker.pool),
         loglevel=settings.log_level.upper(),
         quiet=True,
         autoscale=autoscale,
@@ -125,6 +126,11 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
     )
     worker.start()
     sys.exit(worker.exitcode)
+
+
+def _queues(queue: str, pool: str) -> str:
+    """Return the queues of a worker: the installation's, and that of its pool."""
+    return ",".join(dict.fromkeys((queue, queue_of_pool(queue, pool))))
 
 
 def _bounds(text: str) -> tuple[int, int]:

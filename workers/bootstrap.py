@@ -294,6 +294,7 @@ class WorkerProcess:
             wire_newest=versions.WIRE_NEWEST,
             agents=tuple(self._live.definitions),
             definitions=self._live.definitions.digests(),
+            pool=self._settings.worker.pool,
             keys=(*key_names(), *secret_variables(self._live.secrets)),
             protection=self._protection,
             loop_delays=self._loop_delays.histogram(),

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fanout.orchestrator.cli.lazy_commands import LazyGroup
+from fanout.orchestrator.cli.lazy_commands import LazyGroup, import_command
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
 from fanout.orchestrator.version import VERSION
@@ -55,7 +55,6 @@ COMMANDS = {
     "clean": "cleaning.clean",
     "adk": "integration.adk.adk",
     "completion": "integration.completion.completion",
-    "agents": "configuration.agents",
     "config": "configuration.config",
     "doctor": "setup.doctor.doctor",
 }
@@ -93,7 +92,10 @@ IMAGE_COMMANDS = {
 }
 """Those of `fanout images`."""
 
-MCP_COMMANDS = {"serve": "integration.mcp.serve", "install": "integration.mcp.install"}
+AGENT_COMMANDS = {"new": "setup.new_agent.new"}
+"""Those of `fanout agents`, which lists the agents without one."""
+
+MCP_COMMANDS = {"serve": "integration.mcp_serve.serve", "install": "integration.mcp.install"}
 """Those of `fanout mcp`."""
 
 
@@ -108,6 +110,10 @@ KEY_COMMANDS = {
 
 class _ImageCommands(LazyGroup):
     functions = IMAGE_COMMANDS
+
+
+class _AgentCommands(LazyGroup):
+    functions = AGENT_COMMANDS
 
 
 class _McpCommands(LazyGroup):
@@ -186,7 +192,7 @@ def _leaf_commands(group: TyperGroup) -> Iterator[Any]:
     for command in group.commands.values():
         if isinstance(command, TyperGroup):
             yield from _leaf_commands(command)
-        else:
+        if not isinstance(command, TyperGroup) or command.invoke_without_command:
             yield command
 
 
@@ -199,6 +205,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+agents = typer.Typer(cls=_AgentCommands, invoke_without_command=True)
+app.add_typer(agents, name="agents")
 images = typer.Typer(
     help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
@@ -213,6 +221,22 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(keys, name="keys")
+
+
+@agents.callback()
+def _agents(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """List the agents that can run jobs; `fanout agents new NAME` begins one of your own.
+
+    Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
+    may call and the description.
+    """
+    if context.invoked_subcommand is None:
+        function = import_command("configuration", "list_agents")
+        function(as_json=as_json)
 
 
 def _print_version(requested: bool) -> None:

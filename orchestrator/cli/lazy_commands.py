@@ -54,10 +54,7 @@ class LazyCommand(TyperCommand):
 
     def _load(self) -> Any:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        # redis-py imports OpenTelemetry for metrics that no command exports.
-        with absent("opentelemetry"), _without_plugins():
-            module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
-        function = getattr(module, self._function)
+        function = import_command(self._module, self._function)
         settings = {"allow_interspersed_args": self.name not in FOR_OTHER_PROGRAMS}
         single.command(self.name, context_settings=settings)(function)
         command = typer.main.get_command(single)
@@ -75,6 +72,18 @@ class LazyGroup(TyperGroup):
         super().__init__(**options)
         lazy = {name: LazyCommand(name, function) for name, function in self.functions.items()}
         self.commands = {**lazy, **self.commands}
+
+
+def import_command(module: str, function: str) -> Any:
+    """Return the function of a command.
+
+    Args:
+        module: Its module below `commands/`.
+        function: Its name.
+    """
+    # redis-py imports OpenTelemetry for metrics that no command exports.
+    with absent("opentelemetry"), _without_plugins():
+        return getattr(import_module(f"{COMMANDS_PACKAGE}.{module}"), function)
 
 
 @contextmanager

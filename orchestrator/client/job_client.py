@@ -17,7 +17,7 @@ from fanout.orchestrator.client.job_reader import Ids, JobReader
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
-    load_agent_definitions,
+    read_agent_definitions,
 )
 from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.configuration.settings import Settings, load_settings
@@ -85,10 +85,10 @@ class JobClient(JobReader):
         Raises:
             InvalidSetting: A value is not allowed.
             LedgerUnavailable: No Redis is configured or running.
-            InvalidAgentDefinition: An agent definition is invalid.
+            InvalidAgentDefinition: The folder of agents does not exist.
         """
         settings = settings or load_settings()
-        definitions = load_agent_definitions(settings.agents_dir)
+        definitions = read_agent_definitions(settings.agents_dir)
         found, held = attach(settings)
         client = cls(str(found.redis_url), found, definitions)
         client._held = held
@@ -190,7 +190,7 @@ class JobClient(JobReader):
         }
         for blob in used:
             await self._blobs.keep(blob)  # an old one, of a retried job, may be about to expire
-        ids = await self._ledger.submit(specs)
+        ids = await self._ledger.submit(specs, self._settings.worker.pool)
         with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches them
             await self._admission.pump()
         return ids

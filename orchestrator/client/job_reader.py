@@ -375,6 +375,20 @@ class JobReader:
         """Return the workers that are registered and alive."""
         return await self._records.workers()
 
+    async def is_pool_needed(self, pool: str) -> bool:
+        """Return whether a job is left that a pool of workers runs, will run, or has parked.
+
+        A queued job of an agent that they do not know is none: others run it.
+        """
+        workers = [worker for worker in await self.workers() if worker.pool == pool]
+        ids = await self._records.of_pool(pool)
+        for first in range(0, len(ids), RECORDS_AT_ONCE):
+            for job in await self._records.get_many(ids[first : first + RECORDS_AT_ONCE]):
+                is_queued = job.state is JobState.QUEUED
+                if not is_queued or any(one.reads(job.wire, job.agent) for one in workers):
+                    return True
+        return False
+
     async def _explained(self, records: Records) -> Records:
         """Return the records, with the reason why queued jobs wait."""
         if not any(record.state is JobState.QUEUED for record in records):

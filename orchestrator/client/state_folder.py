@@ -1,7 +1,9 @@
 """The state folder of an embedded installation: its record and its locks.
 
 - `redis/`: the append-only file, the socket and the log of Redis
-- `worker.log`: the output of the worker
+- `worker-<pool>.log`: the output of a worker. A pool is one set of settings and keys: each has a
+  worker of its own, so that jobs run with those of the command that has submitted them.
+- `worker-<pool>.users`: locked by every command that submits jobs to it
 - `embedded.json`: how to reach both; readable only by its owner, because it may contain a password
 - `embedded.lock`: held while a command starts or stops them
 - `embedded.users`: locked by every command that uses them
@@ -35,6 +37,10 @@ class NotStarted(LedgerUnavailable):
     """Redis or the worker of this machine could not be started or stopped; the text says why."""
 
 
+POOL_CHARACTERS = 12
+"""Of a pool's name: it distinguishes the few sets of settings that one person has at once."""
+
+
 class EmbeddedRecord(BaseModel):
     """The content of `embedded.json`."""
 
@@ -51,7 +57,21 @@ class EmbeddedRecord(BaseModel):
     idle_seconds: float | None = None
     """After how long without use they end by themselves; None: not before `fanout down`."""
     environment: str = ""
-    """The worker's settings and keys (`python_process.fingerprint`)."""
+    """The settings and keys of the worker that was used last (`python_process.fingerprint`)."""
+
+    @property
+    def pool(self) -> str:
+        """The pool of the worker that was used last; empty in a release without pools."""
+        return pool_of(self.environment)
+
+
+def pool_of(fingerprint: str) -> str:
+    """Return the name of the pool of workers with these settings and keys.
+
+    Args:
+        fingerprint: Of them (`python_process.fingerprint`).
+    """
+    return fingerprint.partition("-")[2][:POOL_CHARACTERS]
 
 
 class StateFolder:
@@ -128,9 +148,17 @@ class StateFolder:
                 await asyncio.sleep(0.1)
             yield
 
-    async def open_users(self) -> IO[bytes]:
-        """Register this command as a user of the folder, until the returned file is closed."""
-        users = open_private_file(self.users)
+    def pool_users(self, pool: str) -> Path:
+        """Return the file that the users of a pool's worker lock."""
+        return self.path / f"worker-{pool}.users"
+
+    async def open_users(self, pool: str | None = None) -> IO[bytes]:
+        """Register this command as a user of the folder, until the returned file is closed.
+
+        Args:
+            pool: The pool of whose worker it is a user; None: of what runs in the folder.
+        """
+        users = open_private_file(self.users if pool is None else self.pool_users(pool))
         try:
             await acquire(users, fcntl.LOCK_SH)
         except BaseException:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -208,17 +211,30 @@ INNER_MODELS: dict[str, type[WireModel]] = {
 
 
 class AgentDefinitions(dict[str, AgentDefinition]):
-    """The agent definitions of an installation by name, sorted."""
+    """The agent definitions of an installation by name, sorted.
 
-    def __init__(self, definitions: Mapping[str, AgentDefinition]) -> None:
+    Args:
+        definitions: Those that are valid.
+        invalid: Name -> why there is none, with the file and the line.
+    """
+
+    def __init__(
+        self,
+        definitions: Mapping[str, AgentDefinition],
+        invalid: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(sorted(definitions.items()))
+        self.invalid = dict(invalid)
+        """Name -> why there is none, with the file and the line."""
 
     def __missing__(self, name: str) -> AgentDefinition:
-        """Refuse the name of an agent that does not exist.
+        """Refuse the name of an agent that does not exist, or whose definition is invalid.
 
         Raises:
-            UnknownAgent: Always; the text lists the existing names.
+            UnknownAgent: Always; the text lists the existing names, or says what is invalid.
         """
+        if name in self.invalid:
+            raise UnknownAgent(f"The agent {name!r} cannot be used: {self.invalid[name]}")
         raise UnknownAgent(
             f"There is no agent {name!r}.{did_you_mean(name, self)} There are: {', '.join(self)}."
         )
@@ -236,7 +252,11 @@ class AgentDefinitions(dict[str, AgentDefinition]):
             UnknownAgent: It names an agent that does not exist.
         """
         names = sorted({GENERAL_PURPOSE, *caller.subagents})
-        return {name: self[name].description for name in names}
+        return {
+            name: self[name].description
+            for name in names
+            if name in self or name not in self.invalid
+        }
 
 
 def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
@@ -248,28 +268,67 @@ def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
     Raises:
         InvalidAgentDefinition: A file is not a definition, or the folder does not exist.
     """
+    found = read_agent_definitions(own_folder)
+    for problem in found.invalid.values():
+        raise InvalidAgentDefinition(problem)
+    return found
+
+
+def read_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
+    """Load as `load_agent_definitions`, but an invalid file makes only its own agent unusable.
+
+    That agent is none, even if fanout ships one of its name: the user wants another one.
+
+    Raises:
+        InvalidAgentDefinition: The folder does not exist.
+    """
     if own_folder is not None and not own_folder.is_dir():
         raise InvalidAgentDefinition(f"FANOUT_AGENTS_DIR is {own_folder}, which is not a folder.")
     definitions: dict[str, AgentDefinition] = {}
+    invalid: dict[str, str] = {}
     paths: dict[str, Path] = {}
     for folder in filter(None, (SHIPPED_AGENTS, own_folder)):
         for path in sorted(folder.glob("*.y*ml")):
-            definition = load_agent_definition(path)
+            try:
+                definition = load_agent_definition(path)
+            except InvalidAgentDefinition as error:
+                name = _name_in(path)
+                invalid[name] = str(error)
+                definitions.pop(name, None)
+                continue
             definitions[definition.name] = definition
             paths[definition.name] = path
-    for name, definition in definitions.items():
-        _check_subagents(paths[name], definition, definitions)
-    return AgentDefinitions(definitions)
+    known = definitions.keys() | invalid.keys()
+    for name, definition in list(definitions.items()):
+        if problem := _unknown_subagent(paths[name], definition, known):
+            invalid[name] = problem
+            del definitions[name]
+    return AgentDefinitions(definitions, invalid)
 
 
-def _check_subagents(path: Path, definition: AgentDefinition, known: Collection[str]) -> None:
+def _name_in(path: Path) -> str:
+    """Return the name of the agent that an invalid file is about: its key `name`, else the file's.
+
+    The line is looked for in the text, which may not be YAML.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", path.read_text("utf-8"), re.MULTILINE)
+        if found:
+            return found[1]
+    return path.stem
+
+
+def _unknown_subagent(
+    path: Path, definition: AgentDefinition, known: Collection[str]
+) -> str | None:
     for index, name in enumerate(definition.subagents):
         if name not in known:
             line = _line_of(yaml.compose(path.read_text(encoding="utf-8")), ("subagents", index))
-            raise InvalidAgentDefinition(
+            return (
                 f"{path}:{line}: subagents: there is no agent {name!r}."
                 f"{did_you_mean(name, known)} There are {', '.join(sorted(known))}."
             )
+    return None
 
 
 def load_agent_definition(path: Path) -> AgentDefinition:

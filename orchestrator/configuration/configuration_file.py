@@ -76,6 +76,12 @@ def configuration_path() -> Path | None:
     return absolute(Path(named)) if named else _default_path()
 
 
+def default_agents() -> Path | None:
+    """Return the folder of agents beside the file, whether it exists or not; None as above."""
+    path = configuration_path()
+    return None if path is None else ConfigurationFile(path).agents
+
+
 def export_keys(earlier: Mapping[str, str] | None = None) -> dict[str, str]:
     """Put what the `.env` holds for others, such as keys of models, into `os.environ`.
 

@@ -120,6 +120,9 @@ class WorkerSettings(_Section):
     """On SIGTERM finish the running jobs; only a second SIGTERM releases them."""
     queue: str = "fanout"
     """The Celery queue, of clients and workers."""
+    pool: str = Field(default="", pattern=r"^[0-9a-z]{0,32}$")
+    """The pool of workers that runs what this process submits, and that a worker is of; set by
+    fanout, which starts a worker of its own for each set of settings and keys."""
     remote_control: bool = True
     """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
     whoever may ask workers how they are could give them too, since one channel carries both."""

@@ -131,6 +131,11 @@ class ChildProcess:
         self._signal(signal.SIGKILL)
         await self._ends_within(KILL_WAIT_SECONDS)
 
+    def forget(self) -> None:
+        """Delete its files when it has ended for good; nobody may start it meanwhile."""
+        for path in (self._lock_path, self.log_path):
+            path.unlink(missing_ok=True)
+
     def last_log_line(self) -> str:
         """Return the last line of its log for an error's text; empty when it wrote nothing."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as log:

@@ -1,13 +1,15 @@
-"""The keeper: ends the Redis and the worker of a state folder when nobody has used them for a time.
+"""The keeper: ends the Redis and the workers of a state folder when nobody uses them any more.
 
 It is a process of its own, which outlives the command that started it. They are used while a job is
-alive, and while a command holds the lock of users.
+alive, and while a command holds the lock of users. A worker with other settings than those that
+were used last ends as soon as no command uses it and no job is left that it can run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import signal
 import time
@@ -17,7 +19,8 @@ from pathlib import Path
 from fanout.orchestrator.client import JobReader
 from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder, try_lock
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.liveness import worker_process
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.liveness import living_workers
 from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import LIVE_STATES
@@ -45,10 +48,13 @@ async def keep(settings: Settings) -> None:
 
 async def _until_idle(folder: StateFolder, settings: Settings, services: _Services) -> None:
     idle_since = time.monotonic()
-    while (record := folder.read_record()) is not None and record.idle_seconds is not None:
-        services.note(record)
-        await asyncio.sleep(min(CHECK_SECONDS, record.idle_seconds / 2))
-        if await _is_used(folder, record, settings):
+    while (record := folder.read_record()) is not None and (
+        record.idle_seconds is not None or _earlier_workers(folder)
+    ):
+        services.note(folder, record)
+        await asyncio.sleep(min(CHECK_SECONDS, (record.idle_seconds or math.inf) / 2))
+        await _end_earlier_workers(folder, settings)
+        if record.idle_seconds is None or await _is_used(folder, record, settings):
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since >= record.idle_seconds:
             async with folder.locked():
@@ -63,9 +69,10 @@ class _Services:
     def __init__(self) -> None:
         self._started: dict[int, str] = {}
 
-    def note(self, record: EmbeddedRecord) -> None:
+    def note(self, folder: StateFolder, record: EmbeddedRecord) -> None:
         """Remember the processes and when each has started."""
-        for pid in filter(None, (record.worker_pid, record.redis_pid)):
+        workers = [worker.pid for worker in living_workers(folder).values()]
+        for pid in filter(None, (*workers, record.worker_pid, record.redis_pid)):
             if pid not in self._started:
                 self._started[pid] = _start_of(pid)
 
@@ -90,16 +97,52 @@ def _start_of(pid: int) -> str:
         return ""
 
 
+def _earlier_workers(folder: StateFolder) -> dict[str, ChildProcess]:
+    """Return the workers with other settings than those that were used last, by pool."""
+    record, workers = folder.read_record(), living_workers(folder)
+    return {pool: workers[pool] for pool in workers if record is not None and pool != record.pool}
+
+
+async def _end_earlier_workers(folder: StateFolder, settings: Settings) -> None:
+    for pool, worker in _earlier_workers(folder).items():
+        if await _is_needed(folder, pool, settings):
+            continue
+        async with folder.locked():
+            if pool in _earlier_workers(folder) and not await _is_needed(folder, pool, settings):
+                await worker.stop(GRACE_SECONDS)
+                worker.forget()
+                folder.pool_users(pool).unlink(missing_ok=True)
+
+
+async def _is_needed(folder: StateFolder, pool: str, settings: Settings) -> bool:
+    """Return whether a command uses a pool's worker, or a job is left that it can run."""
+    with open_private_file(folder.pool_users(pool)) as users:
+        if not try_lock(users, fcntl.LOCK_EX):
+            return True
+    record = folder.read_record()
+    if record is None:
+        return True
+    try:
+        async with _reader(record, settings) as reader:
+            return await reader.is_pool_needed(pool)
+    except JobFailure:
+        return True
+
+
+def _reader(record: EmbeddedRecord, settings: Settings) -> JobReader:
+    urls = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
+    return JobReader.from_settings(settings.model_copy(update=urls))
+
+
 async def _is_used(folder: StateFolder, record: EmbeddedRecord, settings: Settings) -> bool:
     with open_private_file(folder.path / "embedded.users") as users:
         if not try_lock(users, fcntl.LOCK_EX):
             return True
-    urls = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
     try:
-        async with JobReader.from_settings(settings.model_copy(update=urls)) as reader:
+        async with _reader(record, settings) as reader:
             return bool(await reader.list(states=LIVE_STATES, limit=1))
     except JobFailure:  # Redis was killed: the jobs go on when a command starts it again
-        return worker_process(folder).is_alive
+        return bool(living_workers(folder))
 
 
 def main() -> None:

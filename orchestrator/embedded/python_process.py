@@ -11,10 +11,18 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
+
+from pydantic import SecretStr
 
 import fanout
-from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute, export_keys
+from fanout.orchestrator.configuration.configuration_file import (
+    VARIABLE,
+    absolute,
+    configuration_path,
+    default_agents,
+    export_keys,
+)
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.process_secrets import inherited_environment
 
@@ -25,9 +33,18 @@ _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
 
 _KEYS = re.compile(
-    r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|BASE_URL|API_BASE|OLLAMA_HOST|ENDPOINT|PROJECT|REGION"
+    r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|URL|BASE|ENDPOINT|PROJECT|REGION|LOCATION|VERTEX"
+    r"|API_|OLLAMA|CA_BUNDLE|CERT|AWS_"
 )
 """Names of the variables, besides ours, by which models are reached."""
+
+_NOT_OF_WORKERS: Any = {
+    **dict.fromkeys(("redis_url", "blobs_url", "redis_memory_bytes", "state_dir"), True),
+    **dict.fromkeys(("workspace", "api", "flower", "notifications", "secrets", "agents_dir"), True),
+    "embedded_idle_seconds": True,
+    "worker": {"pool"},
+}
+"""Settings of other processes, what a state folder has one of, and what workers read again."""
 
 HELPER_SECONDS = 20.0
 """For a helper, whose start takes seconds on a busy machine; it waits 1.5 s for the engine."""
@@ -100,7 +117,10 @@ def helper_environment() -> dict[str, str]:
 
 def keeper_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of a process that ends the services: the settings' files, no keys."""
-    ours = helper_environment() | {f"{PREFIX}STATE_DIR": str(settings.state_dir)}
+    ours = helper_environment() | {
+        f"{PREFIX}STATE_DIR": str(settings.state_dir),
+        f"{PREFIX}REDIS_PREFIX": settings.redis_prefix,
+    }
     return ours | _configuration_file()
 
 
@@ -119,8 +139,8 @@ def child_environment(settings: Settings) -> dict[str, str]:
         f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,
         f"{PREFIX}WORKER__LEASE_SECONDS": str(settings.worker.lease_seconds),
     }
-    if settings.agents_dir is not None:
-        ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())
+    if folder := _own_agents(settings):
+        ours[f"{PREFIX}AGENTS_DIR"] = folder
     of_file = export_keys()
     kept = {name: value for name, value in os.environ.items() if name not in of_file}
     return {**kept, **ours, **_configuration_file()}
@@ -134,21 +154,50 @@ def _configuration_file() -> dict[str, str]:
     return {VARIABLE: str(absolute(Path(named))) if named else ""}
 
 
-def fingerprint(environment: Mapping[str, str], salt: str = "") -> str:
-    """Return a text that is the same for environments with the same settings and keys.
+def fingerprint(
+    settings: Settings, environment: Mapping[str, str], earlier: str | None = None
+) -> str:
+    """Return a text that is the same for workers with the same settings and keys.
 
-    It says nothing about their values.
+    It says nothing about their values. What a worker reads again by itself is left out: keys of the
+    `.env` and the contents of the folder of agents.
 
     Args:
+        settings: The worker's settings.
         environment: As of `child_environment`.
-        salt: The beginning of an earlier fingerprint, to compare with; empty: a new one.
+        earlier: A fingerprint to compare with; None: none.
     """
-    salt = salt.partition("-")[0] or secrets.token_hex(16)
-    named = sorted(
-        item for item in environment.items() if item[0].startswith(PREFIX) or _KEYS.search(item[0])
-    )
-    digest = hashlib.scrypt(json.dumps(named).encode(), salt=salt.encode(), n=2**10, r=8, p=1)
+    salt = (earlier or "").partition("-")[0] or secrets.token_hex(16)
+    exported = sorted(item for item in environment.items() if _is_key(item[0]))
+    given = [
+        settings.model_dump(exclude=_NOT_OF_WORKERS),
+        str(configuration_path()),
+        _own_agents(settings),
+        exported,
+    ]
+    text = json.dumps(given, sort_keys=True, default=_as_text)
+    digest = hashlib.scrypt(text.encode(), salt=salt.encode(), n=2**10, r=8, p=1)
     return f"{salt}-{digest.hex()}"
+
+
+def _is_key(name: str) -> bool:
+    """Return whether a variable's value matters to a worker, and is none of its settings."""
+    if name.startswith(PREFIX):
+        return name.startswith(f"{PREFIX}SECRETS__")
+    return name not in _NO_DOTENV and bool(_KEYS.search(name))
+
+
+def _as_text(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _own_agents(settings: Settings) -> str:
+    """Return the folder of agents; empty if it is that beside the configuration file.
+
+    That one is found again when it appears, or is deleted.
+    """
+    folder = settings.agents_dir
+    return "" if folder is None or folder == default_agents() else str(folder.resolve())
 
 
 def _path() -> str:

@@ -15,11 +15,12 @@ from fanout.orchestrator.client.state_folder import (
     NotStarted,
     StateFolder,
     acquire,
+    pool_of,
     try_lock,
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.liveness import was_killed, worker_process
+from fanout.orchestrator.embedded.liveness import living_workers, was_killed, worker_process
 from fanout.orchestrator.embedded.notifier import STOP_SECONDS, notifier_process, start_notifier
 from fanout.orchestrator.embedded.python_process import (
     child_environment,
@@ -30,7 +31,6 @@ from fanout.orchestrator.embedded.python_process import (
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
 from fanout.orchestrator.embedded.server import Server
-from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.jobs.store.connection import answers
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
@@ -45,7 +45,8 @@ class Embedded:
     """The Redis and the worker of a state folder, as an async context manager.
 
     Attaches to those that run already; otherwise it starts them, and stops them at the end, even
-    when this process is killed.
+    when this process is killed. If no worker with these settings and keys runs, it starts one: jobs
+    that others submitted go on with theirs, and `keeper` ends workers that nobody uses any more.
 
     Args:
         settings: The settings of this process.
@@ -54,7 +55,7 @@ class Embedded:
             themselves; None: they do not. Those that run already keep theirs, unless it is None
             here.
         revive: Start them only if they were killed, not if another command has started or stopped
-            them meanwhile.
+            them meanwhile. Of the workers, that of the settings' pool or the one used last counts.
         serve: Begin to start the service, too; see `Server`.
         notice: Called with a text when services are started, and when the end has to wait for
             other commands.
@@ -84,16 +85,17 @@ class Embedded:
         self._revive = revive
         self._notice = notice
         self._users: IO[bytes] | None = None
+        self._pool_users: IO[bytes] | None = None
         self._owns_redis = False
         self._owns_worker = False
         self._kept = keep
         self._redis = _redis_server(self._folder, settings)
-        self._worker = worker_process(self._folder)
+        self._worker = worker_process(self._folder, "")
         self._keeper = ChildProcess(self._folder.path, "keeper")
         self.settings = settings.model_copy(
             update={"blobs_url": settings.blobs, "state_dir": self._folder.path}
         )
-        """The settings of a client; inside the context, with the URL of Redis."""
+        """The settings of a client; inside the context, with the URL of Redis and the pool."""
 
     async def __aenter__(self) -> Self:
         self._folder.prepare()
@@ -123,13 +125,15 @@ class Embedded:
             await self._worker_registered()
 
     async def _attach_or_start(self) -> None:
-        if self._revive and not await asyncio.to_thread(was_killed, self._folder):
+        pool = self.settings.worker.pool
+        if self._revive and not await asyncio.to_thread(was_killed, self._folder, pool):
             return
         record = self._folder.read_record()
         await self._check_sandbox(record)
         await self._start_missing(record)
         await self._worker_registered()
-        if self._idle_seconds is not None and not self._keeper.is_alive:
+        needs_keeper = self._idle_seconds is not None or len(living_workers(self._folder)) > 1
+        if self._kept and needs_keeper and not self._keeper.is_alive:
             self._keeper.start(
                 python_argv("fanout.orchestrator.embedded.keeper"),
                 env=keeper_environment(self.settings),
@@ -148,64 +152,62 @@ class Embedded:
                     "it ends; try again then."
                 )
             self._kept = record.kept
-            await self._adopt(record)
+            if self._revive or self._idle_seconds is not None:
+                self._idle_seconds = record.idle_seconds
             found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
         else:
             if not self._revive:
                 self._notice("Starting a Redis and a worker …")
-            await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
+            await _stop_workers(self._folder, self.settings)
             await self._redis.stop()
             self._owns_redis = True
             found = {"redis_url": await self._redis.start(outlives_parent=self._kept)}
         self.settings = self.settings.model_copy(update=found)
+        await self._choose_pool(record)
         if not self._worker.is_alive:
+            if living_workers(self._folder):
+                self._notice("Settings changed: starting a worker with them …")
             self._owns_worker = True
             self._start_worker()
         self._write_record()
         if self._serve:
             await Server(self._folder).launch(self.settings)
 
-    async def _adopt(self, record: EmbeddedRecord) -> None:
-        """Take over what runs; end its worker if it has other settings or keys, and no job."""
-        if self._revive or self._idle_seconds is not None:
-            self._idle_seconds = record.idle_seconds
-        self._environment = record.environment
-        found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
-        settings = self.settings.model_copy(update=found)
-        now = fingerprint(self._worker_environment(settings), record.environment)
-        if self._revive or now == record.environment or not self._worker.is_alive:
-            return
-        async with JobReader.from_settings(settings) as reader:
-            if await reader.list(states=LIVE_STATES, limit=1):
-                self._notice(
-                    "The worker that runs here was started with other settings or keys, and has "
-                    "jobs; it keeps them. For these: fanout down, when they have ended."
-                )
-                return
-        self._notice("Settings or keys have changed since: starting the worker again with them …")
-        await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
+    async def _choose_pool(self, record: EmbeddedRecord | None) -> None:
+        """Find the worker of these settings and keys, and keep it while this context is open."""
+        environment = self._worker_environment()
+        self._environment = fingerprint(
+            self.settings, environment, record.environment if record else None
+        )
+        pool = pool_of(self._environment)
+        worker = self.settings.worker.model_copy(update={"pool": pool})
+        self.settings = self.settings.model_copy(update={"worker": worker})
+        self._pool_users = await self._folder.open_users(pool)
+        self._worker = worker_process(self._folder, pool)
 
     async def _check_sandbox(self, record: EmbeddedRecord | None) -> None:
         """Check the sandbox before anything is started; a revival uses the one from before."""
         if record is not None and self._revive:
             sandbox = self.settings.sandbox.model_copy(update={"provider": record.sandbox})
             self.settings = self.settings.model_copy(update={"sandbox": sandbox})
-        if record is None or not self._worker.is_alive:
+        if record is None or not living_workers(self._folder):
             await require_sandbox(self.settings)
         else:
             require_same_sandbox(self.settings, record.sandbox, self._folder.path)
 
     def _start_worker(self) -> None:
         argv = python_argv("fanout.workers")
-        env = self._worker_environment(self.settings)
-        self._environment = fingerprint(env)
+        env = self._worker_environment()
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
-    def _worker_environment(self, settings: Settings) -> dict[str, str]:
-        return child_environment(settings) | {f"{PREFIX}MODEL": settings.model}
+    def _worker_environment(self) -> dict[str, str]:
+        ours = {"MODEL": self.settings.model, "WORKER__POOL": self.settings.worker.pool}
+        return child_environment(self.settings) | {
+            f"{PREFIX}{name}": value for name, value in ours.items()
+        }
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
@@ -241,8 +243,8 @@ class Embedded:
                 await self._redis.stop()
                 self._folder.remove_record()
         finally:
-            if self._users is not None:
-                self._users.close()
+            for users in filter(None, (self._pool_users, self._users)):
+                users.close()
 
     async def _wait_for_other_users(self) -> None:
         """Wait until no other command uses the folder; new ones wait for the end of the stop."""
@@ -252,7 +254,7 @@ class Embedded:
 
 
 async def stop_embedded(settings: Settings) -> bool:
-    """Stop the Redis and the worker of the state folder that outlived their command.
+    """Stop the Redis and the workers of the state folder that outlived their command.
 
     Returns:
         False when none was running.
@@ -268,7 +270,7 @@ async def stop_embedded(settings: Settings) -> bool:
 
 
 async def stop_in(folder: StateFolder, settings: Settings) -> bool:
-    """Stop the Redis and the worker of a state folder whose lock the caller holds.
+    """Stop the Redis and the workers of a state folder whose lock the caller holds.
 
     Args:
         folder: The state folder.
@@ -277,14 +279,19 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     Returns:
         False when none was running.
     """
-    worker, redis = worker_process(folder), _redis_server(folder, settings)
-    ran = worker.is_alive or redis.process.is_alive
+    redis = _redis_server(folder, settings)
+    ran = bool(living_workers(folder)) or redis.process.is_alive
     await Server(folder).stop(settings)
-    await worker.stop(settings.worker.shutdown_grace_seconds)
+    await _stop_workers(folder, settings)
     await notifier_process(folder).stop(STOP_SECONDS)
     await redis.stop()
     folder.remove_record()
     return ran
+
+
+async def _stop_workers(folder: StateFolder, settings: Settings) -> None:
+    grace = settings.worker.shutdown_grace_seconds
+    await asyncio.gather(*(worker.stop(grace) for worker in living_workers(folder).values()))
 
 
 def _pid(worker: WorkerInfo) -> int:

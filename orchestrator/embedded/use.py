@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from fanout.orchestrator.cancellation import cancel_and_wait
@@ -13,7 +13,6 @@ from fanout.orchestrator.client.state_folder import NotStarted
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded.liveness import was_killed
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.store.connection import answers
 
 if TYPE_CHECKING:
     from fanout.orchestrator.embedded.services import Embedded
@@ -35,7 +34,8 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
         LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
     """
     folder = state_folder(settings)
-    if settings.redis_url is None and await asyncio.to_thread(was_killed, folder):
+    pool = settings.worker.pool
+    if settings.redis_url is None and await asyncio.to_thread(was_killed, folder, pool):
         notice(
             f"The Redis or worker of {folder.path} was killed; it is started again. "
             "Stop it: fanout down"
@@ -43,28 +43,6 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
         async with _services(settings, revive=True, notice=notice):
             pass
     return await asyncio.to_thread(attached, settings)
-
-
-async def renewed(settings: Settings, notice: Callable[[str], None]) -> None:
-    """Start the worker of the state folder again if it has other settings or keys, and no job.
-
-    Nothing is done where none runs, or where it ends with the command that started it.
-
-    Args:
-        settings: The settings of this process.
-        notice: Called with a text when it is started again, and when it has jobs.
-
-    Raises:
-        NotStarted: It did not start.
-        NoSandbox: Commands could not be isolated any more.
-    """
-    record = None if settings.redis_url else state_folder(settings).read_record()
-    if record is None or not record.kept or not await asyncio.to_thread(answers, record.redis_url):
-        return
-    sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
-    same = settings.model_copy(update={"sandbox": sandbox})
-    async with _services(same, idle_seconds=record.idle_seconds, notice=notice):
-        pass
 
 
 def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:
@@ -91,25 +69,42 @@ def _services(
 
 
 @asynccontextmanager
-async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
+async def in_use(
+    settings: Settings, notice: Callable[[str], None], *, submits: bool = False
+) -> AsyncIterator[Settings]:
     """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
 
     What is killed meanwhile is started again.
 
     Args:
         settings: The settings of this process.
-        notice: Called with a text before a restart.
+        notice: Called with a text before a restart, and when a worker is started.
+        submits: Whether jobs are submitted, which need a worker with these settings and keys; where
+            none runs, it is started beside the others.
 
     Raises:
         LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
+        NoSandbox: A worker is needed, and commands could not be isolated.
     """
     found = await reachable(settings, notice)
     if settings.redis_url is not None:
         yield found
         return
-    with await state_folder(settings).open_users():
-        async with revived(settings, notice):
-            yield found
+    async with AsyncExitStack() as stack:
+        stack.enter_context(await state_folder(settings).open_users())
+        record = state_folder(settings).read_record()
+        if submits and record is not None and record.kept:
+            sandbox = settings.sandbox.model_copy(update={"provider": record.sandbox})
+            same = settings.model_copy(update={"sandbox": sandbox})
+            embedded = _services(same, idle_seconds=record.idle_seconds, notice=notice)
+            found = (await stack.enter_async_context(embedded)).settings
+        await stack.enter_async_context(revived(with_pool(settings, found), notice))
+        yield found
+
+
+def with_pool(settings: Settings, found: Settings) -> Settings:
+    """Return a process's own settings with the pool of those that were found."""
+    return settings.model_copy(update={"worker": found.worker})
 
 
 @asynccontextmanager

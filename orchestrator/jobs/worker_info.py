@@ -32,6 +32,8 @@ class WorkerInfo:
     """The names of its agent definitions; empty: any agent."""
     definitions: Mapping[str, str] = field(default_factory=dict)
     """The fingerprints of its agent definitions by name; empty in a release without them."""
+    pool: str = ""
+    """The pool that it is of: it prefers that pool's jobs; empty: none."""
     keys: tuple[str, ...] = ()
     """The names of the variables with keys and secrets that it has, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)

@@ -55,6 +55,28 @@ def test_an_entry_by_url_names_the_variable_of_the_key(client: str, home: Path) 
     assert "MINE" in text
 
 
+@pytest.mark.parametrize(
+    ("client", "fields"),
+    [
+        ("codex", {"startup_timeout_sec": 60, "tool_timeout_sec": 120}),
+        ("opencode", {"timeout": 120_000}),
+        ("gemini", {"timeout": 120_000}),
+        ("claude-code", {"timeout": 120_000}),
+    ],
+)
+@pytest.mark.parametrize("url", [(), ("--url", "https://f.example")])
+def test_an_entry_says_how_long_the_client_waits(
+    client: str, fields: dict[str, int], url: tuple[str, ...], home: Path
+) -> None:
+    path = Path(install("--client", client, *url).stdout.strip())
+
+    text = path.read_text()
+    read: Any = tomllib.loads if path.suffix == ".toml" else json.loads
+    entry = read(text)[CLIENTS[client].section]["fanout"]
+    assert fields.items() <= entry.items()
+    assert path.is_relative_to(home)
+
+
 def test_everything_else_in_a_json_file_stays(home: Path) -> None:
     path = home / ".claude.json"
     others = {"theme": "dark", "naïve": [1, 2.5, None], "mcpServers": {"other": {"command": "x"}}}

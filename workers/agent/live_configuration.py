@@ -16,13 +16,13 @@ import structlog
 from pydantic import SecretStr
 
 from fanout.orchestrator.configuration.agent_definitions import (
-    AgentDefinitions,
     InvalidAgentDefinition,
-    load_agent_definitions,
+    read_agent_definitions,
 )
 from fanout.orchestrator.configuration.configuration_file import (
     ConfigurationFile,
     configuration_path,
+    default_agents,
     export_keys,
 )
 
@@ -41,27 +41,37 @@ class LiveConfiguration:
     """The definitions and secrets of a worker, which are updated in place.
 
     Args:
-        folder: The user's folder of agent definitions; None: the shipped ones only.
+        folder: The user's folder of agent definitions; None: that beside the configuration file,
+            while it exists.
         load_secrets: Reads the secrets that definitions name. Raises ValueError.
 
     Raises:
-        InvalidAgentDefinition: A definition is invalid.
+        InvalidAgentDefinition: The folder does not exist.
     """
 
     def __init__(
         self, folder: Path | None, load_secrets: Callable[[], Mapping[str, SecretStr]]
     ) -> None:
-        self._folder = folder
+        self._given_folder = folder
         self._load_secrets = load_secrets
-        self._read: tuple[Stamp, ...] = tuple(_stamps(folder))
+        self._read: tuple[Stamp, ...] = tuple(_stamps(self._folder))
         self._read_keys = _stamp_of_keys()
         self._exported = export_keys()
         self._look: asyncio.Task[None] | None = None
         """The look that runs, or the last one."""
         self._next_look: asyncio.Task[None] | None = None
         """The look that begins when this one has ended."""
-        self.definitions = load_agent_definitions(folder)
+        self.definitions = read_agent_definitions(self._folder)
+        self._log_invalid()
         self.secrets = dict(load_secrets())
+
+    @property
+    def _folder(self) -> Path | None:
+        """The folder of agent definitions, if there is one now."""
+        beside = default_agents()
+        if self._given_folder in {None, beside}:
+            return beside if beside is not None and beside.is_dir() else None
+        return self._given_folder
 
     async def refresh(self) -> None:
         """Read again what has changed; what is invalid is logged, and that from before stays.
@@ -89,12 +99,21 @@ class LiveConfiguration:
 
     async def _read_definitions(self) -> None:
         try:
-            found = await asyncio.to_thread(load_agent_definitions, self._folder)
+            found = await asyncio.to_thread(lambda: read_agent_definitions(self._folder))
         except (InvalidAgentDefinition, OSError) as error:
             log.warning("changed agent definitions not used", error=str(error))
             return
-        _replace(self.definitions, found)
+        for name in found.invalid.keys() & self.definitions.keys():
+            found[name] = self.definitions[name]  # its last valid one stays
+        self.definitions.clear()
+        self.definitions.update(sorted(found.items()))
+        self.definitions.invalid = found.invalid
+        self._log_invalid()
         log.info("agent definitions read again", agents=len(found))
+
+    def _log_invalid(self) -> None:
+        for name, problem in self.definitions.invalid.items():
+            log.warning("agent definition not used", agent=name, error=problem)
 
     async def _read_secrets(self) -> None:
         try:
@@ -106,11 +125,6 @@ class LiveConfiguration:
         self.secrets.clear()
         self.secrets.update(found)
         log.info("keys read again")
-
-
-def _replace(definitions: AgentDefinitions, found: AgentDefinitions) -> None:
-    definitions.clear()
-    definitions.update(found)
 
 
 def _stamps(folder: Path | None) -> Iterator[Stamp]:

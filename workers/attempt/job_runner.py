@@ -46,6 +46,8 @@ from fanout.workers.sandbox import LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
+WAITS_FOR_ANOTHER = ("host full", "waits for its host", "waits for its worker")
+"""The refused claims of jobs that run elsewhere, or later."""
 FULL_HOST_SECONDS = 0.5
 """The pause before a worker claims again on a full host, or a job that waits for its own host."""
 COMMIT_RETRY_SECONDS = 0.25
@@ -169,7 +171,7 @@ class JobRunner:
             self._on_claim()
             return claim, asked_at
         log.info("claim refused", job=job_id, reason=claim)
-        if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
+        if claim in WAITS_FOR_ANOTHER or claim.startswith(NOT_UNDERSTOOD):
             await asyncio.sleep(FULL_HOST_SECONDS)
         return claim
 

@@ -25,12 +25,8 @@ from fanout.orchestrator.configuration.settings import (
 )
 
 
-def agents(as_json: AsJson = False) -> None:
-    """List the agents that can run jobs.
-
-    Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
-    may call and the description.
-    """
+def list_agents(*, as_json: bool) -> None:
+    """Print the agents that can run jobs, for `fanout agents`."""
     settings = load_settings()
     definitions = load_agent_definitions(settings.agents_dir).values()
     if as_json:

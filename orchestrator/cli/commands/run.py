@@ -46,17 +46,16 @@ from fanout.orchestrator.cli.terminal.options import (
     SandboxOption,
     chosen_sandbox,
 )
-from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.cli.terminal.session import open_client, usable_agents
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
     COORDINATOR,
     AgentDefinition,
-    load_agent_definitions,
 )
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.use import outliving, revived
+from fanout.orchestrator.embedded.use import outliving, revived, with_pool
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
@@ -143,7 +142,7 @@ def run_(
     started, and end when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    agents = load_agent_definitions(settings.agents_dir)
+    agents = usable_agents(settings)
     if model is None and continues is None:  # a continuation has the model of the run before
         model = _model_of_settings(settings, agents, agent or COORDINATOR)
     given = {
@@ -329,7 +328,8 @@ async def _services(settings: Settings) -> AsyncIterator[Settings]:
     async with AsyncExitStack() as stack:
         async with waiting("starting the worker"):
             embedded = await stack.enter_async_context(outliving(settings, output.notice))
-        await stack.enter_async_context(revived(settings, output.notice))
+        own = with_pool(settings, embedded.settings)
+        await stack.enter_async_context(revived(own, output.notice))
         yield embedded.settings
 
 

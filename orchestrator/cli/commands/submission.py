@@ -35,12 +35,10 @@ from fanout.orchestrator.cli.terminal.options import (
     LabelOption,
     parse_labels,
 )
-from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.cli.terminal.session import open_client, usable_agents
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.model_check import check_models
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.use import renewed
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 
 FileOption = Annotated[
@@ -155,7 +153,7 @@ def submit(
     }
     defaults: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     settings = load_settings()
-    agents = load_agent_definitions(settings.agents_dir)
+    agents = usable_agents(settings)
     if file is not None:
         jobs = read_job_file(file, agents, defaults)
     else:
@@ -173,8 +171,7 @@ async def _submit(
     wait: bool,
     as_json: bool,
 ) -> ExitCode:
-    await renewed(settings, output.notice)
-    async with open_client(settings) as client:
+    async with open_client(settings, submits=True) as client:
         told = JobWebhook(webhook, settings, client) if webhook else None
         specs, shortfall = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
@@ -268,7 +265,7 @@ def fork(
     given = {"description": text, "continues": job, "at": at}
     defaults = {} if model is None else {"model": model}
     settings = load_settings()
-    jobs = [plan(given, load_agent_definitions(settings.agents_dir), defaults)]
+    jobs = [plan(given, usable_agents(settings), defaults)]
     raise typer.Exit(asyncio.run(_submit(settings, jobs, wait=False, as_json=as_json)))
 
 
@@ -279,8 +276,7 @@ def retry(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _retry(job: str, *, as_json: bool) -> None:
     settings = load_settings()
-    await renewed(settings, output.notice)
-    async with open_client(settings) as client:
+    async with open_client(settings, submits=True) as client:
         new_id = await client.retry(await resolve_job(client, job))
     if as_json:
         output.document(submitted_document([new_id]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
 from fanout.orchestrator.cli.terminal import output
@@ -13,10 +14,29 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import in_use
 from fanout.orchestrator.jobs.result import JobResult
 
+if TYPE_CHECKING:
+    from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+
+
+def usable_agents(settings: Settings) -> AgentDefinitions:
+    """Return the agents that jobs may name, and say which files are no definitions.
+
+    Raises:
+        InvalidAgentDefinition: the folder of agents does not exist.
+    """
+    from fanout.orchestrator.configuration.agent_definitions import (  # noqa: PLC0415 - few need it
+        read_agent_definitions,
+    )
+
+    agents = read_agent_definitions(settings.agents_dir)
+    for name, problem in agents.invalid.items():
+        output.notice(f"{problem}\nAgent {name} cannot be used until this is corrected.")
+    return agents
+
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings | None = None,
+    settings: Settings | None = None, *, submits: bool = False
 ) -> AsyncIterator[fanout.orchestrator.client.JobClient]:
     """Yield a client of the configured Redis, or of the one that `fanout up` started.
 
@@ -24,6 +44,7 @@ async def open_client(
 
     Args:
         settings: default: loaded from the environment and the settings files.
+        submits: whether jobs are submitted, which then run with these settings; see `in_use`.
 
     Raises:
         InvalidSetting: a setting has a value that is not allowed.
@@ -31,7 +52,7 @@ async def open_client(
         LedgerUnavailable: no Redis is configured or running, or it does not answer.
     """
     async with (
-        in_use(settings or load_settings(), output.notice) as found,
+        in_use(settings or load_settings(), output.notice, submits=submits) as found,
         fanout.orchestrator.client.JobClient.from_settings(found) as client,
     ):
         yield client

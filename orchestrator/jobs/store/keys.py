@@ -138,6 +138,10 @@ class Keys:
         """Hash: a worker's registration."""
         return f"{self.prefix}:worker:{name}"
 
+    def pool(self, pool: str) -> str:
+        """Set: the ids of the jobs of a pool of workers that have not ended."""
+        return f"{self.prefix}:pool:{pool}"
+
     def api_key(self, key_id: str) -> str:
         """Hash: a key of the HTTP service, as its SHA-256, and what it permits."""
         return f"{self.prefix}:api_key:{key_id}"

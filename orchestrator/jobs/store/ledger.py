@@ -103,6 +103,8 @@ class Dispatched:
     """As far as this release can read it: the one that runs it reads it again."""
     number: int
     """The number of the job's dispatches so far: makes each message's id unique."""
+    pool: str = ""
+    """The pool of the workers that it is sent to; empty: all take it."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,21 @@ class Ledger(Records):
 
     # For parents
 
-    async def submit(self, specs: Sequence[JobSpec]) -> list[str]:
+    async def submit(self, specs: Sequence[JobSpec], pool: str = "") -> list[str]:
         """Store and queue jobs, and return their ids.
 
         A known id or idempotency key is the same job: it is not stored again.
+
+        Args:
+            specs: The jobs.
+            pool: Of the workers that are to run them and their children; empty: of all. While none
+                of it can, the workers that started last do.
 
         Raises:
             InvalidJob: A job cannot be stored; none is.
             LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
-        submissions = [submission(spec).arguments() for spec in specs]
+        submissions = [submission(spec)._replace(pool=pool).arguments() for spec in specs]
         ids: list[str] = []
         for first in range(0, len(submissions), SUBMIT_BATCH):
             batch = submissions[first : first + SUBMIT_BATCH]
@@ -249,11 +256,11 @@ class Ledger(Records):
         request = uuid4().hex  # the client repeats the call when an answer is lost
         wires, fallback = (versions.WIRE_OLDEST, versions.WIRE_NEWEST), AdmissionPolicy().stored()
         jobs = []
-        for job_id, number, stored in await self._run(
+        for job_id, number, stored, pool in await self._run(
             "dispatch", most, milliseconds(TRANSIT_SECONDS), request, *wires, fallback
         ):
             try:
-                jobs.append(Dispatched(shown_spec(job_id, stored), int(number)))
+                jobs.append(Dispatched(shown_spec(job_id, stored), int(number), pool))
             except InvalidJob as error:
                 why = cut_text(str(error), MAX_REASON_CHARACTERS)
                 await self._run("reject", job_id, number, why)

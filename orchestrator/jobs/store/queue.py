@@ -97,6 +97,16 @@ def shown_arguments(spec: JobSpec) -> tuple[str, str]:
     return f"('{spec.id}',)", json.dumps(shown, ensure_ascii=False)[:LABEL_CHARACTERS]
 
 
+def queue_of_pool(queue: str, pool: str) -> str:
+    """Return the queue of a pool of workers.
+
+    Args:
+        queue: The installation's queue.
+        pool: The pool; empty: that queue itself, which the workers of all pools serve.
+    """
+    return f"{queue}.{pool}" if pool else queue
+
+
 class CeleryQueue:
     """Sends through Celery on Redis, by task name: the parent never imports the worker.
 
@@ -165,7 +175,7 @@ class CeleryQueue:
                         args=[job.spec.id],
                         task_id=message_id,
                         headers=self._signer.headers(message_id),
-                        queue=self._queue,
+                        queue=queue_of_pool(self._queue, job.pool),
                         argsrepr=shown_args,
                         kwargsrepr=shown_labels,
                         producer=producer,

@@ -382,6 +382,11 @@ class Records:
         hashes = await self._hashes(map(self._keys.worker, names))
         return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
+    async def of_pool(self, pool: str) -> list[str]:
+        """Return the ids of the jobs of a pool of workers that have not ended."""
+        with redis_failures():
+            return sorted(map(str, await self._redis.smembers(self._keys.pool(pool))))
+
     async def oldest_submission(self) -> float | None:
         """Return when the oldest stored job was submitted, in seconds since the epoch."""
         with redis_failures():

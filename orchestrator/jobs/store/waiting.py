@@ -118,7 +118,7 @@ def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
             + " and ".join(sorted(versions))
         )
     if not any(worker.reads(record.wire, record.agent) for worker in workers):
-        return f"a worker that knows the agent {record.agent}"
+        return f"agent {record.agent}, which no worker has read yet"
     if not occupied.workers_for(record):
         return "a newer worker: the living ones cannot read it"
     return None

@@ -45,7 +45,7 @@ async def test_an_agent_that_no_worker_has_is_told_where_one_looks(fanout: Fanou
     checked = await asyncio.to_thread(fanout, "doctor", "--json", env=env, timeout=60)
 
     (row,) = [each for each in shown.json["jobs"] if each["id"] == submitted.out.strip()]
-    assert row["waiting_for"] == "a worker that knows the agent linter"
+    assert row["waiting_for"] == "agent linter, which no worker has read yet"
     checks = {check["name"]: check for check in checked.json["checks"]}
     assert checks["workers"]["status"] == "warn"
     assert "linter" in checks["workers"]["found"]

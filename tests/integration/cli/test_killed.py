@@ -115,7 +115,8 @@ def test_what_was_killed_is_found_and_ended_by_the_next_commands(fanout: Fanout)
     (journal,) = (state(fanout) / "redis" / "appendonlydir").glob("*.incr.aof")
     with journal.open("ab") as file:
         file.write(HALF_A_COMMAND)  # it was killed in the middle of a write
-    for name in (state(fanout) / "worker.lock", state(fanout) / "redis" / "redis-server.lock"):
+    workers = state(fanout).glob("worker-*.lock")
+    for name in (*workers, state(fanout) / "redis" / "redis-server.lock"):
         name.write_text(str(os.getpid()))  # its id belongs to another process by now
     (state(fanout) / "embedded.json.new").write_text("{")
 

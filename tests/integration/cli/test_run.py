@@ -17,6 +17,7 @@ import pytest
 
 from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.liveness import living_workers
 from tests.integration.cli.conftest import Child, Ended, Fanout, clean_environment
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
@@ -38,7 +39,7 @@ SCRIPT = (
         says("Made."),
     ),
     conversation("^quick", shell("echo new > new.txt"), says("## Summary\nQuickly done.")),
-    conversation("^long", shell("sleep 60"), says("Done.")),
+    conversation("^long", shell("sleep 600"), says("Done.")),
     conversation(
         "^grow",
         shell("echo one > list.txt"),
@@ -95,6 +96,11 @@ def in_folders(fanout: Fanout) -> Fanout:
         (fanout.folder / name).mkdir()
         (fanout.folder / name / "kept.txt").write_text("kept\n")
     return fanout
+
+
+def living(state: Path) -> list[ChildProcess]:
+    """The workers that run."""
+    return [*living_workers(StateFolder(state)).values()]
 
 
 def started(fanout: Fanout, goal: str = "slow", folder: str = "a") -> tuple[Child, str]:
@@ -261,8 +267,7 @@ def test_services_end_when_nobody_uses_them_and_not_before(apart: Fanout) -> Non
     # The detached run is longer than the time without use.
     assert within(30, lambda: "succeeded" in apart("show", run_id).out)
     state = Path(apart.env["FANOUT_STATE_DIR"])
-    names = ("worker", "redis", "keeper")
-    assert within(30, lambda: not any(ChildProcess(state, name).is_alive for name in names))
+    assert within(30, lambda: not (living(state) or ChildProcess(state, "keeper").is_alive))
 
     assert apart("ps").code == 3
     again = apart("run", "quick", "--workspace", "b", "--yes", timeout=60)
@@ -276,7 +281,7 @@ def test_services_whose_folder_is_deleted_end_too(apart: Fanout) -> None:
     idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "4"}
     assert apart("run", "quick", "--workspace", "a", "--yes", env=idle, timeout=60).code == 0
     state = Path(apart.env["FANOUT_STATE_DIR"])
-    pids = [ChildProcess(state, name).pid for name in ("worker", "redis", "keeper")]
+    pids = [process.pid for process in (*living(state), ChildProcess(state, "keeper"))]
     time.sleep(3)  # the keeper has looked
 
     shutil.rmtree(state)
@@ -297,32 +302,6 @@ def test_services_of_up_do_not_end_by_themselves(apart: Fanout) -> None:
     assert within(30, lambda: not ChildProcess(state.path, "keeper").is_alive)
 
     assert apart("ps").code == 0
-
-
-@pytest.mark.slow
-def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(apart: Fanout) -> None:
-    run = ("run", "quick", "--yes", "--workspace")
-    keyed = {"SOME_API_KEY": "canary-key-of-the-person"}
-    state = Path(apart.env["FANOUT_STATE_DIR"])
-    worker, keeper = (ChildProcess(state, name) for name in ("worker", "keeper"))
-    assert apart(*run, "a", env=keyed, timeout=60).code == 0
-    first = worker.pid
-    assert apart(*run, "b", env=keyed, timeout=60).code == 0
-    assert worker.pid == first
-    for pid in (first, keeper.pid):  # jobs without isolation may read it
-        assert b"canary-key" not in Path(f"/proc/{pid}/environ").read_bytes()
-    assert "canary-key" not in (state / "embedded.json").read_text()
-
-    assert apart(*run, "b", timeout=60).code == 0
-
-    second = worker.pid
-    assert second not in {None, first}
-    child, run_id = started(apart, "long")
-    told = apart(*run, "b", env=keyed, timeout=60)
-    assert "was started with other settings or keys, and has jobs" in told.err
-    assert worker.pid == second
-    assert apart("cancel", run_id).code == 0
-    ended(child)
 
 
 @pytest.mark.slow

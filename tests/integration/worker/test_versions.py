@@ -155,7 +155,7 @@ async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_th
     definitions = await asyncio.to_thread(load_agent_definitions, tmp_path)
     async with JobClient(place.redis.url, place.settings, definitions) as newer:
         job_id = await newer.submit(make_spec("lint", agent="linter"))
-    record = await until_waiting_for(client, job_id, "a worker that knows the agent linter")
+    record = await until_waiting_for(client, job_id, "agent linter, which no worker has read yet")
     assert (record.state, record.attempt) == (JobState.QUEUED, 0)
 
     worker = await asyncio.to_thread(place.start_worker, FANOUT_AGENTS_DIR=str(tmp_path))

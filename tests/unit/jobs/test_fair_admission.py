@@ -314,7 +314,7 @@ async def test_a_job_waits_for_a_worker_that_knows_its_agent_and_holds_up_nobody
     await submitted(ledger, "known", 2)
 
     assert await dispatched(ledger) == ["known0", "known1"]
-    assert await reason(ledger, redis, new) == "a worker that knows the agent linter"
+    assert await reason(ledger, redis, new) == "agent linter, which no worker has read yet"
 
     await ledger.register(
         make_worker("w2", concurrency=1, agents=("general-purpose", "linter")), 60
@@ -325,7 +325,7 @@ async def test_a_job_waits_for_a_worker_that_knows_its_agent_and_holds_up_nobody
     assert await dispatched(ledger) == ["new0"]
     assert await ledger.claim(new, knows_one, 10) == refusal  # its journal says so already
     events = await Journal(redis, KEYS).read(new)
-    told = f"{refusal}; it waits for a worker that knows the agent linter"
+    told = f"{refusal}; it waits for agent linter, which no worker has read yet"
     assert [event.data.get("reason") for event in events] == [None, told]
     record = await ledger.get(new)
     assert (record.state, record.attempt) == (JobState.QUEUED, 0)

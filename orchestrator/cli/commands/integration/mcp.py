@@ -1,4 +1,4 @@
-"""`mcp serve` and `mcp install`: coding agents that speak MCP use fanout."""
+"""`mcp install`: coding agents that speak MCP use fanout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from fanout.orchestrator.cli.commands.integration.mcp_clients.clients import (
     McpClient,
     Service,
 )
+from fanout.orchestrator.cli.commands.integration.mcp_serve import (
+    WorkspacesOption,
+    require_folders,
+)
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.configuration.configuration_file import VARIABLE
 from fanout.orchestrator.configuration.sections.api_settings import is_loopback
-from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.spelling import did_you_mean
 
 SERVE = ("mcp", "serve")
@@ -34,17 +36,6 @@ KEY_VARIABLE = "FANOUT_KEY"
 """The usual variable of the environment with a key of the service; no setting."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-WorkspacesOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--workspace",
-        metavar="DIR",
-        help="A folder that the client may hand to agents and merge changes into; can be given "
-        "several times. Default: the one that the client starts the server in, unless that is the "
-        "home folder or above it.",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -62,27 +53,6 @@ class _Placed:
         if self.path.suffix == ".toml":
             return files.toml_with(text, self.section, self.name, self.entry)
         return files.json_with(text, self.section, self.name, self.entry, self.inputs)
-
-
-def serve(workspace: WorkspacesOption = None) -> None:
-    """Serve MCP on stdin and stdout, for the client that starts it.
-
-    `fanout mcp install` writes a client's configuration. The server uses the configured Redis, or
-    what `fanout up` has started; it starts neither.
-    """
-    # Imported here: `lazy_commands` hides OpenTelemetry, which the SDK needs, while it imports.
-    from fanout.orchestrator.server.mcp.doors import LocalDoor  # noqa: PLC0415 - see above
-    from fanout.orchestrator.server.mcp.folders import LocalFolders, usable_roots  # noqa: PLC0415
-    from fanout.orchestrator.server.mcp.server import create_server  # noqa: PLC0415 - see above
-
-    _require_folders(workspace)
-    settings = load_settings()
-    roots = usable_roots(workspace or (), Path.cwd(), Path.home())
-    door = LocalDoor(
-        lambda: open_client(settings),
-        lambda client: LocalFolders(client, roots, settings.state_dir),
-    )
-    create_server(door).run("stdio")
 
 
 def install(
@@ -125,10 +95,8 @@ def install(
     if scope not in chosen.files:
         raise UsageProblem(f"{chosen.title} has no file for a {scope}: leave --scope out.")
     service = None if url is None else _service(chosen, url, key_variable, workspace)
-    if service is not None and chosen.remote is not None:
-        entry, inputs = chosen.remote(service), chosen.inputs(service)
-    else:
-        entry, inputs = chosen.local(_command(chosen, scope, workspace)), []
+    inputs = [] if service is None else chosen.inputs(service)
+    entry = chosen.entry(service or _command(chosen, scope, workspace))
     placed = _Placed(chosen.files[scope](), chosen.section, name, entry, inputs)
     if only_print:
         output.payload(placed.merged().rstrip("\n"))
@@ -180,7 +148,7 @@ def _service(client: McpClient, url: str, variable: str, workspace: list[Path] |
 
 def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | None) -> Command:
     """Return how the client starts the server."""
-    _require_folders(workspace)
+    require_folders(workspace)
     folders = [str(folder.resolve()) for folder in workspace or ()]
     if not folders and not client.starts_in_project:
         raise UsageProblem(f"{client.title} knows no project: name its folder by --workspace DIR.")
@@ -195,12 +163,6 @@ def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | Non
     if program.name == "fanout" and program.is_file():
         return Command(str(program.absolute()), tuple(arguments))
     return Command(sys.executable, ("-m", "fanout", *arguments))
-
-
-def _require_folders(folders: list[Path] | None) -> None:
-    missing = [folder for folder in folders or () if not folder.is_dir()]
-    if missing:
-        raise UsageProblem(f"--workspace {str(missing[0])!r} is not a folder.")
 
 
 def _say_next(client: McpClient, service: Service | None, *, has_inputs: bool) -> None:

@@ -53,6 +53,8 @@ GOAL = "Say in a few sentences what this folder is for and how its files work to
 MOST_LISTED = 20
 """Models of a server: a screen; some have hundreds."""
 
+NEW_AGENT = "an agent of your own: fanout agents new NAME"
+
 
 def init(
     *,
@@ -124,7 +126,7 @@ def init(
     wanted = yes if run is None and not asking else run
     if _makes_first_run(answers, place, asking=asking, wanted=wanted, is_ready=is_ready):
         raise typer.Exit(_first_run() if is_ready else ExitCode.UNREACHABLE)
-    output.notice(f"Next: fanout run 'YOUR QUESTION' --agent {EXAMPLE_AGENT} · fanout doctor")
+    output.notice(f"Next: fanout run 'YOUR QUESTION' --agent {EXAMPLE_AGENT} · {NEW_AGENT}")
 
 
 def _place() -> ConfigurationFile:
@@ -440,5 +442,5 @@ def _first_run() -> int:
         argv = python_argv("fanout", "run", GOAL, *options)
         ended = subprocess.run(argv, env=dict(os.environ), check=False)  # noqa: S603 - our own
     if ended.returncode == 0:
-        output.notice("It works. Next: fanout run 'YOUR GOAL' --workspace DIR · fanout doctor")
+        output.notice(f"It works. Next: fanout run 'YOUR GOAL' --workspace DIR · {NEW_AGENT}")
     return ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED

@@ -13,7 +13,7 @@ local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'agent', 'ran_ms',
   'submitted_at', 'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for', 'dispatches', 'unread_by')
+  'waiting_for', 'dispatches', 'unread_by', 'pool')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
   return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7], 0,
@@ -28,7 +28,7 @@ if wire < oldest or wire > newest then
   awaited = (wire > newest and 'a newer' or 'an older') .. ' worker, for wire version ' .. wire
 elseif not knows(agents, agent) then
   refusal = 'agent ' .. agent .. ': this worker knows ' .. agents
-  awaited = 'a worker that knows the agent ' .. agent
+  awaited = 'agent ' .. agent .. ', which no worker has read yet'
 end
 if refusal then
   release_slots(id, job[3])
@@ -45,6 +45,14 @@ if is_listed(job[16], worker) then
   release_slots(id, job[3])
   leave_to_others(id, worker)
   return {'refused', 'this worker cannot read it'}
+end
+local pool = job[17] or ''
+if pool ~= (redis.call('HGET', key('worker', worker), 'pool') or '')
+    and not is_server(living_workers(now_ms()), {agent = agent, pool = pool, wire = wire}, worker) then
+  release_slots(id, job[3])
+  redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
+  enter_lane(id, job[3])
+  return {'refused', 'waits for its worker'}
 end
 if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
   release_slots(id, job[3])

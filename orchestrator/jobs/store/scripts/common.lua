@@ -19,10 +19,15 @@
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
 --   appended:<request>   string: the id of the event that a request appended; kept for a minute
---   worker:<name>    hash: a worker's registration
+--   worker:<name>    hash: a worker's registration, and when it started
+--   pool:<pool>      set: the jobs of a pool that have not ended
+--   pool_seen:<pool> string: present while a worker of a pool lives, or was killed and may be started
+--                    again
 --   policy           hash: the admission policy (json), and the start time of its worker
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
--- has to skip them. A class is <agent>:<wire version>.
+-- has to skip them. A class is <agent>:<wire version>, with a pool <agent>@<pool>:<wire version>.
+-- A pool is the workers that have the settings and keys of the command that submitted a job; the
+-- children of a job are of its pool. While none of them can run a job, those that started last do.
 --   lane:<class>:<root>:<tenant>   sorted set: a tree's queued jobs of a class, next one first
 --   lanes:<root>     set: <class>:<tenant> of a tree's lanes that are not empty
 --   trees:<class>:<tenant>   sorted set: the trees with such lanes and room, least recently served
@@ -51,13 +56,18 @@ local PREFIX = ARGV[1]
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
-  activity = true, activity_at = true, awaited = true, approvals_kept = true, last_message = true, unread_by = true}
+  activity = true, activity_at = true, awaited = true, approvals_kept = true, last_message = true,
+  unread_by = true, pool = true, sent_to = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
 local IN_LANE = '0'
 local IN_TRANSIT = '1'
 local RESTS = '2'
+
+-- How long the jobs of a pool are kept for it when its worker was killed: a command that uses it
+-- starts it again within that time, which takes ten seconds on a busy machine.
+local POOL_KEPT_SECONDS = 30
 
 -- How long a job rests that a worker could not read, while another one may be able to.
 local REST_MS = 500
@@ -213,12 +223,16 @@ local function withdraw_approvals(id)
   redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
 end
 
+local function class_name(agent, pool, wire)
+  return agent .. (pool and pool ~= '' and '@' .. pool or '') .. ':' .. wire
+end
+
 -- Returns the fields that decide about a job's position in the queue.
 local function queue_fields(id)
   local job = redis.call('HMGET', key('job', id), 'tenant', 'agent', 'wire', 'priority', 'sequence',
-    'worker')
-  return {tenant = job[1], agent = job[2], class = job[2] .. ':' .. job[3], priority = job[4],
-    sequence = job[5], worker = job[6]}
+    'worker', 'pool')
+  return {tenant = job[1], agent = job[2], class = class_name(job[2], job[7], job[3]),
+    priority = job[4], sequence = job[5], worker = job[6], pool = job[7] or ''}
 end
 
 -- Lets a tenant take turns in a class, from its last finish time or now: an idle tenant saves up no
@@ -370,7 +384,11 @@ local function enqueue(jobs)
       redis.call('SET', key('idempotency', job.idempotency), id)
       redis.call('HSET', key('job', id), 'idempotency', job.idempotency)
     end
-    local class = job.agent .. ':' .. job.wire
+    if job.pool and job.pool ~= '' then
+      append(sets, key('pool', job.pool), id)
+      redis.call('HSET', key('job', id), 'pool', job.pool)
+    end
+    local class = class_name(job.agent, job.pool, job.wire)
     local lane = key('lane', class, job.root, job.tenant)
     append(lanes, lane, position(job.priority, sequence), id)
     lane_of[lane] = {job.root, class, job.tenant}
@@ -421,6 +439,7 @@ local function store_child(child, entry, parent, job, most, most_of_tree)
   end
   redis.call('INCR', key('offspring', job.root))
   child.root, child.parent = job.root, parent
+  child.pool = redis.call('HGET', key('job', parent), 'pool') or ''
   enqueue({child})
   add_event(parent, job.attempt, 'child.submitted', entry)
   return 'queued'
@@ -479,6 +498,7 @@ local function finish(id, root, host, attempt, state, result, data)
   local job = queue_fields(id)
   leave_lane(id, root, job.class, job.tenant)
   redis.call('SREM', key('live'), id)
+  if job.pool ~= '' then redis.call('SREM', key('pool', job.pool), id) end
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
@@ -498,12 +518,13 @@ local function living_workers(now)
   local workers, limits, left = {}, {}, {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')) do
     local fields = redis.call('HMGET', key('worker', name), 'host', 'concurrency', 'host_limit',
-      'draining', 'wire_oldest', 'wire_newest', 'agents')
+      'draining', 'wire_oldest', 'wire_newest', 'agents', 'pool', 'started_at')
     local host, limit = fields[1], tonumber(fields[3])
     if host and fields[4] ~= '1' then
       local free = math.max(0, fields[2] - redis.call('SCARD', key('held', name)))
       workers[#workers + 1] = {name = name, host = host, free = free, oldest = tonumber(fields[5] or 1),
-        newest = tonumber(fields[6] or 1), agents = fields[7] or ''}
+        newest = tonumber(fields[6] or 1), agents = fields[7] or '', pool = fields[8] or '',
+        started = tonumber(fields[9] or 0)}
       if limit > 0 then limits[host] = math.min(limits[host] or limit, limit) end
     end
   end
@@ -523,13 +544,48 @@ local function reads(worker, class)
     and knows(worker.agents, class.agent)
 end
 
--- Returns how many more jobs each host may run; given a class, how many of that class.
-local function free_by_host(workers, left, class)
+-- Returns the workers that run the jobs of a class, and the pool to whose queue they are sent: those
+-- of its own pool, if one of them can, and none while these may be started again; else the ones
+-- without a pool, and of those with one the pool that started last.
+local function servers_of(workers, class)
+  local own, open, newest = {}, {}, nil
+  local lives = class.pool == ''
+  for _, worker in ipairs(workers) do
+    lives = lives or worker.pool == class.pool
+    if reads(worker, class) then
+      if worker.pool == '' then
+        open[#open + 1] = worker
+      else
+        if worker.pool == class.pool then own[#own + 1] = worker end
+        if not newest or worker.started > newest.started then newest = worker end
+      end
+    end
+  end
+  if #own > 0 then return own, class.pool end
+  if not lives and redis.call('EXISTS', key('pool_seen', class.pool)) == 1 then
+    return {}, class.pool
+  end
+  if not newest then return open, '' end
+  local pool = #open == 0 and newest.pool or ''
+  for _, worker in ipairs(workers) do
+    if worker.pool == newest.pool and reads(worker, class) then open[#open + 1] = worker end
+  end
+  return open, pool
+end
+
+-- Returns whether a worker is one of those that run the jobs of a class.
+local function is_server(workers, class, name)
+  for _, worker in ipairs((servers_of(workers, class))) do
+    if worker.name == name then return true end
+  end
+  return false
+end
+
+-- Returns how many more jobs the hosts of these workers may run.
+local function free_by_host(workers, left)
   local free = {}
   for _, worker in ipairs(workers) do
-    if not class or reads(worker, class) then
-      free[worker.host] = (free[worker.host] or 0) + worker.free
-    end
+    free[worker.host] = (free[worker.host] or 0) + worker.free
   end
   for host, slots in pairs(free) do free[host] = math.min(slots, left[host] or slots) end
   return free

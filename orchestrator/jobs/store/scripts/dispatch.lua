@@ -4,7 +4,7 @@
 -- request, oldest and newest wire version that the caller reads, the policy if no worker has
 -- registered one. A request that is repeated under the same name, because its answer was lost,
 -- returns the same jobs.
--- Returns for each job: id, number of the dispatch, specification.
+-- Returns for each job: id, number of the dispatch, specification, pool of the workers it is sent to.
 local most, transit, request = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local oldest, newest = tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
@@ -13,9 +13,9 @@ local answered = redis.call('GET', key('dispatch', request))
 if answered then
   local again = {}
   for _, job in ipairs(cjson.decode(answered)) do
-    local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches')
+    local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches', 'sent_to')
     if is[1] == 'queued' and is[2] == IN_TRANSIT and tonumber(is[3]) == job[2] then
-      again[#again + 1] = {job[1], job[2], text_of('spec', job[1])}
+      again[#again + 1] = {job[1], job[2], text_of('spec', job[1]), is[4] or ''}
     end
   end
   return again
@@ -34,28 +34,41 @@ local function in_transit(class)
   return count
 end
 
--- Returns how many more jobs the workers can run; given a class, how many of that class.
-local function free_slots(class)
-  local total = -in_transit(class)
-  for _, free in pairs(free_by_host(workers, left, class)) do total = total + free end
+-- Returns how many jobs these workers can run at once.
+local function free_slots(servers)
+  local total = 0
+  for _, free in pairs(free_by_host(servers, left)) do total = total + free end
   return total
 end
 
-local function read_by_all(class)
+-- Returns how many more jobs may be sent to the queue of a pool; the queue that all serve has no
+-- limit but those of classes.
+local function room_of_queue(pool)
+  local members = {}
   for _, worker in ipairs(workers) do
-    if not reads(worker, class) then return false end
+    if worker.pool == pool then members[#members + 1] = worker end
   end
-  return true
+  if pool == '' or #members == #workers then return math.huge end
+  local count = free_slots(members)
+  for _, id in ipairs(redis.call('ZRANGE', key('transit'), 0, -1)) do
+    if redis.call('HGET', key('job', id), 'sent_to') == pool then count = count - 1 end
+  end
+  return count
 end
 
-local room, agent_room, classes = math.min(most, free_slots()), {}, {}
+local room, agent_room, classes = math.min(most, free_slots(workers) - in_transit()), {}, {}
+local queues = {}  -- pool -> how many more jobs may be sent to its queue
 if room <= 0 then return {} end
 for _, name in ipairs(redis.call('SMEMBERS', key('classes'))) do
-  local agent, wire = string.match(name, '^(.*):(.*)$')
-  local class = {name = name, agent = agent, wire = tonumber(wire), room = 0}
+  local named, wire = string.match(name, '^(.*):(.*)$')
+  local agent, pool = string.match(named, '^([^@]*)@?(.*)$')
+  local class = {name = name, agent = agent, pool = pool, wire = tonumber(wire), room = 0}
+  local servers
+  servers, class.sent_to = servers_of(workers, class)
   if oldest <= class.wire and class.wire <= newest then
-    class.room = read_by_all(class) and room or free_slots(class)
+    class.room = #servers == #workers and room or free_slots(servers) - in_transit(class)
   end
+  queues[class.sent_to] = queues[class.sent_to] or room_of_queue(class.sent_to)
   agent_room[agent] = agent_room[agent]
     or (policy.agents[agent] or math.huge) - redis.call('SCARD', key('agent_active', agent))
   classes[#classes + 1] = class
@@ -66,7 +79,7 @@ end
 local function first(kind, ...)
   local best, score, of
   for _, class in ipairs(classes) do
-    if agent_room[class.agent] > 0 and class.room > 0 then
+    if agent_room[class.agent] > 0 and class.room > 0 and queues[class.sent_to] > 0 then
       local head = redis.call('ZRANGE', key(kind, class.name, ...), 0, 0, 'WITHSCORES')
       local due = tonumber(head[2])
       if due and (not best or due < score or (due == score and head[1] < best)) then
@@ -102,8 +115,9 @@ local function take(id, root, tenant, class)
   redis.call('SADD', key('agent_active', class.agent), id)
   redis.call('ZADD', key('transit'), class.wire, id)
   redis.call('ZADD', key('leases'), now + transit, id)
-  redis.call('HSET', key('job', id), 'dispatched', IN_TRANSIT)
+  redis.call('HSET', key('job', id), 'dispatched', IN_TRANSIT, 'sent_to', class.sent_to)
   adopt(id)
+  queues[class.sent_to] = queues[class.sent_to] - 1
   room, class.room, agent_room[class.agent] = room - 1, class.room - 1, agent_room[class.agent] - 1
   return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
 end
@@ -128,7 +142,8 @@ while room > 0 do
     if redis.call('HGET', key('job', id), 'state') == 'queued' then
       advance_turns(root, tenant, due)
       local number = take(id, root, tenant, class)
-      taken[#taken + 1], names[#names + 1] = {id, number, text_of('spec', id)}, {id, number}
+      taken[#taken + 1] = {id, number, text_of('spec', id), class.sent_to}
+      names[#names + 1] = {id, number}
     end
     leave_lane(id, root, class.name, tenant)
   end

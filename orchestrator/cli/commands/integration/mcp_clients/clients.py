@@ -16,6 +16,12 @@ from typing import Any
 
 Entry = dict[str, Any]
 
+START_SECONDS = 60
+"""For the server's start, written where a client can be told: it takes half a second of processor
+time, on a busy machine many times that; clients give up after 10 to 30 s by themselves."""
+CALL_SECONDS = 120
+"""For one call: calls end within a minute (`wait_job` after 45 s), opencode gives up after 30 s."""
+
 
 class InstallScope(StrEnum):
     """For whom a client is configured."""
@@ -74,6 +80,20 @@ class McpClient:
     """Whether it knows the project's folder at all."""
     inputs: Callable[[Service], list[Entry]] = field(default=lambda _: [])
     """What it asks the person for, and keeps itself."""
+    time_limits: Mapping[str, int] = field(default_factory=dict)
+    """Fields of an entry: how long it waits for the start and for calls, where it can be told."""
+
+    def entry(self, server: Command | Service) -> Entry:
+        """Return the entry of a server.
+
+        Raises:
+            ValueError: It is a service, and the client has no servers by URL.
+        """
+        if isinstance(server, Command):
+            return {**self.local(server), **self.time_limits}
+        if self.remote is None:
+            raise ValueError(f"{self.title} has no servers by URL.")
+        return {**self.remote(server), **self.time_limits}
 
 
 def _home(*parts: str) -> Callable[[], Path]:
@@ -135,6 +155,7 @@ CLIENTS: Mapping[str, McpClient] = {
         section="mcpServers",
         local=_typed,
         remote=_by_url("${NAME}", type="http"),
+        time_limits={"timeout": CALL_SECONDS * 1000},  # the start's is only a variable, MCP_TIMEOUT
     ),
     "claude-desktop": McpClient(
         title="Claude Desktop",
@@ -177,6 +198,7 @@ CLIENTS: Mapping[str, McpClient] = {
         section="mcpServers",
         local=Command.entry,
         remote=_by_url("${NAME}", key="httpUrl"),
+        time_limits={"timeout": CALL_SECONDS * 1000},  # of the start, too
     ),
     "codex": McpClient(
         title="Codex",
@@ -188,6 +210,7 @@ CLIENTS: Mapping[str, McpClient] = {
             "url": service.url,
             "bearer_token_env_var": service.key_variable,
         },
+        time_limits={"startup_timeout_sec": START_SECONDS, "tool_timeout_sec": CALL_SECONDS},
     ),
     "windsurf": McpClient(
         title="Windsurf",
@@ -212,6 +235,7 @@ CLIENTS: Mapping[str, McpClient] = {
             "enabled": True,
         },
         remote=_by_url("{env:NAME}", type="remote"),
+        time_limits={"timeout": CALL_SECONDS * 1000},  # of the start, too
     ),
 }
 """The clients by the name that `fanout mcp install --client` takes."""

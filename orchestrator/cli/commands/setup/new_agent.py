@@ -1,0 +1,119 @@
+"""`agents new`: a commented definition of an agent of one's own, which works at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.configuration.agent_definitions import (
+    SHIPPED_AGENTS,
+    AgentDefinition,
+    load_agent_definition,
+)
+from fanout.orchestrator.configuration.configuration_file import default_agents
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.private_files import make_private_folder
+
+MAX_NAME_CHARACTERS = 63
+"""Of an agent's name, as a definition accepts it."""
+_NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
+
+_DEFINITION = """\
+# An agent of your own. Try it:  fanout run "YOUR GOAL" --agent {name}
+# A change of this file holds for the next job. All keys: docs/reference/agent-definition.md
+
+name: {name}
+
+# The coordinator chooses an agent by this.
+description: {description}
+
+# Who it is and how it works. It gets each task with the files, and knows nothing else.
+instruction: |
+  You work on one task in /workspace, a copy of the user's folder.
+
+  - Read what the task is about before you change anything.
+  - Change what the task asks for, and nothing else.
+  - Run the project's tests after a change, if there are any.
+  - End with what you changed and why, in a few sentences.
+
+# Each of these is optional; remove the "# " in front of one to use it.
+# model: gemini-2.5-flash            # default: the model of the run, else that of the configuration
+# tools: [ls, read_file, glob, grep] # default: all. These four change nothing
+# subagents: [researcher, tester]    # agents that it may call; `fanout agents` lists all
+# verify: make test                  # has to exit with 0 before a job succeeds
+# memory: [/workspace/AGENTS.md]     # files that are added to the instruction
+# limits: {{timeout_seconds: 900, max_model_calls: 50}}
+# network: [pypi.org]                # hosts that its commands may reach; default: none
+# interrupt_on: {{execute: true}}      # calls that wait for your approval
+"""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits, - and _.")],
+    *,
+    description: Annotated[
+        str, typer.Option(help="What the agent is for, in one sentence.")
+    ] = "Works on one task on its own, and says what it has done.",
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented definition of an agent, which works at once; print its path.
+
+    It goes into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ beside config.toml.
+    A file that exists is never changed.
+    """
+    folder = _folder()
+    path = folder / f"{_usable(name, folder)}.yaml"
+    if not description.strip():
+        raise UsageProblem("--description is empty: say in one sentence what the agent is for.")
+    text = _DEFINITION.format(name=name, description=json.dumps(description, ensure_ascii=False))
+    try:
+        if not folder.parent.exists():
+            make_private_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageProblem(f"{path} exists: edit it, or choose another name.") from None
+    except OSError as error:
+        raise UsageProblem(f"{path} cannot be written: {error.strerror}.") from None
+    made: AgentDefinition = load_agent_definition(path)
+    if as_json:
+        output.document({"agent": made.name, "path": str(path)})
+        return
+    output.payload(str(path))
+    output.notice(f'Edit it, then: fanout run "YOUR GOAL" --agent {made.name}')
+
+
+def _folder() -> Path:
+    folder = load_settings().agents_dir or default_agents()
+    if folder is None:
+        raise UsageProblem("There is no folder for agents: set HOME or FANOUT_AGENTS_DIR.")
+    return folder
+
+
+def _usable(name: str, folder: Path) -> str:
+    """Return the name of a new agent.
+
+    Raises:
+        UsageProblem: It is no name of an agent, or there is one of that name.
+    """
+    if not _NAME.fullmatch(name):
+        nearest = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:MAX_NAME_CHARACTERS]
+        hint = f" Try: fanout agents new {nearest}" if nearest else ""
+        raise UsageProblem(
+            f"{name!r} is no name of an agent: 1 to {MAX_NAME_CHARACTERS} lower-case letters, "
+            f"digits, - and _.{hint}"
+        )
+    if (SHIPPED_AGENTS / f"{name}.yaml").exists():
+        raise UsageProblem(
+            f"fanout has an agent {name} already, which a file of yours would replace: choose "
+            f"another name, or copy {SHIPPED_AGENTS / name}.yaml into {folder}."
+        )
+    return name
