@@ -39,6 +39,7 @@ from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
 from fanout.orchestrator.spelling import did_you_mean
+from fanout.orchestrator.valid_text import clean, not_utf_8
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -281,9 +282,11 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidAgentDefinition(f"{path}: cannot be read: {error}") from error
+        data = clean(yaml.safe_load(text))
+    except OSError as error:
+        raise InvalidAgentDefinition(f"{path}: cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidAgentDefinition(f"{path}: {not_utf_8(error)}.") from None
     except yaml.YAMLError as error:
         raise InvalidAgentDefinition(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):
@@ -327,7 +330,8 @@ def _with_instruction(path: Path, node: yaml.Node | None, data: dict[str, Any]) 
         text = collected.files[0].data.decode()
     except (UnusableDefinitionFile, UnicodeDecodeError) as error:
         line = _line_of(node, ("instruction_file",))
-        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {error}.") from None
+        reason = not_utf_8(error) if isinstance(error, UnicodeDecodeError) else error
+        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {reason}.") from None
     return {**data, "instruction": text}
 
 

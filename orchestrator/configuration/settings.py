@@ -53,6 +53,7 @@ from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 from fanout.orchestrator.spelling import did_you_mean
+from fanout.orchestrator.valid_text import not_utf_8
 
 PREFIX = "FANOUT_"
 
@@ -327,6 +328,8 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
         env = DotEnvSettingsSource(settings_cls, env_file=file)()
         file = found.path
         toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
+    except UnicodeDecodeError as error:
+        raise UnusableConfiguration(f"{file}: {not_utf_8(error)}.") from None
     except ValueError as error:
         raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
     for name in sorted(toml.keys() - settings_cls.model_fields.keys()):

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from fanout.orchestrator.valid_text import clean
+
 _BEGINNING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _END_WITHOUT_A_LINE = re.compile(r"^[ \t]*$|^#", re.MULTILINE)
@@ -59,7 +61,7 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
         fields = None
         mark = getattr(error, "problem_mark", None)
         fault = "its front matter is not YAML" + (f", line {mark.line + 2}" if mark else "")
-    by_line = _fields_by_line(inside)
+    fields, by_line = clean(fields), clean(_fields_by_line(inside))
     if not isinstance(fields, dict):
         fields = by_line
     if not fields:

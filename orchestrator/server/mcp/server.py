@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from anyio import AsyncFile
@@ -31,7 +32,7 @@ NAME = "fanout"
 
 
 class FanoutServer(MCPServer[Any]):
-    """A server whose failures are one sentence each, and which takes text that UTF-8 cannot hold."""
+    """A server whose failures are one sentence each, and which takes text that no UTF-8 holds."""
 
     async def run_stdio_async(self) -> None:
         """Serve one client on stdin and stdout until it closes stdin."""
@@ -89,7 +90,7 @@ class _ValidLines:
 def _claim_stdin() -> BinaryIO:
     """Return stdin, and leave nothing to read there for anything else of this process."""
     claimed = os.dup(0)
-    with open(os.devnull, "rb") as nothing:
+    with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     return open(claimed, "rb", closefd=False)  # a thread may still read when the server ends
 

@@ -183,8 +183,10 @@ async def test_half_a_character_in_a_request_costs_no_answer(
     requests = [
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
         '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
-        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "submit_job", '
-        f'"arguments": {arguments}}}}}',
+        (
+            '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": '
+            f'{{"name": "submit_job", "arguments": {arguments}}}}}'
+        ),
     ]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
