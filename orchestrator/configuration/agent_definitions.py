@@ -39,7 +39,7 @@ from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
 from fanout.orchestrator.spelling import did_you_mean
-from fanout.orchestrator.valid_text import clean, not_utf_8
+from fanout.orchestrator.valid_text import clean_text, not_utf_8
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -273,6 +273,14 @@ def _check_subagents(path: Path, definition: AgentDefinition, known: Collection[
             )
 
 
+class _Loader(yaml.SafeLoader):
+    """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """Return the text of a node."""
+        return clean_text(str(super().construct_scalar(node)))
+
+
 def load_agent_definition(path: Path) -> AgentDefinition:
     """Load one definition with its files.
 
@@ -282,7 +290,7 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = clean(yaml.safe_load(text))
+        data = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
     except OSError as error:
         raise InvalidAgentDefinition(f"{path}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
