@@ -70,6 +70,8 @@ class AgentDefinition(WireModel):
     model: ModelName | None = None
     """None, or `inherit`: the model that the run was given, else the installation's. The path of a
     scripted one is relative to the definition."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """The most that one reply of the model may have; None: as the installation has it."""
     tools: tuple[BuiltInTool, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()

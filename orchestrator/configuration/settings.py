@@ -239,6 +239,9 @@ class Settings(BaseSettings):
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
     model: Annotated[str, AfterValidator(possible_model)] = "gemini-2.5-flash"
     """For agents whose definition names none."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """Of workers: the most that one reply of a model may have, for agents whose definition sets no
+    limit; unset: what the model's service allows, 16,000 for Claude."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
     """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
     workers and coordinators, which need the same setting; other models have no limit."""
