@@ -278,7 +278,7 @@ def _check_subagents(path: Path, definition: AgentDefinition, known: Collection[
 class _Loader(yaml.SafeLoader):
     """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Return the text of a node."""
         return clean_text(str(super().construct_scalar(node)))
 
