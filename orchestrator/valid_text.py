@@ -76,6 +76,12 @@ def clean(value: Any) -> Any:
     return value
 
 
+def not_utf_8(error: UnicodeDecodeError) -> str:
+    """Return what a person has to know about a file of theirs that is not UTF-8."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f"line {line} is not UTF-8: save the file as UTF-8"
+
+
 def clean_json(data: bytes) -> bytes:
     r"""Return JSON whose texts every reader takes.
 

@@ -80,6 +80,7 @@ class Execution:
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,
+                max_output_tokens=settings.max_output_tokens,
                 rate_limiter=rate_limiter,
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,

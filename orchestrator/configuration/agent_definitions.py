@@ -42,6 +42,7 @@ from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
 from fanout.orchestrator.spelling import did_you_mean
+from fanout.orchestrator.valid_text import clean_text, not_utf_8
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -72,6 +73,8 @@ class AgentDefinition(WireModel):
     model: ModelName | None = None
     """None, or `inherit`: the model that the run was given, else the installation's. The path of a
     scripted one is relative to the definition."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """The most that one reply of the model may have; None: as the installation has it."""
     tools: tuple[BuiltInTool, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
@@ -331,6 +334,14 @@ def _unknown_subagent(
     return None
 
 
+class _Loader(yaml.SafeLoader):
+    """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        """Return the text of a node."""
+        return clean_text(str(super().construct_scalar(node)))
+
+
 def load_agent_definition(path: Path) -> AgentDefinition:
     """Load one definition with its files.
 
@@ -340,9 +351,11 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidAgentDefinition(f"{path}: cannot be read: {error}") from error
+        data = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
+    except OSError as error:
+        raise InvalidAgentDefinition(f"{path}: cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidAgentDefinition(f"{path}: {not_utf_8(error)}.") from None
     except yaml.YAMLError as error:
         raise InvalidAgentDefinition(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):
@@ -386,7 +399,8 @@ def _with_instruction(path: Path, node: yaml.Node | None, data: dict[str, Any]) 
         text = collected.files[0].data.decode()
     except (UnusableDefinitionFile, UnicodeDecodeError) as error:
         line = _line_of(node, ("instruction_file",))
-        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {error}.") from None
+        reason = not_utf_8(error) if isinstance(error, UnicodeDecodeError) else error
+        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {reason}.") from None
     return {**data, "instruction": text}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from fanout.orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.valid_text import not_utf_8
 
 VARIABLE = "FANOUT_CONFIG"
 """Names the file for this process and for all that it starts."""
@@ -100,8 +101,8 @@ def export_keys(earlier: Mapping[str, str] | None = None) -> dict[str, str]:
     found, before = configuration_file(), earlier or {}
     try:
         values = dotenv_values(found.env, interpolate=False) if found else {}
-    except ValueError as error:  # not UTF-8
-        raise UnusableConfiguration(f"{found and found.env} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UnusableConfiguration(f"{found and found.env}: {not_utf_8(error)}.") from None
     given: dict[str, str] = {}
     for name, value in values.items():
         is_ours = os.environ.get(name) in {None, value, before.get(name)}

@@ -53,6 +53,7 @@ from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 from fanout.orchestrator.spelling import did_you_mean
+from fanout.orchestrator.valid_text import not_utf_8
 
 PREFIX = "FANOUT_"
 
@@ -241,6 +242,9 @@ class Settings(BaseSettings):
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
     model: Annotated[str, AfterValidator(possible_model)] = "gemini-2.5-flash"
     """For agents whose definition names none."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """Of workers: the most that one reply of a model may have, for agents whose definition sets no
+    limit; unset: what the model's service allows, 16,000 for Claude."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
     """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
     workers and coordinators, which need the same setting; other models have no limit."""
@@ -330,6 +334,8 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
         env = DotEnvSettingsSource(settings_cls, env_file=file)()
         file = found.path
         toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
+    except UnicodeDecodeError as error:
+        raise UnusableConfiguration(f"{file}: {not_utf_8(error)}.") from None
     except ValueError as error:
         raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
     for name in sorted(toml.keys() - settings_cls.model_fields.keys()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
@@ -37,6 +37,7 @@ from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.shortening import one_line
 
 Arguments = ParamSpec("Arguments")
 
@@ -133,7 +134,32 @@ def create_deep_agent(
             ModelDenied of the first request.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
-    return Assembly(create=create_deep_agent, **locals()).agent()
+    given = locals()
+    _check_kinds(given)
+    return Assembly(create=create_deep_agent, **given).agent()
+
+
+_TEXT = ((str,), "a text")
+_LIST = ((Collection,), "a list")
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "model": ((str, BaseLlm), "the name of a model, or a model of ADK"),
+    **dict.fromkeys(("instruction", "name", "description"), _TEXT),
+    **dict.fromkeys(("tools", "subagents", "skills", "memory", "middleware"), _LIST),
+    **dict.fromkeys(("built_in_tools", "permissions", "inherited_permissions"), _LIST),
+    "interrupt_on": ((Mapping,), "a mapping of tools to decisions"),
+    "loops": ((LoopPolicy,), "a LoopPolicy"),
+    "summarization": ((SummarizationConfig,), "a SummarizationConfig"),
+}
+"""What an argument has to be, where another type would fail much later, or be read as a list of
+letters."""
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    for name, (kinds, words) in _KINDS.items():
+        value = given[name]
+        is_letters = kinds is _LIST[0] and isinstance(value, (str, bytes, Mapping))
+        if value is not None and (is_letters or not isinstance(value, kinds)):
+            raise ValueError(f"{name} has to be {words}, not {one_line(repr(value), 80)}.")
 
 
 Cleanup = Callable[[], Awaitable[None]]

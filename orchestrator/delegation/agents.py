@@ -43,6 +43,7 @@ def create_agent(
     *,
     added_instruction: str,
     files_folder: str,
+    max_output_tokens: int | None = None,
     **options: Any,
 ) -> LlmAgent:
     """Return the deep agent that a definition describes.
@@ -53,6 +54,7 @@ def create_agent(
         tools: Tools beside the built-in ones, such as `task` and those of MCP servers.
         added_instruction: Text after the definition's instruction.
         files_folder: The folder in which the agent finds its definition files.
+        max_output_tokens: The most that a reply may have, if the definition sets no limit.
         options: Further arguments of `create_deep_agent`.
 
     Raises:
@@ -73,7 +75,10 @@ def create_agent(
     }
     try:
         resolved = resolve_model(
-            model, agent_name=definition.name, rate_limiter=options.get("rate_limiter")
+            model,
+            agent_name=definition.name,
+            rate_limiter=options.get("rate_limiter"),
+            max_output_tokens=definition.max_output_tokens or max_output_tokens,
         )
         if definition.summarization.model is not None:
             resolve_model(definition.summarization.model, agent_name=definition.name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, PrivateAttr
 
 from fanout.orchestrator.jobs.bounds import (
     MAX_LISTED_BYTES,
@@ -79,6 +79,15 @@ class JobError(WireModel, ValidTextModel):
     retryable: bool = False
 
 
+@dataclass(frozen=True)
+class KnownOutput:
+    """The end of a command's output."""
+
+    text: str
+    is_cut: bool
+    """Its beginning is missing."""
+
+
 class Verification(WireModel, ValidTextModel):
     """One run of a job's `verify` command."""
 
@@ -86,6 +95,19 @@ class Verification(WireModel, ValidTextModel):
     exit_code: int
     output_tail: str = Field(default="", max_length=MAX_TAIL_CHARACTERS)
     seconds: float = 0
+    _known: KnownOutput | None = PrivateAttr(default=None)
+
+    @property
+    def output(self) -> KnownOutput:
+        """As much of the output as is known here: where the command ran, more than its tail."""
+        tail = self.output_tail
+        return self._known or KnownOutput(tail, is_cut=len(tail) >= MAX_TAIL_CHARACTERS)
+
+    def with_output(self, output: KnownOutput) -> Verification:
+        """Return the same with more of its output, which no record of it contains."""
+        known = self.model_copy()
+        known._known = output  # noqa: SLF001 - its own
+        return known
 
 
 class CollectionState(StrEnum):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from fanout.orchestrator.jobs.result import Verification
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -55,9 +55,9 @@ def failing_tests(verification: Verification) -> FailingTests | None:
     """
     if verification.exit_code == 0:
         return None
-    is_cut = len(verification.output_tail) >= MAX_TAIL_CHARACTERS
-    text = ANSI.sub("", verification.output_tail).replace("\r", "")
-    found = [result for runner in RUNNERS if (result := runner(text, is_cut)) is not None]
+    output = verification.output
+    text = ANSI.sub("", output.text).replace("\r", "")
+    found = [result for runner in RUNNERS if (result := runner(text, output.is_cut)) is not None]
     failing = frozenset(test for result in found for test in result.failing)
     if not failing:
         return None

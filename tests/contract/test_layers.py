@@ -267,6 +267,19 @@ async def test_renamed_folders_are_the_same_in_every_later_layer(
     assert await place.seen(third, look) == "noteonly"
 
 
+async def test_names_that_are_no_utf_8_are_in_layers(place: Place) -> None:
+    latin = "$(printf 'caf\\351')"
+    first = await place.ran(
+        StartFiles(), f"mkdir {latin}; echo one > {latin}/{latin}; echo 1 > gone"
+    )
+    second = await place.ran(first, f"echo two >> {latin}/{latin}; mv gone {latin}/gone")
+
+    assert len(second.layers) == 2
+    assert await place.seen(second, f"cat {latin}/{latin}; ls -b {latin}; ls -b") == (
+        "one\ntwo\ncaf\\351\ngone\ncaf\\351\n"
+    )
+
+
 async def test_layers_without_a_snapshot_and_without_changes(place: Place) -> None:
     first = await place.ran(StartFiles(), "mkdir -p a/b; echo one > a/b/c; mkdir -m 700 empty")
     assert first.snapshot is None

@@ -27,7 +27,7 @@ def make_snapshot_tree(root: Path) -> None:
     """The files that every case starts from."""
     files: dict[str, bytes] = {
         "README.md": b"# sample\n\nsome text\n",
-        ".gitignore": b"build/\n*.log\n!keep.log\n",
+        ".gitignore": b"build/\n*.log\n!keep.log\n# caf\xe9\nleft\xe9*\n",
         "pkg/.gitignore": b"secret.txt\n",
         "pkg/__init__.py": b"",
         "pkg/core.py": "".join(f"line {number}\n" for number in range(60)).encode(),
@@ -263,6 +263,13 @@ CASES = (
         ignored=("a.log", "build/o.o"),
     ),
     Case("an ignored folder that is empty", "mkdir build", ignored=("build",)),
+    Case(
+        "rules and names that are no UTF-8",
+        "mkdir \"$(printf 'caf\\351')\"; mv run.sh \"$(printf 'caf\\351')\";"
+        " echo x > \"$(printf 'left\\351.txt')\"; echo x > \"$(printf 'left\\303\\251')\"",
+        {r"caf\xe9/run.sh": "renamed<run.sh", "left\N{LATIN SMALL LETTER E WITH ACUTE}": "added"},
+        ignored=(r"left\xe9.txt",),
+    ),
     Case(
         "rules of an inner folder",
         "echo x > pkg/secret.txt; echo x > secret.txt",

@@ -134,6 +134,23 @@ def test_a_file_that_is_not_toml_is_an_error_that_names_it(folder: Path):
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.toml", b'# one\nmodel = "caf\xe9"\n', r"config\.toml: line 2 is not UTF-8: save"),
+        (".env", b"# one\nFANOUT_MODEL=caf\xe9\n", r"\.env: line 2 is not UTF-8: save"),
+        ("config.toml", rb'model = "\ud800"', r"config\.toml cannot be read: .* line 1"),
+    ],
+)
+def test_a_file_with_text_that_utf_8_cannot_hold_is_an_error_that_names_it(
+    folder: Path, name: str, content: bytes, words: str
+):
+    (folder / name).write_bytes(content)
+
+    with pytest.raises(InvalidSetting, match=words):
+        load_settings()
+
+
 def test_a_setting_that_does_not_exist_is_an_error_that_names_it(folder: Path):
     (folder / "config.toml").write_text('modell = "gemini-2.5-pro"\n')
 

@@ -93,6 +93,39 @@ def test_a_path_that_cannot_be_used_is_told_with_file_and_line(beside, more, fau
     assert fault in str(raised.value)
 
 
+def test_half_a_character_in_a_definition_is_replaced_wherever_it_stands(beside):
+    half = r'"\ud800 and \ud83d\ude00"'
+    path = write(
+        beside, f"output_schema: {{type: object, title: {half}, properties: {{{half}: {{}}}}}}"
+    )
+    path.write_text(path.read_text().replace("Writes.", half))
+
+    definition = load_agent_definition(path)
+
+    clean = "\N{REPLACEMENT CHARACTER} and \N{GRINNING FACE}"
+    assert definition.description == clean
+    assert definition.output_schema == {
+        "type": "object",
+        "title": clean,
+        "properties": {clean: {}},
+    }
+
+
+@pytest.mark.parametrize("name", ["scribe.yaml", "words.md"])
+def test_a_definition_that_is_not_utf_8_is_told_with_its_line(beside, name):
+    path = write(beside, "")
+    path.write_text("name: scribe\ndescription: Writes.\ninstruction_file: words.md\n")
+    (beside / "words.md").write_text("one\ntwo\n")
+    with (beside / name).open("ab") as file:
+        file.write(b"# caf\xe9\n")
+
+    line = 4 if name == "scribe.yaml" else 3
+    with pytest.raises(
+        InvalidAgentDefinition, match=rf"line {line} is not UTF-8: save the file as UTF-8\.$"
+    ):
+        load_agent_definition(path)
+
+
 def test_an_instruction_and_a_script_beside_the_definition_are_used(beside, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (beside / "long.md").symlink_to("AGENTS.md")

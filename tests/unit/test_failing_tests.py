@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, KnownOutput, Verification
 from fanout.orchestrator.landing.failing_tests import FailingTests, failing_tests
 
 PYTEST = """\
@@ -296,6 +296,20 @@ def test_runners_of_one_command_are_read_together() -> None:
     found = read(PYTEST + JEST)
     assert found is not None
     assert {test.group for test in found.failing} == {"pytest", "jest"}
+
+
+def test_tests_are_read_from_more_than_the_tail_where_the_command_ran() -> None:
+    long = f"{GO}\n{'x' * 3 * MAX_TAIL_CHARACTERS}\n"
+    run = Verification(command="check", exit_code=1, output_tail=long[-MAX_TAIL_CHARACTERS:])
+    whole, cut = (run.with_output(KnownOutput(long, is_cut=is_cut)) for is_cut in (False, True))
+
+    assert failing_tests(run) is None
+    found, incomplete = failing_tests(whole), failing_tests(cut)
+    assert found is not None
+    assert found == read(GO)
+    assert incomplete is not None
+    assert not incomplete.complete
+    assert Verification.model_validate_json(whole.model_dump_json()) == run
 
 
 def test_output_that_lost_its_beginning_is_complete_only_if_it_counts() -> None:

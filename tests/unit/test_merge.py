@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
@@ -81,6 +82,46 @@ async def test_changes_of_different_lines_are_merged(tmp_path):
 
     assert hows(report) == {"a": "merged"}
     assert (tmp_path / "a").read_bytes() == b"ONE\ntwo\nthree\nFOUR\nfive\n"
+
+
+async def test_merges_of_lines_that_lie_apart_start_git_for_the_settings_once(
+    tmp_path, monkeypatch
+):
+    root = tmp_path / "root"
+    root.mkdir()
+    await asyncio.to_thread(subprocess.run, ["git", "init", "-q", root], check=True)
+    (root / "a").write_bytes(LINES)
+    assert (await put_in(root, BundleBuilder().edit("a", LINES, LINES + b"six\n"))).complete
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    for line in (b"one", b"four"):
+        bundle = BundleBuilder().edit("a", LINES, LINES.replace(line, line.upper()))
+        assert hows(await put_in(root, bundle)) == {"a": "merged"}
+
+    assert (root / "a").read_bytes() == b"ONE\ntwo\nthree\nFOUR\nfive\nsix\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_git_merges_is_merged_in_the_same_way(data):
+    base = data.draw(st.lists(st.sampled_from("abcdefgh\t}"), min_size=4, max_size=12))
+    sides = []
+    for _ in range(2):
+        side = base.copy()
+        for at in data.draw(st.lists(st.integers(0, len(base) - 1), min_size=1, max_size=3)):
+            side[at] = data.draw(st.sampled_from(["", "x\n", "}\n", base[0], f"{base[at]}\nz"]))
+        sides.append(side)
+    texts = ["\n".join(lines).encode() for lines in (sides[0], base, sides[1])]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, name) for name in ("ours", "base", "theirs")]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_bytes(text)
+        by_git = subprocess.run(
+            ["git", "merge-file", "-p", *paths], check=False, capture_output=True
+        )
+
+    if by_git.returncode == 0:
+        assert merge_text(texts[1], texts[0], texts[2]) in {None, by_git.stdout}
 
 
 async def test_changes_of_neighbouring_lines_are_merged(tmp_path):
@@ -484,6 +525,7 @@ async def test_a_disk_that_takes_no_more_leaves_the_folder_as_it_was(tmp_path):
 import asyncio, resource, signal, sys
 from pathlib import Path
 from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.staging.failures import MergeUndone
 from fanout.orchestrator.workspace.workspace import Workspace
@@ -525,6 +567,7 @@ async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
 import asyncio, sys
 from pathlib import Path
 from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 async def main():

@@ -342,15 +342,31 @@ async def test_much_that_has_changed_is_a_whole_snapshot_again(place: Place) -> 
     assert await place.start() == second
 
 
-async def test_a_name_that_a_layer_cannot_have_is_in_a_whole_snapshot(place: Place) -> None:
+async def test_names_that_are_no_utf_8_are_in_a_layer(place: Place) -> None:
+    latin = [os.fsdecode(name) for name in (b"caf\xe9", b"caf\xe9s/\xff", b"gone\xe9")]
+    (place.root / latin[1]).parent.mkdir()
+    for name in latin[1:]:
+        (place.root / name).write_bytes(b"1")
+    first = await place.start()
+
+    (place.root / latin[0]).write_bytes(b"2")
+    (place.root / latin[1]).write_bytes(b"2")
+    (place.root / latin[2]).unlink()
+    second = await place.start()
+
+    assert (second.snapshot, len(second.layers)) == (first.snapshot, 1)
+    assert await place.unpacked(second) == await asyncio.to_thread(tree_of, place.root)
+
+
+async def test_a_path_that_is_too_deep_for_a_layer_is_in_a_whole_snapshot(place: Place) -> None:
     (place.root / "a").write_bytes(b"1")
     await place.start()
 
-    (place.root / os.fsdecode(b"caf\xe9")).write_bytes(b"1")
+    (place.root / ("d/" * 250)).mkdir(parents=True)
+    (place.root / ("d/" * 250) / "b").write_bytes(b"1")
     start = await place.start()
 
     assert start.layers == ()
-    assert await place.unpacked(start) == await asyncio.to_thread(tree_of, place.root)
 
 
 async def test_a_deleted_snapshot_is_stored_again(place: Place) -> None:

@@ -94,6 +94,21 @@ async def test_what_git_ignores_stays_out_and_what_it_tracks_comes_along(root, b
     assert ".git/HEAD" in found
 
 
+async def test_an_ignore_rule_that_is_no_utf8_counts(root, blobs):
+    git(root, "init", "-q")
+    (root / ".gitignore").write_bytes(b"# caf\xe9\nleft\xe9*\n")
+    for name in (b"left\xe9.txt", b"left", b"left\xc3\xa9", b"sub\xe9/left\xe9", b"sub\xe9/x"):
+        path = root / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"1")
+
+    found = {os.fsencode(name) for name in await names(root, blobs)}
+
+    assert {name for name in found if not name.startswith(b".git")} == {
+        *(b"left", b"left\xc3\xa9", b"sub\xe9", b"sub\xe9/x"),
+    }
+
+
 async def test_a_nested_repository_comes_along_whole(root, blobs):
     git(root, "init", "-q")
     (root / "nested").mkdir()

@@ -106,6 +106,8 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RateLimiter
+    max_output_tokens: int | None = None
+    """The most that a reply may have, for agents whose definition sets no limit."""
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
@@ -170,6 +172,7 @@ class Subagent:
         self._definition = definition
         self._limits = limits
         self._model = spec.model or definition.model or factory.default_model
+        self._max_output_tokens = factory.max_output_tokens
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
@@ -343,6 +346,7 @@ class Subagent:
             + (CONTINUED if self._spec.conversation else "")
             + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=f"{self._sandbox.home}/{definition_files.FOLDER}",
+            max_output_tokens=self._max_output_tokens,
             backend=self._sandbox,
             output_schema=self._schema,
             is_subagent=True,

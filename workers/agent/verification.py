@@ -10,7 +10,7 @@ from google.genai import types
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ANSWER_REJECTED
 from fanout.orchestrator.jobs.failures import VerificationFailed
-from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, KnownOutput, Verification
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.agent.history import History
@@ -108,12 +108,15 @@ async def run_verification(
     """
     seconds = max(ends_at - elapsed_clock(), SHORTEST_SECONDS)
     ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
+    is_cut = ended.total_bytes > len(ended.output)
+    kept = ended.output[ended.head_bytes :] if is_cut else ended.output
+    text = kept.decode(errors="replace")
     return Verification(
         command=command,
         exit_code=ended.exit_code,
-        output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
+        output_tail=text[-MAX_TAIL_CHARACTERS:],
         seconds=round(ended.seconds, 3),
-    )
+    ).with_output(KnownOutput(text, is_cut=is_cut))
 
 
 def rejection(verification: Verification) -> types.Content:

@@ -18,6 +18,7 @@ from fanout.orchestrator.cli.terminal.ids import resolve_approval
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.valid_text import not_utf_8
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` prints them in full."""
@@ -130,10 +131,10 @@ def _arguments(text: str) -> dict[str, Any]:
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageProblem(
-                f"--arguments {text!r} cannot be read: {type(error).__name__}."
-            ) from None
+        except OSError as error:
+            raise UsageProblem(f"--arguments {text!r} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError as error:
+            raise UsageProblem(f"--arguments {text!r}: {not_utf_8(error)}.") from None
     try:
         value = json.loads(text)
     except ValueError as error:

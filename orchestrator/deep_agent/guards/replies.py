@@ -206,7 +206,8 @@ def _cut(response: LlmResponse) -> _Fault:
     tokens = reply_usage(response).output_tokens
     limit = prompts.REPLY_LIMIT.format(tokens=tokens) if tokens else prompts.REPLY_LIMIT_UNKNOWN
     counted = f" ({tokens} tokens)" if tokens else ""
-    reason = f"The last one was cut at the model's output limit{counted}: ask for less at once."
+    way_out = "ask for less at once, or raise max_output_tokens"
+    reason = f"The last one was cut at the model's output limit{counted}: {way_out}."
     if response.get_function_calls() or not text_of(response).strip():
         return _Fault(prompts.REPLY_CUT.format(limit=limit), reason)
     return _Fault(prompts.ANSWER_CUT.format(limit=limit), reason, CUT_ANSWER)

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from fanout.orchestrator.valid_text import clean_text
+
 _BEGINNING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _END_WITHOUT_A_LINE = re.compile(r"^[ \t]*$|^#", re.MULTILINE)
@@ -54,7 +56,7 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
     inside = text[beginning.end() : end.start() if end else None]
     fault = ""
     try:
-        fields = yaml.load(inside, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists, mappings
+        fields = yaml.load(inside, _Loader)  # noqa: S506 - it makes texts, lists, mappings
     except (yaml.YAMLError, RecursionError) as error:
         fields = None
         mark = getattr(error, "problem_mark", None)
@@ -70,6 +72,14 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
         if standard in texts and isinstance(named.get(standard), dict):
             named[standard] = value
     return FrontMatter(named, fault)
+
+
+class _Loader(yaml.BaseLoader):
+    """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """Return the text of a node."""
+        return clean_text(str(super().construct_scalar(node)))
 
 
 def _standard_name(name: Any) -> str:
@@ -99,7 +109,7 @@ def _value(first: str, rest: list[str]) -> Any:
         return textwrap.dedent("\n".join(line.expandtabs(2) for line in rest)).strip("\n")
     text = "\n".join([first, *rest]).expandtabs(2).strip()
     try:
-        value = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - as above
+        value = yaml.load(text, _Loader)  # noqa: S506 - as above
     except (yaml.YAMLError, RecursionError):
         value = None
     is_plain_list = isinstance(value, list) and all(isinstance(item, str) for item in value)

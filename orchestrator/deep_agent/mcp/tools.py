@@ -69,6 +69,9 @@ class McpTools(Middleware, BaseToolset):
     Args:
         servers: The servers, with unique names.
         report: Gets each sentence about a tool that is left out, for a person.
+
+    Raises:
+        ValueError: The servers are no list of `McpServer`.
     """
 
     def __init__(
@@ -77,6 +80,12 @@ class McpTools(Middleware, BaseToolset):
         report: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__()
+        is_list = isinstance(servers, Sequence) and not isinstance(servers, str)
+        if not is_list or not all(isinstance(server, McpServer) for server in servers):
+            raise ValueError(
+                "McpTools takes a list of servers, such as "
+                'McpTools([McpServer(name="docs", url="https://docs.example/mcp")]).'
+            )
         self._servers = servers
         self._report = report
         self._missed: Sequence[str] = ()

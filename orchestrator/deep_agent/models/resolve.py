@@ -58,6 +58,7 @@ def resolve_model(
     agent_name: str,
     retries: RetryPolicy = DEFAULT_RETRIES,
     rate_limiter: RateLimiter | None = None,
+    max_output_tokens: int | None = None,
     needs_key: bool = True,
 ) -> BaseLlm:
     """Return the model of a name, or of a list of names such as `gemini-2.5-flash,gpt-5`.
@@ -68,6 +69,8 @@ def resolve_model(
             call.
         retries: How often and how long to retry.
         rate_limiter: What each request waits for; None for no limits.
+        max_output_tokens: The most that a reply may have; None: what the client or the model's
+            service allows.
         needs_key: Whether each model's key has to be in the environment now; otherwise a request
             without one is a ModelDenied.
 
@@ -87,6 +90,7 @@ def resolve_model(
         retries=retries,
         names=tuple(names),
         rate_limiter=rate_limiter,
+        max_output_tokens=max_output_tokens,
     )
 
 

@@ -140,6 +140,8 @@ class ResilientModel(BaseLlm):
     """The candidates' names as requested, for the rate limiter; their own names when empty."""
     rate_limiter: RateLimiter | None = None
     """Delays requests; None for no limits."""
+    max_output_tokens: int | None = None
+    """Of a reply, where a request sets no other limit; None: the client's own limit."""
 
     @property
     def capabilities(self) -> LlmCapabilities:
@@ -169,6 +171,7 @@ class ResilientModel(BaseLlm):
             retries=self.retries,
             names=tuple(name for _, name in wanted),
             rate_limiter=self.rate_limiter,
+            max_output_tokens=self.max_output_tokens,
         )
 
     async def generate_content_async(
@@ -243,6 +246,8 @@ class ResilientModel(BaseLlm):
             streams = stream or watched
             # An attempt may create a cache, or fail because of one: later attempts use none.
             request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
+            if request.config.max_output_tokens is None:
+                request.config.max_output_tokens = self.max_output_tokens
             limited = LimitedRequest(self.rate_limiter, name, request)
             if not await self._may_send(limited, is_last=is_last):
                 raise _NoReply(ModelUnavailable(f"The rate limit of {name} delays the request."))

@@ -50,6 +50,7 @@ from pydantic import (
 from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import ScriptFailed
 from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
+from fanout.orchestrator.valid_text import not_utf_8
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies without `usage`."""
@@ -165,6 +166,8 @@ def _loaded(path: Path, modified: int) -> Script:
     del modified  # part of the cache's key: a changed file is read again
     try:
         return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except UnicodeDecodeError as error:
+        raise ScriptFailed(f"The script {path} cannot be read: {not_utf_8(error)}.") from None
     except yaml.YAMLError as error:
         raise ScriptFailed(f"The script {path} is not YAML: {error}") from None
     except ValidationError as error:

@@ -113,11 +113,15 @@ def fixed_tokens_of(declared: Iterable[BaseModel | None], request: LlmRequest) -
 
 
 def request_tokens(request: LlmRequest) -> int:
-    """Return the estimated size of a request and its reply, in tokens."""
-    config = request.config
-    tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
-    size = fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
-    return round(size * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)
+    """Return the estimated size of a request and its reply, in tokens; rather too many."""
+    answer = request.config.max_output_tokens or ANSWER_TOKENS
+    return round(input_tokens(request) * INPUT_MARGIN) + answer
+
+
+def input_tokens(request: LlmRequest) -> int:
+    """Return the estimated size of a request, in tokens; rather too few."""
+    tools = [tool for tool in request.config.tools or [] if isinstance(tool, types.Tool)]
+    return fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
 
 
 def characters(value: Any) -> int:

@@ -18,7 +18,7 @@ from fanout.orchestrator.deep_agent.failures import (
 )
 from fanout.orchestrator.deep_agent.models.errors import status_of, words_of
 from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.size import request_tokens
+from fanout.orchestrator.deep_agent.models.size import input_tokens, request_tokens
 
 NEAR_WINDOW_SHARE = 0.9
 """Share of the window from which an estimate may be above it: it is made from characters."""
@@ -29,6 +29,10 @@ REJECTED_STATUS = frozenset({400, 422})
 FAILED_STATUS = frozenset({None, 200, 500})
 """Servers of local models fail at a request that is too long (Ollama, llama.cpp), and proxies hide
 the status."""
+
+OTHER_REASONS = frozenset({408, 429})
+"""The service says itself what is wrong, whatever the size: it waits no longer, or too many
+requests were sent."""
 
 _SUBJECT = r"(?:token|context|prompt|input|sequence|length)s?\b"
 _EXCESS = (
@@ -67,7 +71,10 @@ class PassedRequests:
         is_rejected = status in REJECTED_STATUS and type(failure) is ModelRefused
         is_failed = status in FAILED_STATUS and type(failure) in {ModelUnavailable, ModelRefused}
         is_suspect = (is_rejected or is_failed) and _ABOUT_LENGTH.search(words)
-        if is_suspect or (is_rejected and (_is_near_window(request) or self._grew(name, request))):
+        is_long = is_rejected and (_is_near_window(request) or self._grew(name, request))
+        is_unclear = status is not None and status not in OTHER_REASONS
+        is_unclear = is_unclear and type(failure) in {ModelUnavailable, ModelRefused}
+        if is_suspect or is_long or (is_unclear and _is_above_window(request)):
             described = f"{status}: {words}" if status else words
             return ModelContextSuspected(
                 f"{request.model} refused the request ({described}), perhaps because it is too "
@@ -80,6 +87,12 @@ class PassedRequests:
         passed = self._messages.get(name)
         media = any(part.inline_data for each in request.contents for part in each.parts or ())
         return passed is not None and passed < len(request.contents) and not media
+
+
+def _is_above_window(request: LlmRequest) -> bool:
+    """Return whether a request is larger than the window, even by an estimate that is low."""
+    window = context_window(request.model or "")
+    return window is not None and input_tokens(request) > window
 
 
 def _is_near_window(request: LlmRequest) -> bool:

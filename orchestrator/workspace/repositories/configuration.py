@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from fanout.orchestrator.git.process import GitFailed, run_git
@@ -19,6 +20,10 @@ _EXCLUDES_FILE = b"excludesfile"
 
 _MAX_INCLUDED = 32
 """Files of settings that are read: a person has a handful."""
+
+_MAX_PARSED = 32
+"""Configurations whose settings are kept in memory: those of a few repositories and of a person.
+Each merge into a folder needs them, and a process of Git takes longer than merging a file."""
 
 
 class Unreadable(Exception):
@@ -66,9 +71,10 @@ def parse_configuration(content: bytes) -> dict[str, str]:
     return dict(_pairs(content))
 
 
-def _pairs(content: bytes) -> list[tuple[str, str]]:
+@lru_cache(_MAX_PARSED)
+def _pairs(content: bytes) -> tuple[tuple[str, str], ...]:
     if not content.strip():  # Git takes a while to start
-        return []
+        return ()
     try:
         _, listed = run_git(
             ["config", "--file", "-", "--no-includes", "--null", "--list"],
@@ -78,7 +84,7 @@ def _pairs(content: bytes) -> list[tuple[str, str]]:
     except GitFailed as error:
         raise Unreadable(str(error)) from error
     pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
-    return [(name, value) for name, _, value in pairs]
+    return tuple((name, value) for name, _, value in pairs)
 
 
 def excludes_file(settings: Mapping[str, str]) -> Path:

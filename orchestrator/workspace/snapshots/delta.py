@@ -130,10 +130,9 @@ def _folders_of(paths: Iterable[str]) -> set[str]:
 
 
 def _check_paths(files: Iterable[ChangedFile]) -> None:
-    """Refuse paths that a layer may not have, or that not every release reads in one."""
-    for file in files:
-        if file.path_bytes or file.path.count("/") >= _MAX_NAMES:
-            raise WholeSnapshotNeeded
+    """Refuse paths that a layer may not have."""
+    if any(file.path.count("/") >= _MAX_NAMES for file in files):
+        raise WholeSnapshotNeeded
 
 
 def _changed(path: str, before: Version | None, after: Version | None) -> ChangedFile:

@@ -14,11 +14,12 @@ from fanout.orchestrator.deep_agent import SubAgentSpec
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelDenied,
+    ModelFailed,
     ModelQuotaUsedUp,
     ModelRefused,
     ModelUnavailable,
 )
-from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from fanout.orchestrator.deep_agent.models.retries import UNUSABLE_ATTEMPTS, RetryPolicy
 from tests.integration.models.model_server import Answer, call, call_with, text
 from tests.integration.models.providers import (
@@ -298,6 +299,20 @@ async def test_a_rejection_of_a_request_near_the_window_may_be_its_length(
             _ = [reply async for reply in model.generate_content_async(request)]
 
 
+@pytest.mark.parametrize("status", [500, 520])
+async def test_any_failure_of_a_request_above_the_window_may_be_its_length(
+    serve: Serve, provider: Provider, status: int
+) -> None:
+    for count in (1_000_000, 10):
+        request = LlmRequest(contents=[types.UserContent("word " * count)])
+        with serve(*[Answer(status=status)] * 3):
+            await preload_client(provider.larger)
+            model = resolve_model(provider.larger, agent_name="a", retries=SOON)
+            with pytest.raises(ModelFailed, match="not now") as caught:
+                _ = [reply async for reply in model.generate_content_async(request)]
+        assert isinstance(caught.value, ModelContextExceeded) == (count > 10)
+
+
 @STREAMING
 async def test_a_final_answer_that_was_cut_is_continued(
     serve: Serve, provider: Provider, streaming: bool
@@ -309,6 +324,19 @@ async def test_a_final_answer_that_was_cut_is_continued(
 
 
 @STREAMING
+async def test_the_limit_of_a_reply_is_in_each_request(
+    serve: Serve, provider: Provider, streaming: bool
+) -> None:
+    """Under whatever name the provider has for it."""
+    request = LlmRequest(contents=[types.UserContent("go")])
+    with serve(OK) as server:
+        await preload_client(provider.larger)
+        model = resolve_model(provider.larger, agent_name="a", retries=SOON, max_output_tokens=4321)
+        _ = [reply async for reply in model.generate_content_async(request, stream=streaming)]
+    assert "4321" in json.dumps(server.requests[0])
+
+
+@STREAMING
 async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
     serve: Serve, provider: Provider, streaming: bool
 ) -> None:
@@ -317,7 +345,9 @@ async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
         run = await run_agent(provider.larger, streaming=streaming)
     assert len(server.requests) == 4
     assert run.events[-1].error_code == "REPLY_CUT"
-    assert "output limit (10 tokens)" in str(run.events[-1].error_message)
+    assert "output limit (10 tokens); ask for less at once, or raise max_output_tokens." in str(
+        run.events[-1].error_message
+    )
     assert not run.events[-1].get_function_calls()
     assert [result["status"] for result in run.results] == ["error"] * 3
 

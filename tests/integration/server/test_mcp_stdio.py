@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -164,3 +166,58 @@ async def test_without_services_each_tool_says_how_they_are_started(
     assert [one.text for one in refused.content] == [
         "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
     ]
+
+
+async def test_half_a_character_in_a_request_costs_no_answer(
+    place: Installation, project: Path
+) -> None:
+    """The replacement character is in its place, in the call and in whatever follows."""
+    arguments = (
+        r'{"description": "half \ud83d, whole \ud83d\ude00", "labels": {"a\udfff": "\ud800"}}'
+    )
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    }
+    requests = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
+        '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
+        (
+            '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": '
+            f'{{"name": "submit_job", "arguments": {arguments}}}}}'
+        ),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "fanout", "mcp", "serve"),
+        env=place.environment,
+        cwd=project,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write("\n".join([*requests, ""]).encode())
+    submitted = (await _answer(process, 2))["structuredContent"]
+    shows = {"name": "get_job", "arguments": {"job_id": submitted["job_id"]}}
+    process.stdin.write(
+        json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": shows}).encode()
+        + b"\n"
+    )
+    shown = (await _answer(process, 3))["structuredContent"]
+    process.stdin.close()
+
+    assert await process.wait() == 0
+    assert "half \N{REPLACEMENT CHARACTER}, whole \N{GRINNING FACE}" in json.dumps(
+        shown, ensure_ascii=False
+    )
+
+
+async def _answer(process: asyncio.subprocess.Process, request: int) -> dict[str, Any]:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        answer = json.loads(line)
+        if answer.get("id") == request:
+            result: dict[str, Any] = answer["result"]
+            return result
+    raise AssertionError("the server ended")

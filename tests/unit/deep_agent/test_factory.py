@@ -17,6 +17,8 @@ from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBacken
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
+from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
@@ -63,6 +65,38 @@ def test_delegation_is_switched_off_by_a_word_or_by_a_toolset_that_delegates(
 ) -> None:
     assert "task" in tool_names(made())
     assert "task" not in tool_names(made(**options))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("model", 3, "the name of a model, or a model of ADK, not 3"),
+        ("instruction", 5, "a text, not 5"),
+        ("tools", len, "a list, not <built-in function len>"),
+        ("skills", "/skills", "a list, not '/skills'"),
+        ("memory", "/AGENTS.md", "a list, not '/AGENTS.md'"),
+        ("middleware", len, "a list, not"),
+        ("built_in_tools", "ls", "a list, not 'ls'"),
+        ("permissions", 3, "a list, not 3"),
+        ("interrupt_on", "execute", "a mapping of tools to decisions, not 'execute'"),
+        ("loops", 3, "a LoopPolicy, not 3"),
+        ("summarization", 3, "a SummarizationConfig, not 3"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_a_sentence(
+    option: str, value: Any, words: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{option} has to be {words}"):
+        create_deep_agent(**{"model": scripted([says("x")]), option: value})
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [McpServer(name="a", url="http://a"), "http://a", ["http://a"], [{"name": "a"}], None],
+)
+def test_mcp_tools_of_no_list_of_servers_are_refused_in_a_sentence(servers: Any) -> None:
+    with pytest.raises(ValueError, match=r"^McpTools takes a list of servers, such as McpTools\("):
+        McpTools(servers)
 
 
 def test_subagents_without_delegation_are_refused() -> None:

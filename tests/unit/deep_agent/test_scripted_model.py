@@ -151,6 +151,13 @@ def test_a_wrong_script_is_told_with_file_and_place(tmp_path: Path, text: str, w
     assert str(path) in str(caught.value)
 
 
+def test_a_script_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "script.yaml"
+    path.write_bytes(b"# one\n# caf\xe9\n")
+    with pytest.raises(ScriptFailed, match=r"script\.yaml cannot be read: line 2 is not UTF-8"):
+        Script.load(path)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

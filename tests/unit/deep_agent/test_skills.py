@@ -172,6 +172,14 @@ async def test_a_bad_skill_is_skipped_by_name_of_its_fault_and_the_good_one_stay
         ("---\nname: a\ndescription: [WIP] @someone's `x`\n---\n", "[WIP] @someone's `x`"),
         ("---\nname: a\ndescription: {{tool}} runs\n---\n", "{{tool}} runs"),
         ("---\nname: a\ndescription: no\n---\n", "no"),
+        (
+            r"""---
+name: a
+description: "\ud83d\ude00 \ud800"
+---
+""",
+            "\N{GRINNING FACE} \N{REPLACEMENT CHARACTER}",
+        ),
         ("---\nName: a\nDescription: Does.\n---\n", "Does."),
         ("---\nname: a\ndescription: Does: it\n\n# How\n\ndescription: other\n", "Does: it"),
         ("---\nname: a\ndescription: Does.", "Does."),
