@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ from sse_starlette import EventSourceResponse
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.sections.api_settings import Scope
-from fanout.orchestrator.jobs.store.journal import BEGINNING
+from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
 from fanout.orchestrator.server.http.models import EventList, JobLine
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
@@ -31,6 +33,8 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 After = Annotated[str | None, Query(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=50)]
+Before = Annotated[str | None, Query(pattern=r"^(end|[0-9]{1,19}(-[0-9]{1,19})?)$")]
+_EVENT_ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "The events."}
 }
@@ -110,12 +114,40 @@ async def logs(
     jobs: Jobs,
     job_id: str,
     after: After = None,
+    before: Before = None,
     limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = 200,
 ) -> EventList:
-    """Return a page of a job's journal, oldest entry first."""
-    found = await jobs.read_events(job_id, _position(after), limit)
-    following = found[-1].id if len(found) == limit else None
-    return EventList(items=found, next_after=following)
+    """Return a page of a job's journal, oldest entry first.
+
+    It begins behind the entry `after`. With `before` instead, it ends before that entry, and
+    `before=end` is the page of the newest entries.
+    """
+    if before is None:
+        found = await jobs.read_events(job_id, _position(after), limit)
+        following = found[-1].id if len(found) == limit else None
+        return EventList(items=found, next_after=following)
+    if after is not None:
+        raise Problem(422, "Give after or before, not both.")
+    end = None if before == "end" else _position(before)
+    found = await jobs.read_events_before(job_id, end, limit)
+    return EventList(items=found, next_before=found[0].id if len(found) == limit else None)
+
+
+@router.get("/jobs/{job_id}/logs/{event_id}")
+async def log_entry(jobs: Jobs, job_id: str, event_id: str) -> JournalEvent:
+    """Return one entry of a job's journal with the agent's event complete, however large it is."""
+    await jobs.get(job_id)
+    given = _EVENT_ID.fullmatch(event_id)
+    found = None
+    if given is not None:
+        behind = f"{given[1]}-{int(given[2]) + 1}"
+        found = next(iter(await jobs.read_events_before(job_id, behind, 1)), None)
+    if found is None or found.id != event_id:
+        raise Problem(404, f"The journal of job {job_id} has no such entry.")
+    whole = await jobs.session_event(found)
+    if whole is None:
+        return found
+    return found.model_copy(update={"data": {**found.data, "event": json.loads(whole)}})
 
 
 @router.get("/changes", response_class=Response, responses=EVENTS)
