@@ -197,7 +197,7 @@ def test_jobs_are_submitted_cancelled_and_retried(site, tmp_path):
     page.click("dialog button >> text=Let it run")
     expect(page.locator("dialog")).to_have_count(0)
     page.click("button >> text=Cancel")
-    page.click("dialog button >> text=Cancel the job")
+    page.click("dialog button >> text=Cancel the run")
     expect(page.locator(".facts .state")).to_have_text("cancelled")
     page.click("button >> text=Retry")
     expect(page.locator(".facts .state")).to_have_text("queued")

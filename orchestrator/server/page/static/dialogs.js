@@ -24,6 +24,31 @@ export function ask(question, { yes = "Yes", no = "No", isDangerous = false } = 
   });
 }
 
+// Asks for a text; returns null when the person closes the dialog without one.
+export function askText(title, { label, yes = "Send", maxLength }) {
+  return new Promise((resolve) => {
+    const area = h("textarea", { id: "asked-text", rows: 5, maxlength: maxLength, required: true });
+    const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Not now");
+    const form = h("form", { method: "dialog" }, h("h2", {}, title), h("label", { for: "asked-text" }, label), area, h("div", { class: "buttons" }, cancel, h("button", { class: "primary", value: "yes" }, yes)));
+    const dialog = h("dialog", { class: "dialog", "aria-label": title }, form);
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes" && area.value.trim() ? area.value : null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    area.focus();
+  });
+}
+
+export function showDialog(title, ...content) {
+  const close = h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, "Close");
+  const dialog = h("dialog", { class: "dialog", "aria-label": title }, h("h2", {}, title), content, h("div", { class: "buttons" }, close));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 const NOTICE_MS = 6000;
 
 export function notice(text, isProblem = false) {

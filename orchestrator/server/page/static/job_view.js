@@ -1,9 +1,10 @@
 // One job and its tree: journal, plan, result, changes, approvals, task, and what one can do with it.
 
-import { get, post } from "./api.js";
+import { actionButtons, tellForm } from "./actions.js";
+import { get } from "./api.js";
 import { showCards } from "./approvals_view.js";
 import { ChangesView } from "./changes_view.js";
-import { ask, attempt, notice } from "./dialogs.js";
+import { notice } from "./dialogs.js";
 import { empty, externalLink, fill, h, setText, stateBadge } from "./dom.js";
 import { Journal } from "./journal.js";
 import { resultPanel, taskPanel, todoPanel } from "./job_panels.js";
@@ -164,21 +165,10 @@ export class JobView {
   }
 
   showActions() {
-    const { job, app } = this;
-    const button = (label, kind, action) => {
-      const made = h("button", { type: "button", class: kind, on: { click: () => attempt(made, action) } }, label);
-      return made;
-    };
-    const trace = this.traceLink();
-    const mayChange = app.session.scopes.includes("submit");
-    const isEnded = ENDED.has(job.state);
-    fill(
-      this.actions,
-      mayChange && !isEnded && button("Cancel", "danger", () => this.cancel()),
-      mayChange && isEnded && button("Retry", "", () => this.retry()),
-      trace,
-    );
-    if (mayChange && !isEnded && !this.tellForm) this.tellForm = this.makeTellForm();
+    const isEnded = ENDED.has(this.job.state);
+    const buttons = actionButtons(this.app, this.job, { countLiveBelow: () => this.tree.countLiveBelow(this.id), onChange: () => this.load() });
+    fill(this.actions, buttons, this.traceLink());
+    if (this.app.session.scopes.includes("submit") && !isEnded && !this.tellForm) this.tellForm = tellForm(this.id);
     if (isEnded) this.tellForm?.remove();
   }
 
@@ -187,36 +177,6 @@ export class JobView {
     const traceId = /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(this.job.traceparent ?? "")?.[1];
     if (!template || (template.includes("{trace_id}") && !traceId)) return null;
     return externalLink("Trace", template.replaceAll("{trace_id}", traceId ?? ""));
-  }
-
-  async cancel() {
-    const below = this.tree.countLiveBelow(this.id);
-    const question = `Cancel this job${below ? ` and ${below} below it` : ""}? It cannot be resumed.`;
-    if (!(await ask(question, { yes: "Cancel the job", no: "Let it run", isDangerous: true }))) return;
-    await post(`/v1/jobs/${encodeURIComponent(this.id)}:cancel`);
-    notice("The job is being cancelled.");
-    this.load();
-  }
-
-  async retry() {
-    const { id } = await post(`/v1/jobs/${encodeURIComponent(this.id)}:retry`);
-    notice("Submitted again.");
-    this.app.navigate({ job: id });
-  }
-
-  makeTellForm() {
-    const text = h("input", { type: "text", "aria-label": "Message to the agent", placeholder: "Tell the agent something …", maxlength: 20000, required: true, autocomplete: "off" });
-    const send = h("button", { class: "primary" }, "Tell");
-    const form = h("form", { class: "tell" }, text, send);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      attempt(send, async () => {
-        await post(`/v1/jobs/${encodeURIComponent(this.id)}:tell`, { text: text.value });
-        text.value = "";
-        notice("The agent reads it before its next step.");
-      });
-    });
-    return form;
   }
 
   showPanel() {
