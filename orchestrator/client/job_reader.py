@@ -367,6 +367,10 @@ class JobReader:
         """Return the events of a journal after the id `after`, at most `count`; none of no job."""
         return await self._journal.read(job_id, after, count)
 
+    async def read_events_before(self, job_id: str, before: str | None, count: int) -> Events:
+        """Return the newest events of a journal before an id, as `Journal.read_before`."""
+        return await self._journal.read_before(job_id, before, count)
+
     async def last_event(self, job_id: str) -> JournalEvent | None:
         """Return the newest event of a journal; None of no job."""
         return await self._journal.last(job_id)

@@ -238,6 +238,13 @@ class OwnedJobs:
         await self._read(job_id)
         return await self._client.read_events(job_id, after, count)
 
+    async def read_events_before(
+        self, job_id: str, before: str | None, count: int
+    ) -> list[JournalEvent]:
+        """Return the newest events of a job's journal before an id, as `Journal.read_before`."""
+        await self._read(job_id)
+        return await self._client.read_events_before(job_id, before, count)
+
     async def session_event(self, entry: JournalEvent) -> bytes | None:
         """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none."""
         self.caller.require(Scope.READ)

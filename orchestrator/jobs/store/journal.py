@@ -185,6 +185,27 @@ class Journal:
             return [first]
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
 
+    async def read_before(self, job_id: str, before: str | None, count: int) -> list[JournalEvent]:
+        """Return the newest events before the id `before`, oldest first, at most `count`.
+
+        Args:
+            job_id: The job.
+            before: An event's id; None: the newest events of all.
+            count: How many at most.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        end = "+" if before is None else f"({before}"
+        with redis_failures():
+            entries: Any = await self._redis.xrevrange(
+                self._keys.journal(job_id), max=end, count=count
+            )
+        if not entries and before is None:
+            first = await self._first(job_id)
+            return [] if first is None else [first]
+        return [_event(job_id, entry_id, fields) for entry_id, fields in reversed(entries)]
+
     async def _first(self, job_id: str) -> JournalEvent | None:
         """Return the first event of a journal; None when the job does not exist.
 

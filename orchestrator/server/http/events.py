@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from sse_starlette import EventSourceResponse
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.sections.api_settings import Scope
-from fanout.orchestrator.jobs.store.journal import BEGINNING
+from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
 from fanout.orchestrator.server.http.models import EventList, JobLine
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
@@ -31,6 +32,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 After = Annotated[str | None, Query(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=50)]
+Before = Annotated[str | None, Query(pattern=r"^(end|[0-9]{1,19}(-[0-9]{1,19})?)$")]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "The events."}
 }
@@ -110,12 +112,41 @@ async def logs(
     jobs: Jobs,
     job_id: str,
     after: After = None,
+    before: Before = None,
     limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = 200,
 ) -> EventList:
-    """Return a page of a job's journal, oldest entry first."""
-    found = await jobs.read_events(job_id, _position(after), limit)
-    following = found[-1].id if len(found) == limit else None
-    return EventList(items=found, next_after=following)
+    """Return a page of a job's journal, oldest entry first.
+
+    It begins behind the entry `after`. With `before` instead, it ends before that entry, and
+    `before=end` is the page of the newest entries.
+    """
+    if before is None:
+        found = await jobs.read_events(job_id, _position(after), limit)
+        following = found[-1].id if len(found) == limit else None
+        return EventList(items=found, next_after=following)
+    if after is not None:
+        raise Problem(422, "Give after or before, not both.")
+    end = None if before == "end" else _position(before)
+    found = await jobs.read_events_before(job_id, end, limit)
+    return EventList(items=found, next_before=found[0].id if len(found) == limit else None)
+
+
+@router.get("/jobs/{job_id}/logs/{event_id}")
+async def log_entry(
+    jobs: Jobs,
+    job_id: str,
+    event_id: Annotated[str, Path(pattern=r"^[0-9]{1,19}-[0-9]{1,19}$")],
+) -> JournalEvent:
+    """Return one entry of a job's journal with the agent's event complete, however large it is."""
+    milliseconds, number = event_id.split("-")
+    found = await jobs.read_events_before(job_id, f"{milliseconds}-{int(number) + 1}", 1)
+    if not found or found[0].id != event_id:
+        raise Problem(404, f"The journal of job {job_id} has no entry {event_id}.")
+    [entry] = found
+    whole = await jobs.session_event(entry)
+    if whole is None:
+        return entry
+    return entry.model_copy(update={"data": {**entry.data, "event": json.loads(whole)}})
 
 
 @router.get("/changes", response_class=Response, responses=EVENTS)

@@ -238,6 +238,9 @@ class EventList(_Body):
     items: list[JournalEvent]
     next_after: str | None = None
     """The value of `after` for the next page; null at the end, as far as it is written."""
+    next_before: str | None = None
+    """The value of `before` for the page of older entries; null at the beginning, and for a page
+    that was not asked for from its end."""
 
 
 class ApprovalList(_Body):
