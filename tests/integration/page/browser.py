@@ -6,8 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+
+from tests.integration.page.served_page import PageServer
 
 WATCH = """
 window.canary = [];
@@ -20,6 +25,49 @@ addEventListener("securitypolicyviolation", (event) => {
 });
 """
 """A script that got into the page calls `alert`; the page itself calls none of these."""
+DESKTOP: Any = {"width": 1280, "height": 800}
+PHONE: Any = {"width": 360, "height": 740}
+FOREIGN = """[...document.querySelectorAll("body *")].filter((element) => {
+  const names = "SCRIPT IFRAME IMG SVG MATH BASE META LINK STYLE OBJECT EMBED".split(" ");
+  if (names.includes(element.tagName.toUpperCase())) return true;
+  if ([...element.attributes].some((one) => /^on|^src|^style$|^action$/.test(one.name)
+      && element.closest(".virtual") === null)) return true;
+  if (!element.href || new URL(element.href).origin === location.origin) return false;
+  const {protocol, host} = new URL(element.href);
+  const isSafe = /^https?:$/.test(protocol) && element.rel === "noopener noreferrer"
+    && element.target === "_blank" && element.closest(".markdown")
+    && element.textContent.includes(host);
+  return !isSafe;
+}).map((element) => element.outerHTML)"""
+"""Elements that the page itself never makes; a link of a model's document says where it leads."""
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const found = rgba(getComputedStyle(one).backgroundColor);
+      if (found[3] > 250) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+    if (!own || !element.checkVisibility() || element.closest(":disabled, .sr, dialog")) continue;
+    const [a, b] = [light(rgba(getComputedStyle(element).color)), light(ground(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.className} ${element.textContent.slice(0, 30)} ${ratio}`);
+  }
+  return poor;
+}"""
 
 
 def chromium() -> str | None:
@@ -74,3 +122,37 @@ class Watched:
     def _said(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.faults.append(f"console: {text}")
+
+
+@dataclass
+class Site:
+    """A server, and a browser that is logged in."""
+
+    server: PageServer
+    browser: Browser
+    session: Any
+
+    def visit(self, **options: Any) -> Watched:
+        """Return a new page in a context of its own."""
+        options = {"viewport": DESKTOP, **options}
+        context: BrowserContext = self.browser.new_context(storage_state=self.session, **options)
+        return Watched(context, self.server.url)
+
+
+@contextmanager
+def open_site(server: PageServer) -> Iterator[Site]:
+    """Log a browser in with the link that the server has printed."""
+    with browser() as opened:
+        context = opened.new_context()
+        context.new_page().goto(server.login_link())
+        yield Site(server, opened, context.storage_state())
+
+
+def find_problems(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what a checker of accessibility (WCAG 2.1 AA) finds on a page."""
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+    found = Axe().run(page, options={"runOnly": rules})
+    return [
+        (one["id"], [node["html"][:200] for node in one["nodes"]])
+        for one in found.response["violations"]
+    ]

@@ -32,6 +32,35 @@ TEXTS = (
     "\n\r\n\t\u2028\u2029 --> ]]> */ //",
 )
 EVERYTHING = "\n".join(TEXTS)
+LINKS = (
+    "[press](javascript:alert(30))",
+    "[press](  JaVaScRiPt:alert(31))",
+    "[press](java\tscript:alert(32))",
+    "[press](data:text/html,<script>alert(33)</script>)",
+    "[press](vbscript:alert(34)) [press](//evil.example/35) [press](/\\evil.example/36)",
+    "[press](file:///etc/passwd) [press](?job=x) [press](#x) [press](/logout)",
+    "[https://bank.example](https://evil.example/37)",
+    "[press](https://bank.example@evil.example/38) https://bank.example:pass@evil.example/39",
+    '[press](https://evil.example/40 "onmouseover=alert(40)")',
+    '[press](https://evil.example/"onmouseover="alert(41))',
+    "[press][1]\n\n[1]: javascript:alert(42)",
+    "<javascript:alert(43)> <https://evil.example/44>",
+    "![shown](https://evil.example/pixel.png) ![x](javascript:alert(45))",
+    "[![x](https://evil.example/46)](javascript:alert(46))",
+    "[a](https://evil.example/47\u202egnp.exe) https://evil.example/\u202e48",
+    "[**a [b](https://evil.example/49) c**](https://evil.example/50)",
+    "| a | b |\n|---|---|\n| <script>alert(51)</script> | [x](javascript:alert(51)) |",
+    "```html\n<script>alert(52)</script>\n```",
+    "````<script>alert(53)</script>\nnever closed",
+)
+"""Links and the like in Markdown that must not lead anywhere but to http and https."""
+GROWING = (
+    "[", "](", "[](", "[a](", "![", "*", "**a", "*a*", "_a_ ", "*a_b", "***a", "~~a", "`", "` `` ",
+    "```\n", "> ", ">", "- ", "  - ", "- - a\n", "* a\n", "1. ", "1) a\n   - ", "|", "|-", "a|b\n-|-\n",
+    "# a\n", "#", "\\", "a  \n", "<", "https://a/(", "[a](http://b) ", "[[[]]]", " ", "\t", "-", "=",
+)  # fmt: skip
+"""Pieces whose repetition makes a careless reader of Markdown need time that grows faster than the
+text."""
 
 
 async def hostile_jobs(hands: Hands) -> tuple[str, str, str]:
@@ -53,6 +82,8 @@ async def hostile_jobs(hands: Hands) -> tuple[str, str, str]:
             continue
         text = TEXTS[number % len(TEXTS)]
         await hands.note(running, kind, text[:200], **_data(text))
+    for link in LINKS:
+        await hands.note(running, EventType.MODEL_REPLY, author=TEXTS[0], text=link)
     conflicts = [{"path": text[:200], "reason": text[:500]} for text in TEXTS]
     child = await hands.start(claim, description=TEXTS[3])
     outcome = {"id": child.spec.id, "outcome": "out", "reason": TEXTS[5], "conflicts": conflicts}

@@ -67,11 +67,12 @@ function search(query) {
 const RETRY_MS = 3000;
 
 // Follows a stream of events until `stop` is called. It pauses while nobody sees the page: a browser
-// has six connections to a service for all its tabs, and a hidden one needs none.
-export function follow(path, names, onEvent, { resumable = false } = {}) {
+// has six connections to a service for all its tabs, and a hidden one needs none. `after` is the id of
+// the event behind which a resumable stream begins.
+export function follow(path, names, onEvent, { resumable = false, after = null } = {}) {
   let source = null;
   let retry = null;
-  let last = null;
+  let last = after;
   let isOver = false;
 
   const open = () => {

@@ -64,11 +64,11 @@ export class ApprovalsView {
 }
 
 // A card stays the same element while its approval waits: what is typed in it is kept.
-export function showCards(container, items, app, { withJob = true } = {}) {
-  keyed(container, items, (one) => one.id, (one) => card(one, app, withJob));
+export function showCards(container, items, app) {
+  keyed(container, items, (one) => one.id, (one) => approvalCard(one, app, { withJob: true }));
 }
 
-function card(approval, app, withJob) {
+export function approvalCard(approval, app, { withJob = false } = {}) {
   const isAllowed = app.session.scopes.includes("approve");
   const message = h("input", { type: "text", placeholder: "Message to the agent (optional)", "aria-label": "Message to the agent", maxlength: 20000 });
   const extra = h("div", {});

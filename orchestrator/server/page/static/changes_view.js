@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, fill, h } from "./dom.js";
-import { changedRange, MAX_CHARACTERS, parse, sideBySide, tokens } from "./diff_lines.js";
+import { MAX_CHARACTERS, parse, pieces, sideBySide } from "./diff_lines.js";
 import { bytes, number, visible } from "./text.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -53,7 +53,7 @@ export class ChangesView {
       h(
         "nav",
         { class: "file-pane", "aria-label": "Changed files" },
-        h("p", { class: "muted" }, `${number(found.items.length)} files `, h("span", { class: "plus" }, `+${number(added)}`), " ", h("span", { class: "minus" }, `−${number(removed)}`), " ", h("a", { href: `${this.base()}/patch`, download: `${this.jobId}.patch` }, "Patch")),
+        h("p", { class: "muted" }, `${number(found.items.length)} ${found.items.length === 1 ? "file" : "files"} `, h("span", { class: "plus" }, `+${number(added)}`), " ", h("span", { class: "minus" }, `−${number(removed)}`), " ", h("a", { href: `${this.base()}/patch`, download: `${this.jobId}.patch` }, "Patch")),
         this.files,
         notes.filter(Boolean).map((note) => h("p", { class: "muted" }, note)),
       ),
@@ -64,7 +64,7 @@ export class ChangesView {
   }
 
   fileButton(file) {
-    const lines = file.binary ? h("span", { class: "muted" }, "binary") : [h("span", { class: "plus" }, `+${file.lines_added}`), h("span", { class: "minus" }, `−${file.lines_removed}`)];
+    const lines = file.binary ? h("span", { class: "muted" }, "binary") : [h("span", { class: "plus" }, `+${number(file.lines_added)}`), h("span", { class: "minus" }, `−${number(file.lines_removed)}`)];
     const letter = { added: "A", modified: "M", deleted: "D", renamed: "R", mode: "X" }[file.change] ?? "?";
     return h("button", { type: "button", class: "file", title: `${file.path} (${file.change})`, on: { click: () => this.open(file) } }, h("span", { class: `change change-${letter}`, "aria-label": file.change }, letter), h("span", { class: "path" }, h("bdi", {}, file.path)), lines);
   }
@@ -84,7 +84,7 @@ export class ChangesView {
     const { file, lines } = this;
     this.list?.stop();
     const from = file.from_path ? `${file.from_path} → ` : "";
-    const toggle = h("button", { type: "button", class: "chip", "aria-pressed": String(this.isSplit) }, "Side by side");
+    const toggle = h("button", { type: "button", class: "chip split-toggle", "aria-pressed": String(this.isSplit) }, "Side by side");
     toggle.addEventListener("click", () => {
       this.isSplit = !this.isSplit;
       this.showLines();
@@ -144,10 +144,13 @@ export function diffList(lines, path, isSplit) {
     role: "region",
   });
   list.element.classList.add("diff");
+  if (isSplit) list.element.classList.add("side-by-side");
   list.element.tabIndex = 0;
   const longest = lines.reduce((most, line) => Math.max(most, line.text.length), 0);
   const width = Math.min(longest, MAX_CHARACTERS + 40) + 14;
-  list.inner.style.minWidth = `max(100%, ${isSplit ? 2 * width : width}ch)`;
+  // Both sides stay where they are, each in its half, and their texts move together.
+  list.inner.style.minWidth = isSplit ? `max(100%, calc(50% + ${width}ch))` : `max(100%, ${width}ch)`;
+  if (isSplit) list.element.addEventListener("scroll", () => list.element.style.setProperty("--shift", `${list.element.scrollLeft}px`), { passive: true });
   list.element.style.height = `${Math.min(items.length * LINE_HEIGHT + 14, 4000)}px`;
   list.items = items;
   return list;
@@ -168,19 +171,15 @@ function cells(line, path, numbers) {
   const more = line.text.length - MAX_CHARACTERS;
   const text = visible(more > 0 ? line.text.slice(0, MAX_CHARACTERS) : line.text);
   if (line.kind === "hunk" || line.kind === "meta") code.append(text);
-  else code.append(...highlighted(line, text, path));
+  else fill(code, marked(line, text, path));
   if (more > 0) code.append(h("span", { class: "muted" }, ` … (${number(more)} more characters)`));
-  return [...numbers.map((one) => h("span", { class: "number", "aria-hidden": "true" }, one ?? "")), h("span", { class: "sign" }, SIGNS[line.kind] ?? ""), code];
+  return [...numbers.map((one) => h("span", { class: "number", "aria-hidden": "true" }, one ?? "")), h("span", { class: "sign" }, SIGNS[line.kind] ?? ""), h("span", { class: "clip" }, code)];
 }
 
-function highlighted(line, text, path) {
-  const range = text === line.text ? changedRange(line) : null;
-  if (!range) return tokens(text, path).map(span);
-  const [begin, end] = range;
-  const part = (from, to) => tokens(text.slice(from, to), path).map(span);
-  return [...part(0, begin), h("mark", {}, part(begin, end)), ...part(end)];
-}
-
-function span({ text, kind }) {
-  return kind ? h("span", { class: `t-${kind}` }, text) : document.createTextNode(text);
+// The changed words of a line and what is between them.
+export function marked(line, text, path) {
+  return pieces(line, text, path).map(({ text: part, kind, isChanged }) => {
+    const shown = kind ? h("span", { class: `t-${kind}` }, part) : part;
+    return isChanged ? h("mark", {}, shown) : shown;
+  });
 }

@@ -82,7 +82,7 @@ export const SHORTCUTS = [
   ["a", "Approvals"],
   ["n", "New job"],
   ["u", "From a job to the list"],
-  ["1 – 6", "Tabs of a job"],
+  ["1 – 4", "Tabs of a job"],
   ["← →", "Previous and next tab, when a tab has the focus"],
   ["?", "This help"],
   ["Esc", "Close"],

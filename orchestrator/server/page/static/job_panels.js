@@ -1,12 +1,13 @@
-// The panels of a job that only show: its plan, its result, its task.
+// What of a job is only shown: its plan, its result, its task.
 
+import { failureSentence } from "./conversation_items.js";
 import { empty, h } from "./dom.js";
+import { markdown } from "./markdown.js";
 import { bytes, compact, cost, duration, json, moment, number } from "./text.js";
 
 const MARKS = { completed: "✓", in_progress: "▸", pending: "○" };
 
-export function todoPanel(todos) {
-  if (!todos.length) return empty("The agent has made no plan.");
+export function todoList(todos) {
   return h("ol", { class: "todos" }, todos.map(todo));
 }
 
@@ -22,8 +23,8 @@ export function resultPanel(job) {
   return h(
     "div",
     { class: "result" },
-    result.error && section("Error", h("p", { class: "problem-text" }, h("strong", {}, result.error.type), ` ${result.error.message}`)),
-    result.summary && section("Summary", h("pre", { class: "prose" }, result.summary)),
+    result.error && section("Why it did not succeed", h("p", { class: "problem-text" }, failureSentence(job, result.error))),
+    result.summary && section("Summary", markdown(result.summary)),
     result.output !== null && result.output !== undefined && section("Output", h("pre", { class: "json", tabIndex: 0 }, json(result.output))),
     result.verified && verification(result.verified),
     result.unread_messages?.length ? section("Messages that the agent did not read", h("ul", {}, result.unread_messages.map((text) => h("li", {}, text)))) : null,
@@ -61,8 +62,8 @@ export function taskPanel(job) {
   return h(
     "div",
     { class: "result" },
-    section("Task", h("pre", { class: "prose" }, json(job.description))),
-    job.context && section("Context", h("pre", { class: "prose" }, json(job.context))),
+    section("Task", markdown(job.description)),
+    job.context && section("Context", markdown(job.context)),
     section(
       "Specification",
       table({

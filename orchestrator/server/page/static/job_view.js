@@ -1,28 +1,29 @@
-// One job and its tree: journal, plan, result, changes, approvals, task, and what one can do with it.
+// One job and its tree: its conversation, what it changed, its result, its task, and what one can do.
 
-import { actionButtons, tellForm } from "./actions.js";
+import { actionButtons } from "./actions.js";
 import { get } from "./api.js";
-import { showCards } from "./approvals_view.js";
 import { ChangesView } from "./changes_view.js";
+import { failureSentence } from "./conversation_items.js";
+import { ConversationView } from "./conversation_view.js";
 import { notice } from "./dialogs.js";
-import { empty, externalLink, fill, h, setText, stateBadge } from "./dom.js";
-import { Journal } from "./journal.js";
-import { resultPanel, taskPanel, todoPanel } from "./job_panels.js";
+import { externalLink, fill, h, setText, stateBadge } from "./dom.js";
+import { resultPanel, taskPanel } from "./job_panels.js";
 import { JobTree } from "./job_tree.js";
 import { compact, cost, elapsed, ENDED, firstLine, moment, oneLine, tokens } from "./text.js";
 
-const TABS = ["journal", "todos", "result", "changes", "approvals", "task"];
+const TABS = ["conversation", "changes", "result", "task"];
+
+const FACT_CLASSES = { "Waits for": "wide", Why: "wide", Worker: "wide-only", Submitted: "wide-only" }; // a phone has no room for all
 
 export class JobView {
   constructor(app, parameters) {
     this.app = app;
     this.id = parameters.get("job");
     this.title = "Job";
-    this.todos = [];
     this.tree = new JobTree(this.id);
     this.panels = Object.fromEntries(TABS.map((name) => [name, h("div", { class: "panel", role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, hidden: true })]));
     this.tabs = Object.fromEntries(TABS.map((name) => [name, this.tab(name)]));
-    this.head = h("header", { class: "job-head" });
+    this.head = h("header", { class: "job-head" }, h("p", { class: "muted", role: "status" }, "Loading the job …"));
     this.facts = h("dl", { class: "facts" });
     this.actions = h("div", { class: "buttons" });
     const tabList = h("div", { class: "tabs", role: "tablist", "aria-label": "About this job" }, Object.values(this.tabs));
@@ -35,9 +36,9 @@ export class JobView {
     );
     this.unsubscribe = [
       app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() }),
-      app.inbox.subscribe(() => this.showApprovals()),
+      app.inbox.subscribe(() => this.countApprovals()),
     ];
-    this.timer = setInterval(() => this.job && this.showFacts(), 1000);
+    this.timer = setInterval(() => this.job && this.tick(), 1000);
   }
 
   accepts(parameters) {
@@ -48,7 +49,7 @@ export class JobView {
     this.isStopped = true;
     clearInterval(this.timer);
     for (const end of this.unsubscribe) end();
-    this.journal?.stop();
+    this.conversation?.stop();
     this.changes?.stop();
   }
 
@@ -60,7 +61,7 @@ export class JobView {
 
   select(name) {
     const parameters = new URLSearchParams({ job: this.id });
-    if (name !== "journal") parameters.set("tab", name);
+    if (name !== TABS[0]) parameters.set("tab", name);
     this.app.navigate(parameters, { replace: true });
   }
 
@@ -85,7 +86,7 @@ export class JobView {
 
   show(parameters) {
     const wanted = parameters.get("tab");
-    this.current = TABS.includes(wanted) ? wanted : "journal";
+    this.current = TABS.includes(wanted) ? wanted : TABS[0];
     for (const name of TABS) {
       const isShown = name === this.current;
       this.panels[name].hidden = !isShown;
@@ -109,8 +110,9 @@ export class JobView {
       this.showActions();
       this.showFacts();
       this.showPanel();
-      this.showApprovals();
-      this.tree.load(job.root_id);
+      this.conversation?.jobChanged(job);
+      await this.tree.load(job.root_id);
+      this.conversation?.treeLoaded();
     } catch (problem) {
       if (problem.status !== 401 && !this.isStopped) this.failed(problem);
     } finally {
@@ -125,12 +127,18 @@ export class JobView {
 
   changed(lines) {
     this.tree.changed(lines);
+    this.conversation?.linesChanged(lines);
     const mine = lines.find((line) => line.id === this.id);
     if (!mine || !this.job) return;
     const isOther = mine.state !== this.line.state;
     this.line = mine;
     this.showFacts();
     if (isOther) this.load();
+  }
+
+  tick() {
+    this.showFacts();
+    this.conversation?.tick();
   }
 
   showHead() {
@@ -146,10 +154,9 @@ export class JobView {
   showFacts() {
     const { job, line } = this;
     const usage = line.usage;
-    const waits = line.waiting_for ?? (ENDED.has(line.state) ? null : line.last_event);
     const facts = {
       State: stateBadge(line.state),
-      [ENDED.has(line.state) ? "Reason" : "Now"]: oneLine(ENDED.has(line.state) ? line.reason : waits, 300),
+      [ENDED.has(line.state) ? "Why" : "Waits for"]: oneLine(ENDED.has(line.state) ? failureSentence(job, job.result?.error) || line.reason : line.waiting_for, 300),
       Time: elapsed(line),
       Tokens: usage && tokens(usage) ? `${compact(tokens(usage))} in ${usage.model_calls} calls` : "",
       Cost: cost(usage),
@@ -161,15 +168,12 @@ export class JobView {
     const key = shown.map(([name, value]) => `${name}=${value instanceof Node ? value.textContent : value}`).join("\n");
     if (this.shownFacts === key) return;
     this.shownFacts = key;
-    fill(this.facts, shown.map(([name, value]) => h("div", { class: name === "Now" || name === "Reason" ? "wide" : "" }, h("dt", {}, name), h("dd", {}, value))));
+    fill(this.facts, shown.map(([name, value]) => h("div", { class: FACT_CLASSES[name] }, h("dt", {}, name), h("dd", {}, value))));
   }
 
   showActions() {
-    const isEnded = ENDED.has(this.job.state);
     const buttons = actionButtons(this.app, this.job, { countLiveBelow: () => this.tree.countLiveBelow(this.id), onChange: () => this.load() });
     fill(this.actions, buttons, this.traceLink());
-    if (this.app.session.scopes.includes("submit") && !isEnded && !this.tellForm) this.tellForm = tellForm(this.id);
-    if (isEnded) this.tellForm?.remove();
   }
 
   traceLink() {
@@ -181,16 +185,14 @@ export class JobView {
 
   showPanel() {
     const panel = this.panels[this.current];
-    if (!this.journal) {
-      this.journal = new Journal(this.id, { onTodos: (todos) => this.planned(todos) });
-      fill(this.panels.journal, this.journal.element);
+    if (!this.conversation) {
+      this.conversation = new ConversationView(this.app, this.job, this.tree);
+      fill(this.panels.conversation, this.conversation.whole);
     }
-    if (this.tellForm && !ENDED.has(this.job.state) && !this.tellForm.isConnected) this.panels.journal.append(this.tellForm);
-    if (this.current === "journal") this.journal.toEnd();
-    else if (this.current === "todos") fill(panel, todoPanel(this.todos));
-    else if (this.current === "result") fill(panel, resultPanel(this.job));
-    else if (this.current === "task") fill(panel, taskPanel(this.job));
+    if (this.current === "conversation") this.conversation.toEnd();
     else if (this.current === "changes") this.showChanges();
+    else if (this.current === "result") fill(panel, resultPanel(this.job));
+    else fill(panel, taskPanel(this.job));
   }
 
   showChanges() {
@@ -203,27 +205,14 @@ export class JobView {
     return this.changes.load(this.job);
   }
 
-  planned(todos) {
-    this.todos = todos;
-    const open = todos.filter((one) => one.status !== "completed").length;
-    this.count("todos", open ? `${todos.length - open}/${todos.length}` : "");
-    if (this.current === "todos") fill(this.panels.todos, todoPanel(todos));
-  }
-
   count(tab, text) {
     const badge = this.tabs[tab].querySelector(".badge");
     badge.hidden = !text;
     setText(badge, text);
   }
 
-  showApprovals() {
+  countApprovals() {
     const mine = this.app.inbox.items.filter((one) => one.job_id === this.id);
-    this.count("approvals", mine.length ? String(mine.length) : "");
-    const panel = this.panels.approvals;
-    if (!this.cards) this.cards = h("div", { class: "cards" });
-    showCards(this.cards, mine, this.app, { withJob: false });
-    if (mine.length) {
-      if (this.cards.parentNode !== panel) fill(panel, this.cards);
-    } else fill(panel, empty("Nothing of this job waits for a decision. Earlier decisions are in the journal."));
+    this.count("conversation", mine.length ? String(mine.length) : "");
   }
 }

@@ -64,6 +64,13 @@ export function duration(seconds) {
   return hours < 48 ? `${hours}h ${minutes % 60}m` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
 }
 
+// A short time with a tenth, a long one as `duration`.
+export function seconds(value) {
+  if (!Number.isFinite(value)) return "";
+  if (value >= 60) return duration(value);
+  return value < 0.05 || value >= 9.95 ? `${Math.round(Math.max(0, value))}s` : `${value.toFixed(1)}s`;
+}
+
 const now = () => Date.now() / 1000;
 
 export function elapsed(job) {
