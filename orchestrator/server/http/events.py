@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from sse_starlette import EventSourceResponse
 
 from fanout.orchestrator.cancellation import cancel_and_wait
@@ -33,6 +34,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 After = Annotated[str | None, Query(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=50)]
 Before = Annotated[str | None, Query(pattern=r"^(end|[0-9]{1,19}(-[0-9]{1,19})?)$")]
+_EVENT_ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "The events."}
 }
@@ -132,21 +134,20 @@ async def logs(
 
 
 @router.get("/jobs/{job_id}/logs/{event_id}")
-async def log_entry(
-    jobs: Jobs,
-    job_id: str,
-    event_id: Annotated[str, Path(pattern=r"^[0-9]{1,19}-[0-9]{1,19}$")],
-) -> JournalEvent:
+async def log_entry(jobs: Jobs, job_id: str, event_id: str) -> JournalEvent:
     """Return one entry of a job's journal with the agent's event complete, however large it is."""
-    milliseconds, number = event_id.split("-")
-    found = await jobs.read_events_before(job_id, f"{milliseconds}-{int(number) + 1}", 1)
-    if not found or found[0].id != event_id:
-        raise Problem(404, f"The journal of job {job_id} has no entry {event_id}.")
-    [entry] = found
-    whole = await jobs.session_event(entry)
+    await jobs.get(job_id)
+    given = _EVENT_ID.fullmatch(event_id)
+    found = None
+    if given is not None:
+        behind = f"{given[1]}-{int(given[2]) + 1}"
+        found = next(iter(await jobs.read_events_before(job_id, behind, 1)), None)
+    if found is None or found.id != event_id:
+        raise Problem(404, f"The journal of job {job_id} has no such entry.")
+    whole = await jobs.session_event(found)
     if whole is None:
-        return entry
-    return entry.model_copy(update={"data": {**entry.data, "event": json.loads(whole)}})
+        return found
+    return found.model_copy(update={"data": {**found.data, "event": json.loads(whole)}})
 
 
 @router.get("/changes", response_class=Response, responses=EVENTS)

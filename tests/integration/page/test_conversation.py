@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
@@ -272,6 +272,28 @@ def test_a_job_that_failed_says_why_in_words_and_can_be_continued(site):
     page.click("dialog button >> text=Continue")
     expect(page.locator("h1")).to_have_text("Shorter, please")
     expect(page.locator(".crumbs")).to_contain_text("continues")
+    watched.check()
+
+
+def test_the_live_end_shows_what_the_record_knows_of_the_request_to_the_model(site):
+    hands = site.server.hands
+    job_id = site.server.call(hands.submit("Think about it"))
+    site.server.call(hands.claim(job_id))
+    talk = showcase.Talk(hands, job_id)
+    site.server.call(talk.ask_model())
+    site.server.call(talk.note(EventType.LOG, stream="text", text="The answer begins"))
+    watched = site.visit()
+
+    def known(route: Route) -> None:
+        record = route.fetch().json()
+        activity = {"kind": "model", "since": record["started_at"], "model": None, "attempt": 2}
+        route.fulfill(json=record | {"activity": activity | {"error": "503", "tokens": 1_200}})
+
+    watched.page.route(f"**/v1/jobs/{job_id}", known)
+    page = watched.open(f"?job={job_id}", ".now-line")
+    expect(page.locator(".now-text")).to_have_text("model gemini-2.5-flash, try 2: 503")
+    expect(page.locator(".now-time")).to_contain_text("1.2K tokens")
+    expect(page.locator(".writing")).to_have_text("The answer begins")
     watched.check()
 
 

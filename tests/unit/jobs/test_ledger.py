@@ -296,6 +296,24 @@ async def test_every_change_of_state_stands_in_the_journal(
     assert events[1].data["host"] == "h1"
 
 
+async def test_a_journal_is_read_from_its_end_in_pages_that_miss_nothing(
+    ledger: Ledger, journal: Journal
+) -> None:
+    [waiting] = await ledger.submit([make_spec()])
+    assert await journal.read_before(waiting, None, 10) == await journal.read(waiting)
+    assert await journal.read_before("nobody", None, 10) == []
+
+    job_id = (await running(ledger)).spec.id
+    for number in range(7):
+        await journal.append(job_id, 1, EventType.LOG, {"text": str(number)})
+    every = await journal.read(job_id)
+    newest = await journal.read_before(job_id, None, 4)
+    assert newest == every[-4:]
+    earlier = await journal.read_before(job_id, newest[0].id, 4)
+    assert earlier == every[-8:-4]
+    assert await journal.read_before(job_id, every[0].id, 4) == []
+
+
 async def test_the_journal_of_a_job_that_waits_takes_no_memory_and_is_read_all_the_same(
     ledger: Ledger, journal: Journal, redis: FakeAsyncRedis
 ) -> None:

@@ -108,9 +108,10 @@ const CONTENTS = {
 
 const DECISIONS = { approve: "Approved", reject: "Rejected", edit: "Approved with other arguments", respond: "Answered instead of the tool" };
 
-// What happened in words for people; the class of an error is for programs.
+// Why a job did not succeed, in words for people; the class of the error is for programs.
 export function failureSentence(job, error) {
-  return String(job.failure?.sentence ?? error?.sentence ?? error?.message ?? "");
+  const why = job.error_type ? job.reason : error?.message; // a record that names the class has words beside it
+  return [why, job.next_step].filter(Boolean).join(" ");
 }
 
 function brief(event) {

@@ -7,7 +7,7 @@ import { Conversation } from "./conversation.js";
 import { itemContent, itemText } from "./conversation_items.js";
 import { attempt } from "./dialogs.js";
 import { fill, h, keyed, setText } from "./dom.js";
-import { ENDED, firstLine, number, oneLine, seconds, stateName } from "./text.js";
+import { compact, ENDED, firstLine, number, oneLine, seconds, stateName } from "./text.js";
 import { todoList } from "./job_panels.js";
 import { statusOf, titleOf } from "./tool_card.js";
 
@@ -216,14 +216,16 @@ export class ConversationView {
   nowLines(time) {
     const { state } = this.line;
     if (ENDED.has(state) || this.conversation.end) return [];
-    const { activity } = this.line;
-    if (activity) return [{ key: "activity", tone: "running", text: oneLine(typeof activity === "string" ? activity : (activity.text ?? ""), 200), time: activity.since ? seconds(time - activity.since) : "" }];
     if (state !== "running") return [{ key: state, tone: "asked", text: `${stateName(state)}${this.line.waiting_for ? `: ${this.line.waiting_for}` : ""}`, time: "" }];
+    const activity = this.line.activity ?? null;
     const found = this.conversation.now().map(({ call, request, since }) => {
       if (call) return { key: call.key, tone: "running", text: oneLine(`${call.tool}: ${titleOf(call)}`, 160), time: statusOf(call, time) };
-      return { key: "model", tone: "running", text: `model ${oneLine(request.model.split("/").at(-1), 60)}${request.tries > 1 ? `, try ${request.tries}` : ""}`, time: seconds(time - since) };
+      const known = activity?.kind === "model" ? activity : {};
+      return { key: "model", tone: "running", text: activityText({ kind: "model", attempt: request.tries, ...known, model: known.model ?? request.model }), time: timeOf(known, time, since) };
     });
-    return found.length ? found.slice(-3) : [{ key: "starts", tone: "running", text: firstLine(this.line.last_event, 160) || "works", time: "" }];
+    if (found.length) return found.slice(-3);
+    if (activity) return [{ key: "activity", tone: "running", text: activityText(activity), time: timeOf(activity, time) }];
+    return [{ key: "starts", tone: "running", text: firstLine(this.line.last_event, 160) || "works", time: "" }];
   }
 
   switchSystem() {
@@ -311,4 +313,18 @@ export class ConversationView {
     }
     this.latest.hidden = this.isAtEnd();
   }
+}
+
+const ACTIVITIES = { sandbox: "opens its sandbox", queue: "waits for the rate limit of the model", verification: "runs the verification", landing: "merges changes", changes: "collects its changes" };
+
+// What a running job does, as its record says it; a kind of another release is shown by its name.
+function activityText({ kind, model, tool, attempt, error }) {
+  if (kind !== "model") return ACTIVITIES[kind] ?? oneLine(tool ?? kind, 100);
+  const tries = attempt > 1 ? `, try ${attempt}${error ? `: ${oneLine(error, 80)}` : ""}` : "";
+  return `model ${oneLine(String(model ?? "").split("/").at(-1), 60)}${tries}`;
+}
+
+// Nobody wants these read aloud each second.
+function timeOf({ tokens, since }, time, begin = time) {
+  return [seconds(time - (since ?? begin)), tokens ? `${compact(tokens)} tokens` : ""].filter(Boolean).join(" · ");
 }
