@@ -137,6 +137,7 @@ def test_children_are_cards_that_lead_to_them(site):
     expect(first.locator(".child-says")).to_have_text("It works on Windows.")
     expect(second.locator(".state")).to_have_text("running")
     expect(second).to_contain_text("writes NOTES.md")
+    expect(page.locator(".now-line", has_text="Write the release notes")).to_have_count(0)
     expect(page.locator(".landing")).to_contain_text("windows.py: this change breaks the tests")
     page.click(".landing summary")
     expect(page.locator(".check-line")).to_contain_text("1 of 1 together: fails")

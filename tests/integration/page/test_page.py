@@ -103,6 +103,7 @@ def test_a_job_shows_its_tree_conversation_plan_result_and_changes(site):
     expect(page.locator("[role=treeitem]").nth(1)).to_contain_text("tester")
     expect(page.locator("[role=treeitem]").nth(1)).to_contain_text("5.4K")
     expect(page.locator(".plan summary")).to_contain_text("1 of 3 done")
+    expect(page.locator(".child-card").first).to_contain_text(showcase.SUMMARY)
     hands = site.server.hands
     text = "It goes on\n\nwith a second paragraph"
     site.server.call(hands.note(site.live, EventType.MODEL_REPLY, text=text))

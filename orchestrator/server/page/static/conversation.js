@@ -57,11 +57,14 @@ export class Conversation {
     this.put("system", event, { event });
   }
 
-  // What the job does now: [{text, since}], oldest first.
+  // What the job does now: [{call, request or landing, since}], oldest first. A call that waits for
+  // tasks does nothing itself.
   now() {
     if (this.end) return [];
-    const running = [...this.open].filter((call) => call.state === "running");
+    const running = [...this.open].filter((call) => call.state === "running" && !call.isWaiting && !call.children.length);
     const found = running.map((call) => ({ call, since: call.startedAt ?? call.at }));
+    const { landing } = this;
+    if (landing && new Set(landing.landed.map((one) => one.id)).size < landing.children.length) found.push({ landing, since: landing.at });
     if (this.request) found.push({ request: this.request, since: this.request.at });
     return found;
   }

@@ -187,7 +187,7 @@ function childCard(child, view, call) {
   const task = line?.description ?? call?.arguments?.description ?? "";
   const use = [elapsed(line ?? {}), line?.usage && tokens(line.usage) ? `${compact(tokens(line.usage))} tokens` : "", cost(line?.usage)].filter(Boolean).join(" · ");
   const [tone, word] = outcomeOf(child.landed);
-  const says = ENDED.has(state) ? (child.summary ?? child.error ?? line?.reason ?? child.reason) : (line?.waiting_for ?? line?.last_event);
+  const says = ENDED.has(state) ? (child.summary || child.error || view.summaries.get(child.id) || line?.reason || child.reason) : (line?.waiting_for ?? line?.last_event);
   return h(
     "a",
     { class: `child-card state-${ENDED.has(state) ? "ended" : "live"}`, href: jobAddress(child.id), "aria-label": `${child.agent || line?.agent}: ${oneLine(task, 120)}, ${stateName(state)}` },

@@ -13,6 +13,7 @@ import { statusOf, titleOf } from "./tool_card.js";
 
 const PAGE = 400; // entries that are read at once
 const MAX_ENTRIES = 4_000; // kept while nobody reads further up; earlier ones can be read again
+const MAX_SUMMARIES = 100; // read one after another
 const NEAR_END = 40; // pixels
 const SHOW_SYSTEM = "fanout.system";
 const TYPES = [
@@ -33,6 +34,7 @@ export class ConversationView {
     this.conversation = new Conversation();
     this.folds = new Map();
     this.approvalCards = new Map();
+    this.summaries = new Map(); // by the id of the job
     this.before = null; // where the page of earlier entries ends
     this.isFollowing = !ENDED.has(job.state);
     this.showsSystem = localStorage.getItem(SHOW_SYSTEM) === "on";
@@ -164,6 +166,7 @@ export class ConversationView {
     this.noMatch.hidden = !wanted || items.length > 0;
     this.showWriting();
     this.showPlan();
+    this.readSummaries();
     this.tick();
     this.toEnd();
   }
@@ -218,14 +221,32 @@ export class ConversationView {
     if (ENDED.has(state) || this.conversation.end) return [];
     if (state !== "running") return [{ key: state, tone: "asked", text: `${stateName(state)}${this.line.waiting_for ? `: ${this.line.waiting_for}` : ""}`, time: "" }];
     const activity = this.line.activity ?? null;
-    const found = this.conversation.now().map(({ call, request, since }) => {
+    const found = this.conversation.now().map(({ call, request, landing, since }) => {
       if (call) return { key: call.key, tone: "running", text: oneLine(`${call.tool}: ${titleOf(call)}`, 160), time: statusOf(call, time) };
+      if (landing) return { key: "landing", tone: "running", text: `merges the changes of ${number(landing.children.length)} ${landing.children.length === 1 ? "job" : "jobs"}`, time: seconds(time - since) };
       const known = activity?.kind === "model" ? activity : {};
       return { key: "model", tone: "running", text: activityText({ kind: "model", attempt: request.tries, ...known, model: known.model ?? request.model }), time: timeOf(known, time, since) };
     });
     if (found.length) return found.slice(-3);
     if (activity) return [{ key: "activity", tone: "running", text: activityText(activity), time: timeOf(activity, time) }];
     return [{ key: "starts", tone: "running", text: firstLine(this.line.last_event, 160) || "works", time: "" }];
+  }
+
+  // What jobs below this one said at their end; a tool's result says it later, and not of each.
+  async readSummaries() {
+    if (this.isReading) return;
+    this.isReading = true;
+    for (const child of this.conversation.children.values()) {
+      const isEnded = ENDED.has(this.childLine(child.id)?.state);
+      if (!isEnded || child.summary || this.summaries.has(child.id) || this.summaries.size >= MAX_SUMMARIES) continue;
+      this.summaries.set(child.id, "");
+      const found = await get(`/v1/jobs/${encodeURIComponent(child.id)}`).catch(() => null);
+      if (this.isStopped) return;
+      this.summaries.set(child.id, found?.result?.summary ?? "");
+      child.owner.version += 1;
+      this.schedule();
+    }
+    this.isReading = false;
   }
 
   switchSystem() {
