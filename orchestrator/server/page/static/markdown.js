@@ -53,12 +53,12 @@ function block(lines, at, depth) {
   const fence = short(line) && FENCE.exec(line);
   if (fence) return codeBlock(lines, at, fence);
   const heading = short(line) && HEADING.exec(line);
-  if (heading) return [h(`h${Math.min(6, heading[1].length + 2)}`, { class: `level-${heading[1].length}` }, inline((heading[2] ?? "").replace(/ #+ *$/, ""), depth)), at + 1];
+  if (heading) return [h(`h${Math.min(6, heading[1].length + 2)}`, { class: `level-${heading[1].length}` }, inline((heading[2] ?? "").replace(/ #+ *$/, ""))), at + 1];
   if (isRule(line)) return [h("hr", {}), at + 1];
   if (depth < MAX_DEPTH && QUOTE.test(line)) return quote(lines, at, depth);
   if (depth < MAX_DEPTH && ITEM.test(line.slice(0, 100))) return list(lines, at, depth);
-  if (isTable(lines, at)) return table(lines, at, depth);
-  return paragraph(lines, at, depth);
+  if (isTable(lines, at)) return table(lines, at);
+  return paragraph(lines, at);
 }
 
 function codeBlock(lines, at, [, marks, info]) {
@@ -156,20 +156,20 @@ function cellsOf(line) {
   return found;
 }
 
-function table(lines, at, depth) {
+function table(lines, at) {
   const head = cellsOf(lines[at]);
   const sides = cellsOf(lines[at + 1]).map((one) => (one.endsWith(":") ? (one.startsWith(":") ? "middle" : "end") : ""));
   let end = at + 2;
   while (end < lines.length && !isBlank(lines[end]) && short(lines[end]) && lines[end].includes("|")) end += 1;
-  const row = (cells, tag) => h("tr", {}, cells.slice(0, head.length).map((cell, column) => h(tag, { class: sides[column] || undefined, scope: tag === "th" ? "col" : undefined }, inline(cell, depth))));
+  const row = (cells, tag) => h("tr", {}, cells.slice(0, head.length).map((cell, column) => h(tag, { class: sides[column] || undefined, scope: tag === "th" ? "col" : undefined }, inline(cell))));
   const body = lines.slice(at + 2, end).map((line) => row(cellsOf(line), "td"));
   return [h("div", { class: "table-box", tabIndex: 0, role: "region", "aria-label": "Table" }, h("table", {}, h("thead", {}, row(head, "th")), h("tbody", {}, body))), end];
 }
 
-function paragraph(lines, at, depth) {
+function paragraph(lines, at) {
   let end = at + 1;
   while (end < lines.length && !isBlank(lines[end]) && !startsBlock(lines[end]) && !isTable(lines, end)) end += 1;
-  return [h("p", {}, inline(lines.slice(at, end).join("\n"), depth)), end];
+  return [h("p", {}, inline(lines.slice(at, end).join("\n"))), end];
 }
 
 // Code, links, emphasis and line breaks of one text. It is cut into pieces once; a stack of what was
@@ -184,7 +184,7 @@ function inline(text) {
   const put = (node) => add(stack.at(-1).nodes, node);
   let at = 0;
   PIECE.lastIndex = 0;
-  const pieces = new RegExp(PIECE.source, "g");
+  const pieces = new RegExp(PIECE);
   for (let match = pieces.exec(text); match; match = pieces.exec(text)) {
     const piece = match[0];
     if (match.index > at) put(text.slice(at, match.index));
