@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
 
 
 class JobState(StrEnum):
@@ -53,5 +54,15 @@ class JobRecord(JobSpec):
     """The newest journal event, in one line."""
     reason: str | None = None
     """Why the job did not succeed: the type and the message of its result's error."""
+    phases: tuple[Phase, ...] = ()
+    """When it was queued, running, waiting, verifying or landing its children's changes, oldest
+    first; of a very long job the newest ones."""
+    landed: LandedChanges | None = None
+    """What became of its changes in the files of its parent; None: nothing was decided yet."""
+    tasks_failed: int = 0
+    """Of a tree's root: how many jobs that others submitted have failed or timed out."""
+    tasks_unmerged: int = 0
+    """Of a tree's root: how many jobs have changes that could not be put into their parent's
+    files."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -216,6 +216,11 @@ class OwnedJobs:
         roots = [one.root_id for one in records if self.caller.owns(one)]
         return await self._client.tree_states(roots)
 
+    async def tree_sizes(self, records: Sequence[JobRecord]) -> list[int]:
+        """Return for each of the caller's jobs how many jobs its tree has."""
+        self.caller.require(Scope.READ)
+        return await self._client.tree_sizes([one.root_id for one in records])
+
     async def usage(self, job_id: str) -> Usage:
         """Return what a job and the jobs below it have used together."""
         await self._read(job_id)

@@ -95,7 +95,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
     async with open_reader() as reader:
         root_id = await resolve_tree(reader, prefix)
         records = formatting.in_tree_order(await reader.tree(root_id, limit))
-        usage, size = await reader.tree_usage(root_id), await reader.tree_size(root_id)
+        usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
     if size > len(records):
         output.notice(
             f"The tree has {size:,} jobs, of which these are the first {len(records):,}; --limit N "
