@@ -312,6 +312,13 @@ class OwnedJobs:
             await self._check(job_id)
             await self._client.send(job_id, text)
 
+    @asynccontextmanager
+    async def merging(self, job_id: str) -> AsyncIterator[None]:
+        """Record that the caller merges what a job has changed into a folder of this machine."""
+        async with self._recorded("job.apply", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            yield
+
     async def subscribe(
         self, job_id: str, subscription: Subscription, subscriptions: Subscriptions
     ) -> None:

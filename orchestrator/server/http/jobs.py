@@ -81,7 +81,7 @@ async def submit(
         keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
     told = service.notifications.subscriptions
     await check_webhooks(requests, told)
-    specs = [_spec(one, key) for one, key in zip(requests, keys, strict=True)]
+    specs = [make_spec(one, key) for one, key in zip(requests, keys, strict=True)]
     ids = await jobs.submit_many(specs)
     await add_webhooks(jobs, requests, ids, told)
     if isinstance(body, JobRequest):
@@ -91,7 +91,8 @@ async def submit(
     return SubmittedJobs(job_ids=ids)
 
 
-def _spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
+def make_spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
+    """Return the specification of a requested job; its own key comes before that of the request."""
     key = request.idempotency_key or idempotency_key
     return request.spec(**({"idempotency_key": key} if key else {}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -214,7 +214,7 @@ class JobLine(_Body):
         """Return the line of a job."""
         fields = {name: getattr(record, name) for name in cls.model_fields if name in _OF_RECORD}
         fields["description"] = record.description[:SHOWN_CHARACTERS]
-        return cls.model_construct(**fields, usage=usage, tree_size=tree_size)
+        return cast("Self", cls.model_construct(**fields, usage=usage, tree_size=tree_size))
 
 
 class TreeLine(JobLine):
