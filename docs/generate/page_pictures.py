@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from tests.integration.page import showcase
-from tests.integration.page.browser import browser
+from tests.integration.page.browser import Site, open_site
 from tests.integration.page.served_page import PageServer, make_embedded
 from tests.services import Installation, installation
 
@@ -41,7 +41,8 @@ class Picture:
 
     name: str
     address: str
-    """With `{live}` and `{ended}` for the ids of a run that works and of one that has ended."""
+    """With `{live}` and `{ended}` for the ids of a run that works and of one that has ended, and
+    `{job}` for that of a job with a long conversation."""
     wait_for: str
     """What is there when the view has shown what it is for."""
     is_phone: bool = False
@@ -55,27 +56,25 @@ PICTURES = (
     Picture("page-runs-phone", "", ".job-row .title", is_phone=True, is_dark=True),
     Picture("page-run", "?run={ended}", ".track .run-bar"),
     Picture("page-run-phone", "?run={ended}", ".track .run-bar", is_phone=True, is_dark=True),
-    Picture("page-job", "?job={live}", ".job-head h1"),
-    Picture("page-job-phone", "?job={live}", ".job-head h1", is_phone=True),
+    Picture("page-job", "?job={job}", ".item"),
+    Picture("page-job-phone", "?job={job}", ".item", is_phone=True),
     Picture("page-changes", "?job={ended}&tab=changes", ".diff-row", is_dark=True),
     Picture("page-approvals", "?view=approvals", ".card"),
     Picture("page-new-job", "?view=new", ".about-agent:not(:empty)", is_dark=True),
 )
 
 
-def draw(server: PageServer, opened: Browser, session: Any, ids: dict[str, str], to: Path) -> None:
+def draw(site: Site, ids: dict[str, str], to: Path) -> None:
     """Draw all pictures.
 
     Args:
-        server: The server.
-        opened: The browser.
-        session: The storage of a context that is logged in.
+        site: The server, and a browser that is logged in.
         ids: The ids of the runs, by the names that addresses use.
         to: The folder of the files.
     """
     for picture in PICTURES:
-        context = opened.new_context(
-            storage_state=session,
+        context = site.browser.new_context(
+            storage_state=site.session,
             viewport=PHONE if picture.is_phone else DESKTOP,
             color_scheme="dark" if picture.is_dark else "light",
             reduced_motion="reduce",
@@ -83,7 +82,7 @@ def draw(server: PageServer, opened: Browser, session: Any, ids: dict[str, str],
             timezone_id="UTC",
         )
         page = context.new_page()
-        page.goto(f"{server.url}/{picture.address.format(**ids)}")
+        page.goto(f"{site.server.url}/{picture.address.format(**ids)}")
         page.wait_for_selector(picture.wait_for)
         if picture.press:
             page.locator(picture.press).first.click()
@@ -116,18 +115,16 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         installation(Path(folder)) as place,
-        browser() as opened,
     ):
         make_embedded(place)
-        _draw_all(place, opened, to)
+        _draw_all(place, to)
 
 
-def _draw_all(place: Installation, opened: Browser, to: Path) -> None:
-    with PageServer(place) as server:
+def _draw_all(place: Installation, to: Path) -> None:
+    with PageServer(place) as server, open_site(server) as site:
         live, ended = server.call(showcase.a_week(server.hands, time.time()))
-        context = opened.new_context()
-        context.new_page().goto(server.login_link())
-        draw(server, opened, context.storage_state(), {"live": live, "ended": ended}, to)
+        job = server.call(showcase.conversation_of_a_release(server.hands))
+        draw(site, {"live": live, "ended": ended, "job": job}, to)
 
 
 if __name__ == "__main__":

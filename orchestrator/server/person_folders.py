@@ -37,7 +37,7 @@ class ListedFolder:
     names: Sequence[str]
     """The folders in it that a job may start from, sorted."""
     is_repository: bool
-    """Whether it is the work tree of a Git repository."""
+    """Whether it is in the work tree of a Git repository."""
     omitted: int = 0
     """How many more folders it has."""
 
@@ -61,7 +61,12 @@ def person_folders(
     )
     if not is_of_one_person:
         return None
-    return PersonFolders(client, Path.home(), Path.cwd(), state_dir)
+    home = Path.home()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        here = home
+    return PersonFolders(client, home, here, state_dir)
 
 
 class PersonFolders:
@@ -149,7 +154,7 @@ class PersonFolders:
             if folder in self._roots and not self._is_below(folder.parent)
             else folder.parent,
             names=list(islice(names, MAX_LISTED)),
-            is_repository=(folder / ".git").exists(),
+            is_repository=any((one / ".git").exists() for one in (folder, *folder.parents)),
             omitted=max(0, len(names) - MAX_LISTED),
         )
 

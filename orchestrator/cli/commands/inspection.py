@@ -124,9 +124,11 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         output.document(record.model_dump(mode="json"))
         return
     times = ("submitted_at", "started_at", "finished_at")
+    counts = ("tasks_failed", "tasks_unmerged")
+    left_out = {"phases", *(name for name in counts if not getattr(record, name))}
     values = {
         name: value
-        for name, value in record.model_dump(mode="json").items()
+        for name, value in record.model_dump(mode="json", exclude=left_out).items()
         if value not in (None, {}, [])
     }
     output.pairs(

@@ -429,8 +429,9 @@ def test_runs_fit_a_phone_are_readable_and_accessible(site, scheme):
 
 
 def test_each_picture_of_the_documentation_is_drawn_and_shows_its_view(site, tmp_path):
-    ids = {"live": site.live, "ended": site.ended}
-    page_pictures.draw(site.server, site.browser, site.session, ids, tmp_path)
+    job = site.server.call(showcase.conversation_of_a_release(site.server.hands))
+    ids = {"live": site.live, "ended": site.ended, "job": job}
+    page_pictures.draw(site, ids, tmp_path)
     for picture in page_pictures.PICTURES:
         drawn = tmp_path / f"{picture.name}.png"
         assert not page_pictures.is_blank(drawn), picture.name
