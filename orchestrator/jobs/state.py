@@ -64,5 +64,7 @@ class JobRecord(JobSpec):
     tasks_unmerged: int = 0
     """Of a tree's root: how many jobs have changes that could not be put into their parent's
     files."""
+    batch: str | None = None
+    """Of a job that was submitted together with others, each a tree: the first one's id."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -125,7 +125,7 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         return
     times = ("submitted_at", "started_at", "finished_at")
     counts = ("tasks_failed", "tasks_unmerged")
-    left_out = {"phases", *(name for name in counts if not getattr(record, name))}
+    left_out = {"phases", "batch", *(name for name in counts if not getattr(record, name))}
     values = {
         name: value
         for name, value in record.model_dump(mode="json", exclude=left_out).items()

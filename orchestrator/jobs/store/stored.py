@@ -22,7 +22,8 @@ from fanout.orchestrator.valid_models import valid_json
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)
 _STATE_FIELDS = (
-    "state", "attempt", "worker", "waiting_for", "last_event", "tasks_failed", "tasks_unmerged", "wire",
+    "state", "attempt", "worker", "waiting_for", "last_event", "tasks_failed", "tasks_unmerged", "batch",
+    "wire",
 )  # fmt: skip
 _TIMES = ("submitted_at", "started_at", "finished_at")
 

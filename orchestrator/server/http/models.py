@@ -204,6 +204,8 @@ class JobLine(_Body):
     tasks_unmerged: int = 0
     """Of a tree's root: how many jobs have changes that could not be put into their parent's
     files."""
+    batch: JobId | None = None
+    """Of a job that was submitted together with others, each a tree: the first one's id."""
     tree_size: int = 1
     """How many jobs its tree has, or had."""
     usage: Usage | None = None

@@ -17,6 +17,7 @@ from playwright.sync_api import Page, expect
 from docs.generate import page_pictures
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
 from tests.conftest import missing
 from tests.integration.page import showcase
 from tests.integration.page.browser import (
@@ -245,6 +246,15 @@ def test_what_was_submitted_together_is_one_row_that_opens_and_so_is_a_run(site)
     group = page.locator(".job-row", has_text="50 jobs: Check the links of chapter 0")
     expect(group.locator(".state")).to_contain_text("16 of 50 ended")
     expect(group.locator(".cost")).to_have_text("$0.03")
+    call, hands = site.server.call, site.server.hands
+    batch = [(make_spec(f"Translate page {number}"), None) for number in range(3)]
+    call(hands.client.submit_many(batch))
+    call(hands.submit("Translate alone"))
+    page.goto(f"{site.server.url}/?q=Translate")
+    expect(page.locator(".count")).to_have_text("2 runs")
+    page.locator("button.title").click()
+    expect(page.locator(".job-row .title")).to_have_count(5)
+
     page.goto(f"{site.server.url}/?q=Move+the+services")
     expect(page.locator(".count")).to_have_text("1 run")
     run = page.locator(".job-row.opens")

@@ -98,6 +98,15 @@ async def test_a_worker_changes_by_its_journal_the_records_of_its_own_children_o
     assert child is None or len(child.why.encode()) <= 410
 
 
+async def test_jobs_of_one_submission_know_it_and_others_do_not(ledger):
+    first = make_spec(id="a")
+    await ledger.submit([first, make_spec(id="b")])
+    await ledger.submit([make_spec(id="c")])
+    await ledger.submit([make_spec(id="d"), make_spec(id="e", root_id="d")])
+    records = await ledger.get_many("abcde")
+    assert [one.batch for one in records] == ["a", "a", None, "d", None]
+
+
 async def test_a_timeline_of_any_length_stays_small(ledger, redis):
     journal = Journal(redis, Keys())
     await family(ledger)

@@ -394,6 +394,9 @@ local function enqueue(jobs)
       redis.call('SET', key('idempotency', job.idempotency), id)
       redis.call('HSET', key('job', id), 'idempotency', job.idempotency)
     end
+    if #jobs > 1 and job.root == id then  -- those of one tree are known by its root
+      redis.call('HSET', key('job', id), 'batch', jobs[1].id)
+    end
     local class = job.agent .. ':' .. job.wire
     local lane = key('lane', class, job.root, job.tenant)
     append(lanes, lane, position(job.priority, sequence), id)

@@ -22,20 +22,15 @@ export function rowsOf(jobs, { sort, isFlat, isOpen, treeOf }) {
   });
 }
 
-// Jobs of one submission have a common root, or were stored in one step, at one time.
+// Jobs of one submission have a common root (of a file), or are one batch (of a request).
 function grouped(jobs) {
-  const byRoot = new Map();
-  const byTime = new Map();
-  const groups = [];
+  const groups = new Map();
   for (const job of jobs) {
-    const time = `${job.submitted_at} ${job.tenant} ${job.owner}`;
-    let group = byRoot.get(job.root_id) ?? byTime.get(time);
-    if (!group) groups.push((group = []));
-    group.push(job);
-    byRoot.set(job.root_id, group);
-    byTime.set(time, group);
+    const key = job.batch ?? job.root_id;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(job);
   }
-  return groups;
+  return [...groups.values()];
 }
 
 function topRow(jobs) {
@@ -43,7 +38,7 @@ function topRow(jobs) {
   if (jobs.length > 1) {
     const roots = new Set(jobs.map((one) => one.root_id));
     const usage = treeUsage(new Map(jobs.map((one) => [one.id, one])));
-    return { key: `together ${jobs[jobs.length - 1].root_id}`, job, jobs, usage, level: 0, canOpen: true, run: roots.size === 1 ? job.root_id : null };
+    return { key: `together ${job.batch ?? job.root_id}`, job, jobs, usage, level: 0, canOpen: true, run: roots.size === 1 ? job.root_id : null };
   }
   const isRun = !job.parent_id && job.tree_size > 1;
   return { key: job.id, job, usage: job.usage, level: 0, canOpen: isRun, run: isRun ? job.root_id : null };
