@@ -119,7 +119,7 @@ def test_a_run_is_a_timeline_with_its_phases_marks_and_sums(site):
     expect(failed).to_have_attribute("title", re.compile("2 tests of 31 fail"))
     unmerged = row(page, "tester: Move billing over")
     expect(unmerged.locator(".run-mark")).to_have_class("run-mark is-conflict")
-    expect(unmerged.locator(".note")).to_have_text(
+    expect(unmerged.locator(".run-note")).to_have_text(
         "Not merged: billing/rates.py: both sides changed the same lines"
     )
     expect(page.locator(".wrong li")).to_have_count(2)
@@ -178,7 +178,7 @@ def test_a_live_run_grows_and_is_approved_told_and_cancelled_where_its_timeline_
 
     call(hands.ask(child, "execute", command="rsync dist/ shop:"))
     expect(page.locator(".card")).to_contain_text("rsync dist/ shop:")
-    expect(row(page, "tester: Ask first").locator(".note")).to_have_text("waits for your decision")
+    expect(row(page, "tester: Ask first").locator(".run-note")).to_have_text("waits for your decision")
     expect(row(page, "tester: Ask first").locator(".is-waiting")).to_have_count(1)
     page.click(".card button >> text=Approve")
     expect(page.locator(".card")).to_have_count(0)

@@ -103,7 +103,7 @@ export class Timeline {
       toggle: h("button", { type: "button", class: "toggle", tabIndex: -1, "aria-label": "Show or hide the jobs below", on: { click: () => this.toggle(job.id) } }),
       dot: h("span", { class: "dot" }),
       name: h("a", { class: "name", href: `?${new URLSearchParams({ job: job.id })}` }),
-      note: h("span", { class: "note" }),
+      note: h("span", { class: "run-note" }),
       time: h("span", { role: "gridcell", class: "time" }),
       cost: h("span", { role: "gridcell", class: "cost" }),
       track: h("span", { class: "track", "aria-hidden": "true" }),
@@ -136,7 +136,7 @@ export class Timeline {
     const note = liveNote(job) || (last?.text ?? "");
     setText(parts.note, oneLine(note, 300));
     parts.note.title = oneLine(note, 2000);
-    parts.note.className = `note ${last && job.finished_at ? `is-${last.kind}` : ""} ${job.approvals.length ? "needs" : ""}`;
+    parts.note.className = `run-note ${last && job.finished_at ? `is-${last.kind}` : ""} ${job.approvals.length ? "needs" : ""}`;
     this.drawRow(row, job);
   }
 
