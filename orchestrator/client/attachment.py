@@ -35,6 +35,12 @@ def attached(settings: Settings) -> Settings:
     )
 
 
+def is_of_state_folder(settings: Settings) -> bool:
+    """Return whether the Redis of settings is the private one of their state folder."""
+    record = state_folder(settings).read_record()
+    return record is not None and settings.redis_url in (None, record.redis_url)
+
+
 def attach(settings: Settings) -> tuple[Settings, IO[bytes] | None]:
     """Return the settings as `attached`, and a file that holds what runs in the state folder.
 

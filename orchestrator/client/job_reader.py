@@ -64,6 +64,7 @@ PastRuns = list[PastRun]
 Usages = list[Usage]
 MaybeStates = list[str | None]
 States = list[Mapping[str, int]]
+Sizes = list[int]
 Events = list[JournalEvent]
 """Defined here because a method of the reader is called `list`."""
 
@@ -259,9 +260,9 @@ class JobReader:
         """
         return await self._records.root(job_id)
 
-    async def tree_size(self, root_id: str) -> int:
-        """Return the number of a tree's jobs."""
-        return await self._records.tree_size(root_id)
+    async def tree_sizes(self, root_ids: Iterable[str]) -> Sizes:
+        """Return the number of each tree's jobs."""
+        return await self._records.tree_sizes(root_ids)
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict
 
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
 
 
 class JobState(StrEnum):
@@ -83,5 +84,17 @@ class JobRecord(JobSpec):
     """What a person can do about it, in a sentence that may end with a command."""
     error_type: str | None = None
     """The type of its result's error, for programs."""
+    phases: tuple[Phase, ...] = ()
+    """When it was queued, running, waiting, verifying or landing its children's changes, oldest
+    first; of a very long job the newest ones."""
+    landed: LandedChanges | None = None
+    """What became of its changes in the files of its parent; None: nothing was decided yet."""
+    tasks_failed: int = 0
+    """Of a tree's root: how many jobs that others submitted have failed or timed out."""
+    tasks_unmerged: int = 0
+    """Of a tree's root: how many jobs have changes that could not be put into their parent's
+    files."""
+    batch: str | None = None
+    """Of a job that was submitted together with others, each a tree: the first one's id."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -20,6 +20,7 @@ from fanout.orchestrator.server.http import (
     approvals,
     changes,
     events,
+    folders,
     health,
     jobs,
 )
@@ -54,6 +55,7 @@ ROUTES = (
     approvals,
     webhooks,
     administration,
+    folders,
     health,
 )
 """The modules with the routes of HTTP; an earlier one wins."""

@@ -216,6 +216,11 @@ class OwnedJobs:
         roots = [one.root_id for one in records if self.caller.owns(one)]
         return await self._client.tree_states(roots)
 
+    async def tree_sizes(self, records: Sequence[JobRecord]) -> list[int]:
+        """Return for each of the caller's jobs how many jobs its tree has."""
+        self.caller.require(Scope.READ)
+        return await self._client.tree_sizes([one.root_id for one in records])
+
     async def usage(self, job_id: str) -> Usage:
         """Return what a job and the jobs below it have used together."""
         await self._read(job_id)
@@ -306,6 +311,13 @@ class OwnedJobs:
         async with self._recorded("job.tell", Scope.SUBMIT, job_id):
             await self._check(job_id)
             await self._client.send(job_id, text)
+
+    @asynccontextmanager
+    async def merging(self, job_id: str) -> AsyncIterator[None]:
+        """Record that the caller merges what a job has changed into a folder of this machine."""
+        async with self._recorded("job.apply", Scope.SUBMIT, job_id):
+            await self._check(job_id)
+            yield
 
     async def subscribe(
         self, job_id: str, subscription: Subscription, subscriptions: Subscriptions

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.attachment import attached, is_of_state_folder
 from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
@@ -32,6 +32,7 @@ from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import make_notifications
 from fanout.orchestrator.server.page.routes import page_routes
+from fanout.orchestrator.server.person_folders import person_folders
 from fanout.orchestrator.server.uploads import Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
@@ -117,13 +118,22 @@ def _application(settings: Settings, client: JobClient, access: Access) -> FastA
         notifications,
         Metrics(JobCounts(client)),
         Uploads(rules),
+        person_folders(
+            client,
+            api,
+            settings.state_dir.expanduser(),
+            is_embedded=is_of_state_folder(settings),
+        ),
     )
     return create_app(
         service,
         Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
         Middleware(access.authenticated),
         guards=[Middleware(access.guarded)],
-        routes=[*Login(access).routes(), *page_routes()],
+        routes=[
+            *Login(access, has_folders=service.folders is not None).routes(),
+            *page_routes(),
+        ],
         public_url=settings.api.public_url,
         background=[notifications.run],
     )

@@ -98,7 +98,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
     async with open_reader() as reader:
         root_id = await resolve_tree(reader, prefix)
         records = formatting.in_tree_order(await reader.tree(root_id, limit))
-        usage, size = await reader.tree_usage(root_id), await reader.tree_size(root_id)
+        usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
     if size > len(records):
         output.notice(
             f"The tree has {size:,} jobs, of which these are the first {len(records):,}; --limit N "
@@ -127,9 +127,11 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         output.document(record.model_dump(mode="json"))
         return
     times = ("submitted_at", "started_at", "finished_at")
+    counts = ("tasks_failed", "tasks_unmerged")
+    left_out = {"phases", "batch", *(name for name in counts if not getattr(record, name))}
     values = {
         name: value
-        for name, value in record.model_dump(mode="json").items()
+        for name, value in record.model_dump(mode="json", exclude=left_out).items()
         if value not in (None, {}, []) and name != FOR_PROGRAMS
     }
     output.pairs(

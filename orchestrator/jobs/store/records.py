@@ -265,10 +265,13 @@ class Records:
             raise UnknownJob(f"There is no job {job_id}.")
         return str(root)
 
-    async def tree_size(self, root_id: str) -> int:
-        """Return the number of a tree's jobs."""
+    async def tree_sizes(self, root_ids: Iterable[str]) -> list[int]:
+        """Return the number of each tree's jobs."""
         with redis_failures():
-            return int(await self._redis.zcard(self._keys.tree(root_id)))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for root_id in root_ids:
+                    pipe.zcard(self._keys.tree(root_id))
+                return await pipe.execute()
 
     async def tree_after(self, root_id: str, position: int, count: int) -> list[tuple[str, int]]:
         """Return the ids of a tree's jobs with their positions, oldest first.

@@ -17,12 +17,16 @@ from fanout.orchestrator.jobs.failure_texts import next_step, what_happened
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
+from fanout.orchestrator.jobs.timeline import LandedChanges, Phase, read_phases
 from fanout.orchestrator.shortening import short_id
 from fanout.orchestrator.valid_models import valid_json
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)
-_STATE_FIELDS = ("state", "attempt", "worker", "waiting_for", "last_event", "wire")
+_STATE_FIELDS = (
+    "state", "attempt", "worker", "waiting_for", "last_event", "tasks_failed", "tasks_unmerged", "batch",
+    "wire",
+)  # fmt: skip
 _TIMES = ("submitted_at", "started_at", "finished_at")
 
 
@@ -156,9 +160,28 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     known = {
         "activity": _activity(fields),
         "approvals": fields.get("approvals", "").split(),
+        "phases": _phases(fields.get("timeline", ""), times),
+        "landed": _landed(fields["landed"]) if fields.get("landed") else None,
     }
     failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
     return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)
+
+
+def _phases(stored: str, times: Mapping[str, float]) -> tuple[Phase, ...]:
+    return read_phases(
+        stored,
+        submitted_at=times["submitted_at"],
+        started_at=times.get("started_at"),
+        finished_at=times.get("finished_at"),
+    )
+
+
+def _landed(stored: str) -> LandedChanges | None:
+    """Return what became of a job's changes; None if another release wrote it in another form."""
+    try:
+        return read(LandedChanges, stored, "The landing")
+    except NotUnderstood:
+        return None
 
 
 def _activity(fields: Mapping[str, str]) -> Activity | None:

@@ -19,7 +19,7 @@ from fanout.orchestrator.server.access.assembly import Access
 from fanout.orchestrator.server.access.attempts import TooManyAttempts
 from fanout.orchestrator.server.access.authentication import address_of, check_own_page
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
-from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token
+from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
 
 MAX_FORM_BYTES = 8192
 """A key or a token, and where to go afterwards."""
@@ -63,10 +63,12 @@ class Login:
 
     Args:
         access: Who may ask this server.
+        has_folders: Whether the operator may choose folders of this machine.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, has_folders: bool = False) -> None:
         self._access = access
+        self._has_folders = has_folders
 
     def routes(self) -> list[Route]:
         """Return `/login`, which is public, and `/logout` and `/session`, which need a session."""
@@ -165,6 +167,7 @@ class Login:
                 "csrf_token": None if session_id is None else csrf_token(session_id),
                 "flower_url": self._access.settings.flower_url,
                 "trace_url": self._access.settings.trace_url,
+                "folders": self._has_folders and is_operator(caller, request.state),
             },
             headers={"Cache-Control": "no-store"},
         )

@@ -7,6 +7,8 @@ import hmac
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from starlette.datastructures import State
+
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, ApiSettings, Scope
 from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
 from fanout.orchestrator.server.access.callers import OPERATOR, Caller
@@ -92,6 +94,16 @@ class Sessions:
             f"{self.cookie_name}={value}; Path=/; Max-Age={seconds:.0f}; HttpOnly; "
             f"SameSite=Strict{secure}"
         )
+
+
+def is_operator(caller: Caller, state: State) -> bool:
+    """Return whether a request comes from a browser that an operator's link has logged in.
+
+    Args:
+        caller: The caller.
+        state: That of the request, as the authentication has filled it.
+    """
+    return caller.key_id == OPERATOR and getattr(state, "session_id", None) is not None
 
 
 def csrf_token(session_id: str) -> str:

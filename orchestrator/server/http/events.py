@@ -15,7 +15,8 @@ from sse_starlette import EventSourceResponse
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
-from fanout.orchestrator.server.http.models import EventList, JobLine
+from fanout.orchestrator.server.http.jobs import job_lines
+from fanout.orchestrator.server.http.models import EventList, TreeLine
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.problems import Problem
@@ -152,7 +153,7 @@ async def log_entry(jobs: Jobs, job_id: str, event_id: str) -> JournalEvent:
 
 @router.get("/changes", response_class=Response, responses=EVENTS)
 async def changes(jobs: Jobs, shared: Shared) -> EventSourceResponse:
-    """Stream the caller's jobs whenever they change, as `job` events like the items of a list.
+    """Stream the caller's jobs whenever they change, as `job` events like the items of a tree.
 
     An event `missed` says that changes may have been missed: read the list again.
     """
@@ -166,7 +167,5 @@ async def _changed(jobs: OwnedJobs, batches: AsyncIterator[frozenset[str]]) -> A
             yield b"event: missed\ndata: {}\n\n"
             continue
         records = await jobs.owned_records(ids)
-        usages = await jobs.usages(records)
-        for record, usage in zip(records, usages, strict=True):
-            line = JobLine.of(record, usage).model_dump_json()
-            yield f"event: job\ndata: {line}\n\n".encode()
+        for line in await job_lines(TreeLine, jobs, records):
+            yield f"event: job\ndata: {line.model_dump_json()}\n\n".encode()

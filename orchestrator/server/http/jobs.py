@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import Discriminator, Field, Tag
@@ -12,7 +13,7 @@ from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.server.http.models import (
     MANY,
     MAX_BATCH,
@@ -24,11 +25,16 @@ from fanout.orchestrator.server.http.models import (
     Message,
     SubmittedJob,
     SubmittedJobs,
+    TreeLine,
+    TreeList,
 )
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
+from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem
+
+Line = TypeVar("Line", bound=JobLine)
 
 MAX_WAIT_SECONDS = 60
 """Of one request: proxies close connections on which nothing is sent for a minute."""
@@ -75,7 +81,7 @@ async def submit(
         keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
     told = service.notifications.subscriptions
     await check_webhooks(requests, told)
-    specs = [_spec(one, key) for one, key in zip(requests, keys, strict=True)]
+    specs = [make_spec(one, key) for one, key in zip(requests, keys, strict=True)]
     ids = await jobs.submit_many(specs)
     await add_webhooks(jobs, requests, ids, told)
     if isinstance(body, JobRequest):
@@ -85,7 +91,8 @@ async def submit(
     return SubmittedJobs(job_ids=ids)
 
 
-def _spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
+def make_spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
+    """Return the specification of a requested job; its own key comes before that of the request."""
     key = request.idempotency_key or idempotency_key
     return request.spec(**({"idempotency_key": key} if key else {}))
 
@@ -118,9 +125,14 @@ async def list_jobs(
         text=q,
     )
     page = await jobs.page(wanted, position_of(cursor), limit)
-    usages = await jobs.usages(page.records)
-    lines = [JobLine.of(one, used) for one, used in zip(page.records, usages, strict=True)]
+    lines = await job_lines(JobLine, jobs, page.records)
     return JobList(items=lines, next_cursor=cursor_of(page.next))
+
+
+async def job_lines(kind: type[Line], jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Line]:
+    """Return the lines of jobs, with what they have used and how large their trees are."""
+    usages, sizes = await jobs.usages(records), await jobs.tree_sizes(records)
+    return [kind.of(*line) for line in zip(records, usages, sizes, strict=True)]
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -193,11 +205,9 @@ async def children(jobs: Jobs, job_id: str) -> JobList:
 
 
 @router.get("/jobs/{job_id}/tree")
-async def tree(jobs: Jobs, job_id: str) -> JobList:
-    """Return all jobs of a job's tree, parents before children."""
-    records = await jobs.tree(job_id)
-    usages = await jobs.usages(records)
-    return JobList(items=[JobLine.of(one, used) for one, used in zip(records, usages, strict=True)])
+async def tree(jobs: Jobs, job_id: str) -> TreeList:
+    """Return all jobs of a job's tree with the phases of their time, parents before children."""
+    return TreeList(items=await job_lines(TreeLine, jobs, await jobs.tree(job_id)))
 
 
 @router.get("/jobs/{job_id}/patch", response_class=Response, responses=PATCH)

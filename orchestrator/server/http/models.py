@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,7 @@ from fanout.orchestrator.jobs.store.notifications.subscription import (
     NotifiedEvent,
     Subscription,
 )
+from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
 
 MAX_BATCH = 1_000
 """Jobs of one request: they are stored within half a second."""
@@ -168,6 +169,9 @@ class JobView(JobRecord):
     links: dict[str, str] = Field(default_factory=dict)
 
 
+_OF_RECORD = JobRecord.model_fields.keys()
+
+
 class JobLine(_Body):
     """A job in a list."""
 
@@ -195,15 +199,34 @@ class JobLine(_Body):
     reason: str | None
     next_step: str | None
     error_type: str | None
+    landed: LandedChanges | None = None
+    """What became of its changes in the files of its parent."""
+    tasks_failed: int = 0
+    """Of a tree's root: how many jobs that others submitted have failed or timed out."""
+    tasks_unmerged: int = 0
+    """Of a tree's root: how many jobs have changes that could not be put into their parent's
+    files."""
+    batch: JobId | None = None
+    """Of a job that was submitted together with others, each a tree: the first one's id."""
+    tree_size: int = 1
+    """How many jobs its tree has, or had."""
     usage: Usage | None = None
     """What it and the jobs below it have used together."""
 
     @classmethod
-    def of(cls, record: JobRecord, usage: Usage | None = None) -> JobLine:
+    def of(cls, record: JobRecord, usage: Usage | None = None, tree_size: int = 1) -> Self:
         """Return the line of a job."""
-        fields = record.model_dump(include=set(cls.model_fields))
+        fields = {name: getattr(record, name) for name in cls.model_fields if name in _OF_RECORD}
         fields["description"] = record.description[:SHOWN_CHARACTERS]
-        return cls.model_construct(**fields, usage=usage)
+        return cast("Self", cls.model_construct(**fields, usage=usage, tree_size=tree_size))
+
+
+class TreeLine(JobLine):
+    """A job in a view of its tree."""
+
+    phases: tuple[Phase, ...] = ()
+    """When it was queued, running, waiting, verifying or landing, oldest first; of a very long job
+    the newest ones."""
 
 
 class Webhook(_Body):
@@ -232,6 +255,12 @@ class JobList(_Body):
     items: list[JobLine]
     next_cursor: str | None = None
     """For the next page; null at the end."""
+
+
+class TreeList(_Body):
+    """The jobs of a tree, parents before children."""
+
+    items: list[TreeLine]
 
 
 class EventList(_Body):

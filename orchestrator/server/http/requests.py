@@ -15,6 +15,7 @@ from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.metrics import Metrics
 from fanout.orchestrator.server.notifications.service import Notifications
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.person_folders import PersonFolders
 from fanout.orchestrator.server.uploads import Uploads
 
 
@@ -29,6 +30,8 @@ class Service:
     notifications: Notifications
     metrics: Metrics
     uploads: Uploads = field(default_factory=Uploads)
+    folders: PersonFolders | None = None
+    """Those of the one person whose service this is; None where others use it."""
 
 
 def service_of(request: Request) -> Service:

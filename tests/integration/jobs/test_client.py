@@ -93,7 +93,7 @@ async def test_a_tree_that_is_read_again_has_its_new_jobs_and_its_changes(
         later: "queued",
     }
     assert [record.id for record in await client.tree("t", limit=3)] == ids
-    assert await client.tree_size("t") == 4
+    assert await client.tree_sizes(["t"]) == [4]
 
 
 async def test_live_jobs_are_listed_however_many_there_are(

@@ -345,7 +345,7 @@ async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
         run = await run_agent(provider.larger, streaming=streaming)
     assert len(server.requests) == 4
     assert run.events[-1].error_code == "REPLY_CUT"
-    assert "output limit (10 tokens); ask for less at once, or raise max_output_tokens." in str(
+    assert "output limit (10 tokens): ask for less at once, or raise max_output_tokens." in str(
         run.events[-1].error_message
     )
     assert not run.events[-1].get_function_calls()

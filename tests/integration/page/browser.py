@@ -31,7 +31,7 @@ FOREIGN = """[...document.querySelectorAll("body *")].filter((element) => {
   const names = "SCRIPT IFRAME IMG SVG MATH BASE META LINK STYLE OBJECT EMBED".split(" ");
   if (names.includes(element.tagName.toUpperCase())) return true;
   if ([...element.attributes].some((one) => /^on|^src|^style$|^action$/.test(one.name)
-      && element.closest(".virtual") === null)) return true;
+      && element.closest(".virtual, .gantt") === null)) return true;
   if (!element.href || new URL(element.href).origin === location.origin) return false;
   const {protocol, host} = new URL(element.href);
   const isSafe = /^https?:$/.test(protocol) && element.rel === "noopener noreferrer"

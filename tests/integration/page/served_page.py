@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from fanout.orchestrator.approvals import DECISIONS
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
 from fanout.orchestrator.jobs.changes import ChangedFile, Changes, FileVersion
 from fanout.orchestrator.jobs.spec import TreeBounds
@@ -92,6 +93,30 @@ class Hands:
         await self.ledger.park(claim.spec.id, claim.token, [approval])
         return approval
 
+    async def retime(self, job_id: str, timeline: str, **times: float) -> None:
+        """Let a record say when its job was submitted, what it did, and when it ended.
+
+        Args:
+            job_id: The job.
+            timeline: The beginnings of its phases as `name:seconds`, and `verify:end:length:code`;
+                in seconds after `times`' `begin`.
+            times: `begin`, in seconds since the epoch; `submitted`, `started` and `finished` after
+                it.
+        """
+        begin = times.pop("begin")
+
+        def milliseconds(seconds: float) -> int:
+            return round(1000 * (begin + seconds))
+
+        entries = []
+        for entry in timeline.split():
+            name, at, *values = entry.split(":")
+            lengths = [round(1000 * float(values[0])), *values[1:]] if values else []
+            entries.append(":".join(map(str, [name, milliseconds(float(at)), *lengths])))
+        fields: dict[str, Any] = {f"{name}_at": milliseconds(at) for name, at in times.items()}
+        fields["timeline"] = " ".join(entries)
+        await self.redis.hset(Keys().job(job_id), mapping=fields)
+
     async def finish(self, claim: Claim, changes: bytes | None = None, **fields: Any) -> None:
         job_id = claim.spec.id
         if changes is not None:
@@ -148,6 +173,14 @@ class PageServer:
         redis = await self._opened.enter_async_context(connect(self.place.redis.url))
         blobs = await asyncio.to_thread(BlobStore, self.place.settings.blobs)
         return Hands(client, redis, blobs)
+
+
+def make_embedded(place: Installation) -> None:
+    """Let an installation be that of one person on this machine, as `fanout up` makes it."""
+    folder = StateFolder(place.folder / "state")
+    folder.prepare()
+    addresses = {"redis_url": place.redis.url, "blobs_url": place.settings.blobs}
+    folder.write_record(EmbeddedRecord(**addresses, redis_pid=None, worker_pid=None, kept=True))
 
 
 def bundle(*files: dict[str, Any]) -> bytes:

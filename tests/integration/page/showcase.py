@@ -8,6 +8,7 @@ from google.adk.events import Event
 
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
 from tests.integration.page.served_page import Hands, bundle
 
 BEFORE = '''"""Prices of the bakery."""
@@ -302,3 +303,129 @@ async def conversation_of_a_release(hands: Hands) -> str:
     await talk.say("", run=("execute", {"command": "make release"}))
     await talk.note(EventType.LOG, stream="output", text="building the wheel …")
     return root
+
+
+CONFLICT = {"path": "billing/rates.py", "reason": "both sides changed the same lines"}
+MIGRATED = ("catalog", "checkout", "search", "billing", "reports", "mobile")
+LIBRARY = "Move the services to the new logging library, and keep every test green"
+
+
+async def migration_run(hands: Hands, begin: float) -> str:
+    """A run that has ended: of six tasks one failed, and the changes of one are in no file.
+
+    Args:
+        hands: The hands.
+        begin: When it was submitted, in seconds since the epoch.
+    """
+    root = await hands.submit(LIBRARY, agent="coordinator", labels={"team": "platform"})
+    [run] = await hands.claim(root)
+    used = {"model_calls": 9, "input_tokens": 61_000, "output_tokens": 5_200, "cost_usd": 0.041}
+    await hands.note(root, EventType.MODEL_REPLY, text="One task for each service.", used=used)
+    ids = []
+    for number, name in enumerate(MIGRATED):
+        claim = await hands.start(
+            run, agent=("refactorer", "tester")[number % 2], description=f"Move {name} over"
+        )
+        job_id = claim.spec.id
+        ids.append(job_id)
+        used = {"model_calls": 4 + number, "input_tokens": 9_000 * (number + 1)}
+        used |= {"output_tokens": 900, "cost_usd": 0.006 * (number + 1)}
+        await hands.note(job_id, EventType.MODEL_REPLY, text="It logs as the others do.", used=used)
+        error: dict[str, object] = {}
+        if name == "reports":
+            why = "2 tests of 31 fail: test_totals_by_month and test_empty_report"
+            error = {
+                "state": JobState.FAILED,
+                "error": {"type": "VerificationFailed", "message": why},
+            }
+        await hands.finish(claim, changed_bundle(f"{name}/log.py"), **error)
+        if not error:
+            landed = (
+                {"outcome": "out", "conflicts": [CONFLICT]}
+                if name == "billing"
+                else {"outcome": "in"}
+            )
+            await hands.note(root, EventType.CHILD_LANDED, id=job_id, **landed)
+        wait = 9.0 * (number // 3) * 4
+        start = 14 + wait + number
+        end = start + 48 + 17 * (number % 3) + 5 * number
+        checked = f"verify:{end - 1}:{9 + number}:{1 if error else 0}"
+        await hands.retime(
+            job_id,
+            f"running:{start} {checked}",
+            begin=begin, submitted=12, started=start, finished=end,
+        )  # fmt: skip
+    await hands.finish(run, changed_bundle(), summary=SUMMARY)
+    await hands.retime(
+        root,
+        "running:2 waiting:13 running:139 landing:142 verify:160:14:0 landed:161",
+        begin=begin, submitted=0, started=2, finished=171,
+    )  # fmt: skip
+    for job_id in ids:
+        await hands.redis.eval(LANDED_AT, 1, f"fanout:job:{job_id}", str(begin + 161))
+    return root
+
+
+LANDED_AT = """
+local landed = redis.call('HGET', KEYS[1], 'landed')
+if not landed then return end
+landed = cjson.decode(landed)
+landed.at = tonumber(ARGV[1])
+redis.call('HSET', KEYS[1], 'landed', cjson.encode(landed))
+"""
+"""Sets when it was decided what became of a job's changes."""
+
+
+async def submission(hands: Hands, count: int, **fields: object) -> list[str]:
+    """Jobs of one `fanout submit --file`, a third of them ended."""
+    first = make_spec("Check the links of chapter 0", **fields)
+    specs = [first] + [
+        make_spec(f"Check the links of chapter {number}", root_id=first.id, **fields)
+        for number in range(1, count)
+    ]
+    ids = await hands.client.submit_many([(spec, None) for spec in specs])
+    for claim in await hands.claim(*ids[: min(25, count // 2)]):
+        used = {"model_calls": 1, "input_tokens": 2_000, "output_tokens": 150, "cost_usd": 0.0011}
+        await hands.note(claim.spec.id, EventType.MODEL_REPLY, text="All links work.", used=used)
+        if claim.spec.id in ids[: count // 3]:
+            await hands.finish(claim)
+    return ids
+
+
+async def a_week(hands: Hands, now: float) -> tuple[str, str]:
+    """Runs of a week for pictures: returns the one that works, and one that has ended.
+
+    Args:
+        hands: The hands.
+        now: The time of the pictures, in seconds since the epoch.
+    """
+    older = await other_runs(hands, 14)
+    for number, job_id in enumerate(older):
+        begin = now - 86_400 * (1.3 + (len(older) - number) * 0.55)
+        times = {"submitted": 0.0, "started": 3.0, "finished": 40.0 + 35 * number}
+        state = (await hands.client.get(job_id)).state
+        kept = ["submitted", *([] if state is JobState.QUEUED else ["started"])]
+        kept += ["finished"] if state.is_terminal else []
+        await hands.retime(job_id, "running:3", begin=begin, **{one: times[one] for one in kept})
+    ended = await migration_run(hands, now - 86_400)
+    for number, job_id in enumerate(await submission(hands, 50, agent="tester")):
+        record = await hands.client.get(job_id)
+        times = {"submitted": 0.0, "started": 2.0 + number, "finished": 32.0 + 2 * number}
+        kept = ["submitted", *(["started"] if record.started_at else [])]
+        kept += ["finished"] if record.finished_at else []
+        await hands.retime(
+            job_id, "running:2", begin=now - 900, **{one: times[one] for one in kept}
+        )
+    live = await run_of_the_bakery(hands)
+    began = now - 150
+    [root, tester, refactorer, writer] = await hands.client.tree(live)
+    await hands.retime(root.id, "running:2", begin=began, submitted=0, started=2)
+    await hands.retime(
+        tester.id,
+        "running:23 verify:83:12:0",
+        begin=began, submitted=20, started=23, finished=84,
+    )  # fmt: skip
+    await hands.redis.eval(LANDED_AT, 1, f"fanout:job:{tester.id}", str(began + 88))
+    await hands.retime(refactorer.id, "running:93", begin=began, submitted=90, started=93)
+    await hands.retime(writer.id, "running:96 waiting:121", begin=began, submitted=91, started=96)
+    return live, ended

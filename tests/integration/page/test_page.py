@@ -256,7 +256,7 @@ def test_everything_can_be_done_with_the_keyboard(site):
     expect(page.locator("dialog")).to_have_count(0)
     keys.press("/")
     keys.type("bakery")
-    expect(page.locator(".count")).to_have_text("1 runs")
+    expect(page.locator(".count")).to_have_text("1 run")
     keys.press("Tab")
     assert page.evaluate("document.activeElement.tagName") == "SELECT"
     page.evaluate("document.activeElement.blur()")
@@ -265,6 +265,9 @@ def test_everything_can_be_done_with_the_keyboard(site):
     assert page.evaluate(outline) == "solid"
     keys.press("Enter")
     expect(page.locator("h1")).to_contain_text("bakery")
+    expect(page.locator(".bar-row .name")).to_have_count(4)
+    keys.press("j")
+    keys.press("Enter")
     expect(page.locator("[role=treeitem]")).to_have_count(4)
     keys.press("2")
     expect(page.locator("#tab-changes")).to_have_attribute("aria-selected", "true")
@@ -279,7 +282,7 @@ def test_everything_can_be_done_with_the_keyboard(site):
     keys.press("Enter")
     expect(page.locator("h1")).to_have_text("Find out why test_prices fails")
     keys.press("u")
-    expect(page.locator(".count")).to_have_text("1 runs")
+    expect(page.locator(".count")).to_have_text("1 run")
     keys.press("a")
     expect(page.locator("h1")).to_have_text("Approvals")
     keys.press("n")

@@ -4,6 +4,56 @@
 -- to remember it, token ('': not checked), then name and amount of each used resource: it is
 -- charged to the job, to its ancestors and to its tree, as far as they exist.
 -- Returns the event's id, or false when the attempt of that token no longer holds the job.
+
+-- The most bytes of the reason that a record has for what became of a job's changes.
+local LONGEST_WHY = 400
+
+-- Returns why not all that a job changed is in its parent's files; nil when all is.
+local function why_unmerged(landed)
+  local conflicts = type(landed.conflicts) == 'table' and landed.conflicts or {}
+  local first = type(conflicts[1]) == 'table' and conflicts[1]
+  if landed.outcome == 'in' and not first then return nil end
+  local why = type(landed.reason) == 'string' and landed.reason or tostring(landed.outcome)
+  if first then
+    why = tostring(first.path) .. ': ' .. tostring(first.reason)
+    if #conflicts > 1 then why = why .. ' (and ' .. #conflicts - 1 .. ' more)' end
+  end
+  if #why <= LONGEST_WHY then return why end
+  -- no half of a character
+  return string.gsub(string.sub(why, 1, LONGEST_WHY), '[\192-\255][\128-\191]*$', '') .. '…'
+end
+
+-- Writes into a child's record what became of its changes, and counts at the root of the tree those
+-- jobs whose changes are not all in. The job of the journal must be the child's parent.
+local function note_landing(parent, landed)
+  local child = key('job', landed.id)
+  local known = redis.call('HMGET', child, 'parent', 'landed')
+  if known[1] ~= parent then return end
+  local was, why = known[2] and cjson.decode(known[2]) or {}, why_unmerged(landed)
+  local is_unmerged = why ~= nil and landed.outcome ~= 'sent back'
+  redis.call('HSET', child, 'landed', cjson.encode({outcome = tostring(landed.outcome),
+    why = why or '', is_unmerged = is_unmerged, at = now_ms() / 1000}))
+  if is_unmerged ~= (was.is_unmerged or false) then
+    count_at_root(landed.id, 'tasks_unmerged', is_unmerged and 1 or -1)
+  end
+  publish(landed.id)
+end
+
+-- Adds to a job's timeline, and to its children's records, what an event says.
+local function note(id, kind, data)
+  if kind == 'verify' then
+    local seconds, code = tonumber(data.seconds) or 0, tonumber(data.exit_code) or 0
+    mark(id, kind, math.floor(1000 * seconds), code)
+  elseif kind == 'landing' then
+    local is_begun = type(data.children) == 'table' and next(data.children)
+    mark(id, is_begun and 'landing' or 'landed')
+  elseif type(data.id) == 'string' then
+    mark(id, 'landed')
+    note_landing(id, data)
+  end
+end
+
+local NOTED = {verify = true, landing = true, ['child.landed'] = true}
 local id, line, request, token = ARGV[2], ARGV[6], key('appended', ARGV[7]), ARGV[9]
 local known = redis.call('GET', request)
 if known then return known end
@@ -11,6 +61,7 @@ local job = redis.call('HMGET', key('job', id), 'token', 'root')
 if token ~= '' and job[1] ~= token then return false end
 local event = add_event(id, ARGV[4], ARGV[3], ARGV[5])
 redis.call('SET', request, event, 'EX', ARGV[8])
+if job[2] and NOTED[ARGV[3]] then note(id, ARGV[3], cjson.decode(ARGV[5])) end
 if line ~= '' then redis.call('HSET', key('job', id), 'last_event', line) end
 if not ARGV[10] then return event end
 local function charge(charged)

@@ -156,6 +156,29 @@ end
 
 local ENDED = {succeeded = true, failed = true, timed_out = true, cancelled = true}
 
+-- The most characters of a record's timeline: some hundred changes. Of a longer one the oldest go.
+local LONGEST_TIMELINE = 3000
+
+-- Adds to the timeline of a job, from which a view of its tree shows when it was in which state
+-- without reading its journal: what begins now, or what has ended now and its values (timeline.py
+-- reads it). What goes on is not entered again.
+local function mark(id, what, ...)
+  local marks = redis.call('HGET', key('job', id), 'timeline') or ''
+  if string.match(marks, '(%a+):%d+$') == what then return end
+  marks = marks .. ' ' .. table.concat({what, now_ms(), ...}, ':')
+  if #marks > LONGEST_TIMELINE then marks = string.gsub(marks, '^ [^ ]*', '') end
+  redis.call('HSET', key('job', id), 'timeline', marks)
+end
+
+-- Counts, in the record of its tree's root, what went wrong with a job that another one submitted.
+local function count_at_root(id, what, by)
+  local root = redis.call('HGET', key('job', id), 'root')
+  if root and redis.call('EXISTS', key('job', root)) == 1 then
+    redis.call('HINCRBY', key('job', root), what, by)
+    publish(root)
+  end
+end
+
 -- The receiver that stands for the installation's hook: no host has such a name.
 local HOOK = '!hook'
 
@@ -203,6 +226,7 @@ end
 
 local function journal(id, attempt, data)
   redis.call('HSET', key('job', id), 'last_event', data.state)
+  if not ENDED[data.state] then mark(id, data.state) end
   notify(id, data.state, add_event(id, attempt, 'job.state', cjson.encode(data)), id)
 end
 
@@ -388,6 +412,9 @@ local function enqueue(jobs)
       append(sets, key('pool', job.pool), id)
       redis.call('HSET', key('job', id), 'pool', job.pool)
     end
+    if #jobs > 1 and job.root == id then  -- those of one tree are known by its root
+      redis.call('HSET', key('job', id), 'batch', jobs[1].id)
+    end
     local class = class_name(job.agent, job.pool, job.wire)
     local lane = key('lane', class, job.root, job.tenant)
     append(lanes, lane, position(job.priority, sequence), id)
@@ -485,7 +512,9 @@ end
 -- Reports the end of a job to the parent that waits for it.
 local function notify_parent(id, state)
   local parent = redis.call('HGET', key('job', id), 'parent')
-  if parent and parent ~= '' and redis.call('SREM', key('awaited', parent), id) == 1 then
+  if not parent or parent == '' then return end
+  if state == 'failed' or state == 'timed_out' then count_at_root(id, 'tasks_failed', 1) end
+  if redis.call('SREM', key('awaited', parent), id) == 1 then
     report_child(parent, id, state)
     count_children(parent)
   end

@@ -151,7 +151,7 @@ class RunLine(JobLine):
     @classmethod
     def of_run(cls, record: JobRecord, usage: Usage, states: Mapping[str, int]) -> RunLine:
         """Return the line of a run."""
-        line = JobLine.of(record, usage)
+        line = JobLine.of(record, usage, sum(states.values()))
         return cls.model_construct(**dict(line), jobs=dict(states))
 
 

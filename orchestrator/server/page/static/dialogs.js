@@ -81,6 +81,7 @@ export const SHORTCUTS = [
   ["r", "Runs"],
   ["a", "Approvals"],
   ["n", "New job"],
+  ["← → in a list", "Close and open what a run or a submission has below it"],
   ["u", "From a job to the list"],
   ["1 – 4", "Tabs of a job"],
   ["← →", "Previous and next tab, when a tab has the focus"],

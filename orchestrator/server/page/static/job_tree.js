@@ -3,6 +3,8 @@
 import { get } from "./api.js";
 import { h, keyed, setText } from "./dom.js";
 import { compact, cost, elapsed, ENDED, firstLine, number, oneLine, tokens } from "./text.js";
+import { childrenOf, ordered } from "./tree_order.js";
+import { verdictText } from "./verdict.js";
 
 const MAX_JOBS = 1000; // of a tree, as the service allows them by default
 
@@ -13,11 +15,13 @@ export class JobTree {
     this.items = h("ul", { class: "tree-items", role: "tree", "aria-label": "Jobs of this run" });
     this.items.addEventListener("keydown", (event) => this.onKey(event));
     this.sum = h("span", { class: "muted" });
-    this.element = h("details", { class: "tree", open: matchMedia("(min-width: 901px)").matches }, h("summary", {}, h("span", {}, "Tree "), this.sum), this.items);
+    this.timeline = h("a", { class: "to-run" }, "Timeline of the run");
+    this.element = h("details", { class: "tree", open: matchMedia("(min-width: 901px)").matches }, h("summary", {}, h("span", {}, "Tree "), this.sum), this.timeline, this.items);
   }
 
   async load(rootId) {
     this.rootId = rootId;
+    this.timeline.href = `?${new URLSearchParams({ run: rootId })}`;
     const found = await get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`).catch(() => null);
     if (!found) return; // the job itself says what is wrong
     this.jobs = new Map(found.items.map((job) => [job.id, job]));
@@ -30,25 +34,8 @@ export class JobTree {
     if (mine.length) this.render();
   }
 
-  ordered() {
-    const below = new Map();
-    for (const job of this.jobs.values()) {
-      const parent = this.jobs.has(job.parent_id) ? job.parent_id : null;
-      if (!below.has(parent)) below.set(parent, []);
-      below.get(parent).push(job);
-    }
-    const found = [];
-    const waiting = [...(below.get(null) ?? [])].reverse();
-    while (waiting.length && found.length < MAX_JOBS) {
-      const job = waiting.pop();
-      found.push(job);
-      waiting.push(...(below.get(job.id) ?? []).reverse());
-    }
-    return found;
-  }
-
   render() {
-    const jobs = this.ordered();
+    const jobs = ordered(this.jobs).slice(0, MAX_JOBS);
     keyed(this.items, jobs, (job) => job.id, (job) => this.make(job), (element, job) => update(element, job));
     const ended = jobs.filter((job) => ENDED.has(job.state)).length;
     setText(this.sum, `${number(this.jobs.size)} jobs, ${number(ended)} ended`);
@@ -65,17 +52,10 @@ export class JobTree {
   }
 
   countLiveBelow(id) {
-    let count = 0;
-    const waiting = [id];
-    while (waiting.length) {
-      const parent = waiting.pop();
-      for (const job of this.jobs.values()) {
-        if (job.parent_id !== parent) continue;
-        waiting.push(job.id);
-        if (!ENDED.has(job.state)) count += 1;
-      }
-    }
-    return count;
+    const below = childrenOf(this.jobs);
+    const jobs = [...(below.get(id) ?? [])];
+    for (const job of jobs) jobs.push(...(below.get(job.id) ?? [])); // grows while it is read
+    return jobs.filter((job) => !ENDED.has(job.state)).length;
   }
 
   focus() {
@@ -108,6 +88,6 @@ function update(element, job) {
   const use = [elapsed(job), job.usage && tokens(job.usage) ? compact(tokens(job.usage)) : "", cost(job.usage)];
   setText(parts.use, use.filter(Boolean).join(" · "));
   const step = ENDED.has(job.state) ? job.reason : job.waiting_for ?? job.last_event;
-  setText(parts.step, oneLine(`${job.state.replace("_", " ")}${step && step !== job.state ? ` — ${step}` : ""}`, 120));
+  setText(parts.step, oneLine(`${verdictText(job)}${step && step !== job.state ? ` — ${step}` : ""}`, 120));
   link.classList.toggle("needs", job.approvals.length > 0);
 }

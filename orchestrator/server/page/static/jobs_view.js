@@ -1,30 +1,36 @@
-// The list of runs or of all jobs: searched, filtered, live, of any length.
+// The list of runs or of all jobs: searched, filtered, sorted, live, of any length.
 
 import { get } from "./api.js";
 import { notice } from "./dialogs.js";
-import { empty, fill, h, setText, stateBadge } from "./dom.js";
-import { age, compact, cost, elapsed, ENDED, firstLine, moment, oneLine, STATES, stateName, tokens } from "./text.js";
+import { empty, fill, h, setText } from "./dom.js";
+import { rowsOf, SORTS } from "./job_rows.js";
+import { compact, cost, elapsed, ENDED, firstLine, moment, number, oneLine, plural, STATES, stateName, tokens, when } from "./text.js";
+import { countStates, reasonText, verdictBadge, verdictText } from "./verdict.js";
 import { VirtualList } from "./virtual_list.js";
 
 const PAGE = 200;
+const MAX_SORTED = 2000; // jobs that are read to sort by something else than time
 const SEARCH_MS = 200;
 const narrow = matchMedia("(max-width: 700px)");
-export const rowHeight = () => (narrow.matches ? 84 : 44);
+export const rowHeight = () => (narrow.matches ? 76 : 48);
 
 export class JobsView {
   constructor(app) {
     this.app = app;
     this.items = [];
     this.known = new Map();
+    this.opened = new Set();
+    this.trees = new Map();
     this.title = "Runs";
     this.list = new VirtualList({
       label: "Jobs",
       rowHeight,
-      keyOf: (job) => job.id,
-      make: makeRow,
+      keyOf: (row) => row.key,
+      make: (row) => this.makeRow(row),
       update: updateRow,
       onEnd: () => this.more(),
     });
+    this.list.element.addEventListener("keydown", (event) => this.onListKey(event), true);
     this.build();
     this.unsubscribe = app.live.subscribe({ changed: (lines) => this.changed(lines), missed: () => this.load() });
     this.timer = setInterval(() => this.tick(), 1000);
@@ -53,17 +59,19 @@ export class JobsView {
     this.agent.addEventListener("change", () => this.filter("agent", this.agent.value));
     this.chips = new Map(STATES.map((state) => [state, this.chip(state)]));
     this.all = h("button", { type: "button", class: "chip", on: { click: () => this.filter("all", this.wanted.all ? "" : "1") } }, "With tasks");
-    this.count = h("span", { class: "count", role: "status" });
-    this.none = h("div", {});
-    const heads = ["State", "Task", "Last event", "Time", "Tokens", "Cost", "Age"];
-    const head = h("div", { class: "job-row head", role: "row", "aria-rowindex": "1" }, heads.map((name) => h("span", { role: "columnheader" }, name)));
+    this.sort = h("select", { "aria-label": "Sort", class: "sort" }, Object.entries(SORTS).map(([name, { label }]) => h("option", { value: name }, `By ${name === "time" ? "time" : label.toLowerCase()}`)));
+    this.sort.addEventListener("change", () => this.sortBy(this.sort.value));
+    this.count = h("span", { class: "count", role: "status" }, "Loading …");
+    this.none = h("div", { class: "none" });
+    this.heads = ["state", null, null, "agent", null, null, "cost", "time"].map((name, at) => this.columnHead(name, COLUMNS[at]));
+    const head = h("div", { class: "job-row head", role: "row", "aria-rowindex": "1" }, this.heads);
     this.element = h(
       "section",
       { class: "jobs" },
       h("h1", { class: "hidden-title" }, "Runs"),
-      h("div", { class: "toolbar", role: "search" }, this.search, this.agent, this.label, this.all, this.count),
+      h("div", { class: "toolbar", role: "search" }, this.search, this.agent, this.sort, this.label, h("span", { class: "toolbar-end" }, this.all, this.count)),
       h("div", { class: "chips", role: "group", "aria-label": "States" }, [...this.chips.values()]),
-      (this.table = h("div", { class: "table", role: "table", "aria-label": "Jobs" }, head, this.list.element)),
+      (this.table = h("div", { class: "table", role: "treegrid", "aria-label": "Jobs" }, h("div", { role: "rowgroup" }, head), this.list.element)),
       this.none,
     );
     this.agentsKnown();
@@ -71,6 +79,16 @@ export class JobsView {
 
   chip(state) {
     return h("button", { type: "button", class: `chip state state-${state}`, "aria-pressed": "false", on: { click: () => this.toggle(state) } }, stateName(state));
+  }
+
+  columnHead(name, label) {
+    if (!name) return h("span", { role: "columnheader" }, label);
+    const button = h("button", { type: "button", class: "sorter", on: { click: () => this.sortBy(this.wanted.sort === name ? `-${name}` : name) } }, label);
+    return Object.assign(h("span", { role: "columnheader" }, button), { sorts: name });
+  }
+
+  sortBy(name) {
+    this.filter("sort", name === "time" ? "" : name);
   }
 
   agentsKnown() {
@@ -87,14 +105,31 @@ export class JobsView {
       label: parameters.get("label") ?? "",
       agent: parameters.get("agent") ?? "",
       all: parameters.get("all") === "1",
+      sort: parameters.get("sort") ?? "time",
     };
     if (document.activeElement !== this.search) this.search.value = this.wanted.q;
     this.label.value = this.wanted.label;
     this.agentsKnown();
+    this.showSort();
     this.all.setAttribute("aria-pressed", String(this.wanted.all));
     for (const [state, chip] of this.chips) chip.setAttribute("aria-pressed", String(this.wanted.states.has(state)));
     this.list.element.scrollTop = 0;
-    this.load();
+    const asked = JSON.stringify(this.query());
+    if (this.isRead && asked === this.shownQuery) this.refresh(); // only the order is another one
+    else this.load();
+    this.shownQuery = asked;
+  }
+
+  showSort() {
+    const { sort } = this.wanted;
+    this.sort.value = sort.replace("-", "");
+    for (const head of this.heads) {
+      if (!head.sorts) continue;
+      const isSorted = head.sorts === this.sort.value;
+      const isFalling = ["time", "cost"].includes(head.sorts) !== sort.startsWith("-");
+      if (isSorted) head.setAttribute("aria-sort", isFalling ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
   }
 
   filter(name, value, replace = false) {
@@ -145,20 +180,46 @@ export class JobsView {
     } catch (problem) {
       if (this.loading === loading && problem.status !== 401) notice(problem.message, true);
       this.cursor = null;
+      if (this.loading === loading) setText(this.count, "");
       return;
     } finally {
       if (this.loading === loading) this.isLoading = false;
     }
+    this.isRead = true;
     this.refresh();
+    if (this.wanted.sort !== "time" && this.items.length < MAX_SORTED) this.more();
   }
 
   refresh() {
-    const isEmpty = this.items.length === 0;
-    this.table.hidden = isEmpty;
-    this.table.setAttribute("aria-rowcount", this.cursor ? "-1" : String(this.items.length + 1)); // -1: there are more
-    setText(this.count, `${this.items.length}${this.cursor ? "+" : ""} ${this.wanted.all ? "jobs" : "runs"}`);
+    const isEmpty = this.items.length === 0 && !this.cursor;
+    this.list.element.hidden = isEmpty;
     fill(this.none, isEmpty ? empty(this.isFiltered() ? "No job fits this filter." : "There are no jobs yet: start one with “New job”, or with fanout run.") : null);
-    this.list.setItems(this.items);
+    this.showRows();
+  }
+
+  showRows() {
+    const { all, sort } = this.wanted;
+    const rows = rowsOf(this.items, { sort, isFlat: all, isOpen: (key) => this.opened.has(key), treeOf: (id) => this.trees.get(id) });
+    this.table.setAttribute("aria-rowcount", this.cursor ? "-1" : String(rows.length + 1)); // -1: there are more
+    const count = rows.filter((row) => !row.level).length;
+    const noun = all ? "job" : "run";
+    setText(this.count, this.cursor ? `${number(count)}+ ${noun}s` : plural(count, noun));
+    this.list.setItems(rows);
+  }
+
+  toggleRow(row) {
+    if (!this.opened.delete(row.key)) {
+      this.opened.add(row.key);
+      if (!row.jobs) this.readTree(row.job.root_id);
+    }
+    this.showRows();
+  }
+
+  async readTree(rootId) {
+    const found = await get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`).catch((problem) => notice(problem.message, true));
+    if (!found || this.isStopped) return;
+    this.trees.set(rootId, new Map(found.items.map((job) => [job.id, job])));
+    this.showRows();
   }
 
   isFiltered() {
@@ -169,6 +230,7 @@ export class JobsView {
   changed(lines) {
     const before = this.items.length;
     let isReordered = false;
+    for (const line of lines) this.trees.get(line.root_id)?.set(line.id, line);
     const replaced = new Map();
     for (const line of lines) {
       const fits = this.fits(line);
@@ -185,7 +247,7 @@ export class JobsView {
     if (replaced.size) this.items = this.items.map((job) => replaced.has(job.id) ? replaced.get(job.id) : job).filter(Boolean);
     if (isReordered) this.items.sort(newestFirst);
     if (before !== this.items.length) this.refresh();
-    else this.list.setItems(this.items);
+    else this.showRows();
   }
 
   // Whether a job belongs to a page that was not read yet.
@@ -221,56 +283,118 @@ export class JobsView {
     this.list.focus(this.list.active);
     return true;
   }
+
+  onListKey(event) {
+    const { items, active } = this.list;
+    const row = items[active];
+    if (!row || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (row.canOpen && event.key === (row.isOpen ? "ArrowLeft" : "ArrowRight")) this.toggleRow(row);
+    else if (row.level && event.key === "ArrowLeft") this.list.focus(items.findLastIndex((one, at) => at < active && !one.level));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  makeRow(shown) {
+    const cell = (name, ...content) => h("span", { role: "gridcell", class: name }, ...content);
+    const row = h("div", { class: "job-row", role: "row" });
+    const toggle = () => this.toggleRow(row.shownItem);
+    const parts = {
+      toggle: h("button", { type: "button", class: "toggle", tabIndex: -1, "aria-label": "Show or hide its jobs", on: { click: toggle } }),
+      title: shown.jobs && !shown.run ? h("button", { type: "button", class: "title", on: { click: toggle } }) : h("a", { class: "title" }),
+      about: h("span", { class: "about" }),
+      event: cell("event"),
+      agent: cell("agent"),
+      time: cell("time"),
+      tokens: cell("tokens"),
+      cost: cell("cost"),
+      when: cell("when"),
+      state: cell("state-cell"),
+    };
+    const task = cell("task", parts.toggle, h("span", { class: "texts" }, parts.title, parts.about));
+    row.append(parts.state, task, parts.event, parts.agent, parts.time, parts.tokens, parts.cost, parts.when);
+    row.parts = parts;
+    row.focusable = parts.title;
+    return row;
+  }
 }
+
+const COLUMNS = ["State", "Task", "Last event", "Agent", "Time", "Tokens", "Cost", "Submitted"];
 
 function newestFirst(one, other) {
   return other.submitted_at - one.submitted_at || (one.id < other.id ? 1 : -1);
 }
 
-function makeRow(job) {
-  const cell = (name, ...content) => h("span", { role: "cell", class: name }, ...content);
-  const row = h("div", { class: "job-row", role: "row" });
-  const parts = {
-    title: h("a", { class: "title", href: `?${new URLSearchParams({ job: job.id })}` }),
-    about: h("span", { class: "about" }),
-    event: cell("event"),
-    time: cell("time"),
-    tokens: cell("tokens"),
-    cost: cell("cost"),
-    age: cell("age"),
-    state: cell("state-cell"),
-  };
-  row.append(parts.state, cell("task", parts.title, parts.about), parts.event, parts.time, parts.tokens, parts.cost, parts.age);
-  row.parts = parts;
-  row.focusable = parts.title;
-  return row;
-}
-
-function updateRow(row, job, index) {
+function updateRow(row, shown, index) {
   const { parts } = row;
+  const { job, jobs } = shown;
   row.setAttribute("aria-rowindex", String(index + 2));
-  if (parts.shownState !== job.state) {
-    parts.shownState = job.state;
-    fill(parts.state, stateBadge(job.state));
-  }
-  setText(parts.title, firstLine(job.description, 160) || job.id);
-  const labels = Object.entries(job.labels).slice(0, 3).map(([name, value]) => `${name}=${value}`);
-  setText(parts.about, oneLine([job.agent, job.id.slice(-8), ...labels].join(" · "), 160));
-  const waits = job.approvals.length ? "waits for your decision" : job.waiting_for;
-  const step = (ENDED.has(job.state) ? job.reason : waits) ?? job.last_event;
-  setText(parts.event, step === job.state ? "" : oneLine(step, 160));
+  row.setAttribute("aria-level", String(shown.level + 1));
+  if (shown.canOpen) row.setAttribute("aria-expanded", String(shown.isOpen));
+  else row.removeAttribute("aria-expanded");
+  row.classList.toggle("opens", shown.canOpen);
+  row.style.setProperty("--level", Math.min(shown.level, 6));
+  setText(parts.toggle, shown.isOpen ? "▾" : "▸");
+  if (parts.title.tagName === "A") parts.title.href = `?${new URLSearchParams(shown.run ? { run: shown.run } : { job: job.id })}`;
+  showState(parts.state, shown);
+  const task = firstLine(job.description, 200) || job.id;
+  setText(parts.title, jobs ? `${plural(jobs.length, "job")}: ${firstLine(jobs[jobs.length - 1].description, 160)} …` : task);
+  setText(parts.about, oneLine(aboutRow(shown).join(" · "), 160));
+  const agents = new Set((jobs ?? [job]).map((one) => one.agent));
+  setText(parts.agent, agents.size === 1 ? job.agent : plural(agents.size, "agent"));
+  const step = jobs ? oneLine(reasonText(jobs.find((one) => one.reason) ?? {}), 160) : lastStep(job);
+  setText(parts.event, step);
+  parts.event.title = step;
   parts.event.classList.toggle("needs", job.approvals.length > 0);
-  const used = tokens(job.usage);
+  row.classList.toggle("no-event", !step);
+  const used = tokens(shown.usage);
   setText(parts.tokens, used ? compact(used) : "");
-  setText(parts.cost, cost(job.usage));
-  updateTimes(row, job);
+  setText(parts.cost, cost(shown.usage));
+  updateTimes(row, shown);
 }
 
-function updateTimes(row, job) {
-  setText(row.parts.time, elapsed(job));
-  setText(row.parts.age, age(job.submitted_at));
-  if (row.shownAge !== job.submitted_at) {
-    row.shownAge = job.submitted_at;
-    row.parts.age.title = moment(job.submitted_at);
+function showState(cell, { job, jobs }) {
+  const text = jobs ? countStates(jobs) : verdictText(job);
+  if (cell.shown === text) return;
+  cell.shown = text;
+  fill(cell, verdictBadge(jobs ? together(jobs) : job));
+}
+
+// Jobs that were submitted together, as one: it has succeeded when all have ended.
+function together(jobs) {
+  const live = jobs.filter((job) => !ENDED.has(job.state));
+  const state = ["running", "waiting", "queued"].find((one) => live.some((job) => job.state === one));
+  const counted = (name) => jobs.reduce((sum, job) => sum + (job[name] ?? 0), 0);
+  const failed = jobs.filter((job) => ["failed", "timed_out"].includes(job.state)).length;
+  const ended = failed === jobs.length ? "failed" : jobs.every((job) => job.state === "cancelled") ? "cancelled" : "succeeded";
+  return { state: state ?? ended, tasks_failed: ended === "failed" ? 0 : failed + counted("tasks_failed"), tasks_unmerged: counted("tasks_unmerged"), progress: state && `${jobs.length - live.length} of ${jobs.length} ended` };
+}
+
+// From the first beginning to the last end.
+function from(jobs) {
+  const begun = jobs.map((job) => job.started_at).filter(Boolean);
+  const isLive = jobs.some((job) => !job.finished_at);
+  return { started_at: begun.length && Math.min(...begun), finished_at: isLive ? null : Math.max(...jobs.map((job) => job.finished_at)) };
+}
+
+function aboutRow({ job, jobs, level }) {
+  const labels = Object.entries(job.labels).slice(0, 3).map(([name, value]) => `${name}=${value}`);
+  if (jobs) return [countStates(jobs), ...labels];
+  const size = !level && job.tree_size > 1 && !job.parent_id && job.id === job.root_id ? [plural(job.tree_size, "job")] : [];
+  return [job.id.slice(-8), ...size, ...labels];
+}
+
+function lastStep(job) {
+  const waits = job.approvals.length ? "waits for your decision" : job.waiting_for;
+  const step = (ENDED.has(job.state) ? reasonText(job) || null : waits) ?? job.last_event;
+  return step === job.state ? "" : oneLine(step, 160);
+}
+
+function updateTimes(row, { job, jobs }) {
+  setText(row.parts.time, elapsed(jobs ? from(jobs) : job));
+  setText(row.parts.when, when(job.submitted_at));
+  if (row.shownMoment !== job.submitted_at) {
+    row.shownMoment = job.submitted_at;
+    row.parts.when.title = moment(job.submitted_at);
   }
 }

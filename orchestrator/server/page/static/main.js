@@ -7,6 +7,7 @@ import { externalLink, fill, h } from "./dom.js";
 import { JobView } from "./job_view.js";
 import { JobsView } from "./jobs_view.js";
 import { LiveJobs } from "./live.js";
+import { RunView } from "./run_view.js";
 import { SubmitView } from "./submit_view.js";
 
 const main = document.getElementById("main");
@@ -24,6 +25,7 @@ function navigate(parameters, { replace = false } = {}) {
 
 function viewClass(parameters) {
   if (parameters.has("job")) return JobView;
+  if (parameters.has("run")) return RunView;
   return VIEWS[parameters.get("view")] ?? JobsView;
 }
 
@@ -46,7 +48,7 @@ function show() {
 }
 
 function markCurrent(parameters) {
-  const current = parameters.has("job") ? "job" : parameters.get("view") ?? "jobs";
+  const current = ["job", "run"].find((name) => parameters.has(name)) ?? parameters.get("view") ?? "jobs";
   for (const link of document.querySelectorAll("nav a[data-view]")) {
     if (link.dataset.view === current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

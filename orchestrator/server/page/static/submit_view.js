@@ -1,8 +1,9 @@
 // The form for a new job.
 
-import { get, post } from "./api.js";
+import { post } from "./api.js";
 import { attempt, notice } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
+import { chooseFolder } from "./folder_picker.js";
 import { bytes } from "./text.js";
 
 const ARCHIVE = /\.(tar|tar\.gz|tgz|zip)$/i;
@@ -22,20 +23,21 @@ export class SubmitView {
     this.fields = {
       agent: h("select", { required: true }),
       description: text(6, { required: true, placeholder: "What is to be done", maxlength: 200000 }),
-      context: text(3, { placeholder: "What the agent should know beside the files" }),
+      context: text(3, { placeholder: "What the agent should know besides the files" }),
       labels: text(2, { placeholder: "team=search\none label a line", spellcheck: "false" }),
       verify: h("input", { type: "text", placeholder: "make test", spellcheck: "false" }),
       model: h("input", { type: "text", placeholder: "that of the agent", spellcheck: "false" }),
     };
     this.limits = Object.fromEntries(LIMITS.map(([name, , step]) => [name, h("input", { type: "number", min: step === "1" ? "1" : "0", step })]));
+    this.folder = null;
     this.archive = h("input", { type: "file", accept: ".tar,.tar.gz,.tgz,.zip" });
-    this.archiveField = field("Workspace (tar, tar.gz or zip)", this.archive, "Without one the job starts with an empty workspace.");
-    this.archiveField.hidden = true;
-    this.about = h("p", { class: "muted" });
+    this.archiveField = field("Archive (tar, tar.gz or zip)", this.archive);
+    this.archive.addEventListener("change", () => this.archive.value && this.setFolder(null));
+    this.workspace = this.workspaceField();
+    this.about = h("p", { class: "muted about-agent" });
     this.fields.agent.addEventListener("change", () => this.describe());
     this.element = h("section", { class: "page" }, h("h1", {}, "New job"), this.form());
     this.agentsKnown();
-    this.offerUpload();
   }
 
   form() {
@@ -47,7 +49,7 @@ export class SubmitView {
       field("Agent", f.agent, this.about),
       field("Task", f.description),
       field("Context", f.context),
-      this.archiveField,
+      this.workspace,
       field("Verification command", f.verify, "It has to exit with 0 before the job succeeds."),
       h(
         "details",
@@ -66,6 +68,27 @@ export class SubmitView {
     return form;
   }
 
+  // A folder of one's own machine, where the service is one's own; an archive everywhere.
+  workspaceField() {
+    const chosen = h("output", { class: "chosen-folder" });
+    const choose = h("button", { type: "button", on: { click: () => attempt(choose, () => this.choose()) } }, "Choose a folder …");
+    const clear = h("button", { type: "button", class: "quiet", hidden: true, on: { click: () => this.setFolder(null) } }, "Use none");
+    this.setFolder = (path) => {
+      this.folder = path;
+      if (path) this.archive.value = "";
+      setText(chosen, path ?? "");
+      clear.hidden = !path;
+    };
+    const folders = this.app.session.folders && h("div", { class: "folder-choice" }, choose, chosen, clear);
+    const note = h("p", { class: "muted" }, "Without files the job starts with an empty workspace. It works on a copy: what it changes comes back when you apply it.");
+    return h("fieldset", { class: "field workspace" }, h("legend", {}, "Workspace"), folders, this.archiveField, note);
+  }
+
+  async choose() {
+    const path = await chooseFolder("Choose the workspace", { start: this.folder ?? "" });
+    if (path) this.setFolder(path);
+  }
+
   agentsKnown() {
     const { agents } = this.app;
     fill(this.fields.agent, agents.map((agent) => h("option", { value: agent.name }, agent.name)));
@@ -77,11 +100,6 @@ export class SubmitView {
   describe() {
     const agent = this.app.agents.find((one) => one.name === this.fields.agent.value);
     setText(this.about, agent?.description ?? "");
-  }
-
-  async offerUpload() {
-    const { paths } = await get("/openapi.json").catch(() => ({ paths: {} }));
-    this.archiveField.hidden = !paths["/v1/snapshots"];
   }
 
   show() {}
@@ -104,8 +122,9 @@ export class SubmitView {
     const request = this.request();
     const [file] = this.archive.files;
     if (file) request.snapshot = await this.upload(file);
+    if (this.folder) notice("Copying the folder …");
     const headers = this.idempotencyKey ? { "Idempotency-Key": this.idempotencyKey } : {};
-    const { id } = await post("/v1/jobs", request, headers);
+    const { id } = this.folder ? await post("/v1/folders/jobs", { folder: this.folder, job: request }, headers) : await post("/v1/jobs", request, headers);
     notice("Submitted.");
     this.app.navigate({ job: id });
   }

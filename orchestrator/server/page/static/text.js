@@ -105,3 +105,24 @@ export function bytes(count) {
 export const stateName = (state) => String(state).replace("_", " ");
 export const ENDED = new Set(["succeeded", "failed", "timed_out", "cancelled"]);
 export const STATES = ["queued", "running", "waiting", "succeeded", "failed", "timed_out", "cancelled"];
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
+const DAY_MS = 86_400_000;
+
+// When something was, as people say it: "today 14:02", "yesterday 09:30", "24 Nov", "24 Nov 2025".
+export function when(at, now = Date.now()) {
+  if (!at) return "";
+  const date = new Date(at * 1000);
+  const today = new Date(now);
+  const midnight = new Date(today.getFullYear(), today.getMonth(), today.getDate()).getTime();
+  const time = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  if (date >= midnight) return date < midnight + DAY_MS ? `today ${time}` : day(date, today);
+  if (date >= new Date(today.getFullYear(), today.getMonth(), today.getDate() - 1)) return `yesterday ${time}`;
+  return day(date, today);
+}
+
+function day(date, today) {
+  const year = date.getFullYear() === today.getFullYear() ? {} : { year: "numeric" };
+  return date.toLocaleDateString("en-GB", { day: "numeric", month: "short", ...year });
+}

@@ -1,0 +1,215 @@
+// A run as a timeline: one row for each job, with bars for what it did when. Only the rows in sight
+// exist. It is a treegrid: by keyboard, and with all times as text, for who does not see the bars.
+
+import { h, fill, setText } from "./dom.js";
+import { clock, compact, cost, duration, firstLine, moment, oneLine, stateName, tokens } from "./text.js";
+import { childrenOf, ordered, ownUsages } from "./tree_order.js";
+import { marks, verdictText } from "./verdict.js";
+import { VirtualList } from "./virtual_list.js";
+
+const PHASES = ["queued", "running", "waiting", "verifying", "landing"];
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400];
+const TICK_PX = 90; // between two times of the axis: room for "10m 30s"
+const MIN_SECONDS = 1; // of the whole axis
+const narrow = matchMedia("(max-width: 700px)");
+const rowHeight = () => (narrow.matches ? 62 : 40);
+
+export class Timeline {
+  constructor() {
+    this.jobs = new Map();
+    this.closed = new Set();
+    this.span = { begin: 0, end: 1 };
+    this.list = new VirtualList({
+      label: "Jobs of this run",
+      rowHeight,
+      keyOf: (job) => job.id,
+      make: (job) => this.makeRow(job),
+      update: (row, job, index) => this.updateRow(row, job, index),
+    });
+    this.list.element.addEventListener("keydown", (event) => this.onKey(event), true);
+    this.axis = h("span", { role: "columnheader", class: "axis" });
+    const head = h("div", { role: "row", class: "bar-row head", "aria-rowindex": "1" }, ["Job", "Time", "Cost"].map((name) => h("span", { role: "columnheader" }, name)), this.axis);
+    this.grid = h("div", { class: "gantt", role: "treegrid", "aria-label": "Timeline of the run" }, h("div", { role: "rowgroup", class: "gantt-head" }, head), this.list.element);
+    this.element = h("section", { class: "timeline", "aria-labelledby": "timeline-title" }, h("div", { class: "timeline-title" }, h("h2", { id: "timeline-title" }, "Timeline"), legend()), this.grid);
+    this.onResize = () => this.render();
+    narrow.addEventListener("change", this.onResize);
+    this.observer = new ResizeObserver(() => this.drawAxis());
+    this.observer.observe(this.axis);
+    this.timer = setInterval(() => this.tick(), 1000);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.list.stop();
+    this.observer.disconnect();
+    narrow.removeEventListener("change", this.onResize);
+  }
+
+  setJobs(jobs) {
+    this.jobs = jobs;
+    this.render();
+  }
+
+  render() {
+    this.below = childrenOf(this.jobs);
+    this.own = ownUsages(this.jobs);
+    this.measure();
+    const rows = ordered(this.jobs, (id) => this.closed.has(id));
+    this.grid.setAttribute("aria-rowcount", String(rows.length + 1));
+    this.list.element.style.height = `min(${rows.length * rowHeight()}px, 70vh)`;
+    for (const row of this.list.rows.values()) row.shownItem = null; // the scale may be another one
+    this.list.setItems(rows);
+    this.drawAxis();
+  }
+
+  // The time that the axis shows; of a run that works, its right edge is now.
+  measure() {
+    let begin = Infinity;
+    let end = 0;
+    this.isLive = false;
+    for (const job of this.jobs.values()) {
+      begin = Math.min(begin, job.submitted_at);
+      if (!job.finished_at) this.isLive = true;
+      for (const mark of [job.finished_at, job.landed?.at]) end = Math.max(end, mark ?? 0);
+    }
+    if (this.isLive) end = Math.max(end, Date.now() / 1000);
+    if (!Number.isFinite(begin)) begin = 0;
+    this.span = { begin, end: Math.max(end, begin + MIN_SECONDS) };
+  }
+
+  tick() {
+    if (!this.isLive || document.hidden) return;
+    this.measure();
+    for (const row of this.list.rows.values()) if (row.shownItem) this.drawRow(row, row.shownItem);
+    this.drawAxis();
+  }
+
+  drawAxis() {
+    const seconds = this.span.end - this.span.begin;
+    const count = Math.max(1, Math.floor(this.axis.clientWidth / TICK_PX));
+    const step = STEPS.find((one) => seconds / one <= count) ?? Math.ceil(seconds / count / 86_400) * 86_400;
+    const ticks = [];
+    for (let at = 0; at <= seconds; at += step) ticks.push(at);
+    fill(
+      this.axis,
+      h("span", { class: "sr" }, `From ${moment(this.span.begin)}, ${duration(seconds)}${this.isLive ? ", until now" : ""}`),
+      ticks.map((at) => placed(h("span", { class: "tick", "aria-hidden": "true" }, at ? duration(at) : "0"), at / seconds)),
+    );
+    this.grid.style.setProperty("--step", `${(100 * step) / seconds}%`);
+  }
+
+  makeRow(job) {
+    const parts = {
+      toggle: h("button", { type: "button", class: "toggle", tabIndex: -1, "aria-label": "Show or hide the jobs below", on: { click: () => this.toggle(job.id) } }),
+      dot: h("span", { class: "dot" }),
+      name: h("a", { class: "name", href: `?${new URLSearchParams({ job: job.id })}` }),
+      note: h("span", { class: "run-note" }),
+      time: h("span", { role: "gridcell", class: "time" }),
+      cost: h("span", { role: "gridcell", class: "cost" }),
+      track: h("span", { class: "track", "aria-hidden": "true" }),
+      said: h("span", { class: "sr" }),
+    };
+    const name = h("span", { role: "gridcell", class: "who-what" }, parts.toggle, parts.dot, h("span", { class: "texts" }, parts.name, parts.note));
+    const row = h("div", { role: "row", class: "bar-row" }, name, parts.time, parts.cost, h("span", { role: "gridcell", class: "bars" }, parts.said, parts.track));
+    row.parts = parts;
+    row.focusable = parts.name;
+    return row;
+  }
+
+  updateRow(row, job, index) {
+    const { parts } = row;
+    const hasChildren = (this.below.get(job.id) ?? []).length > 0;
+    const isOpen = !this.closed.has(job.id);
+    row.setAttribute("aria-rowindex", String(index + 2));
+    row.setAttribute("aria-level", String(job.depth + 1));
+    if (hasChildren) row.setAttribute("aria-expanded", String(isOpen));
+    else row.removeAttribute("aria-expanded");
+    row.classList.toggle("opens", hasChildren);
+    setText(parts.toggle, isOpen ? "▾" : "▸");
+    row.style.setProperty("--depth", Math.min(job.depth, 8));
+    parts.dot.className = `dot state-${job.state}`;
+    setText(parts.name, `${job.agent}: ${firstLine(job.description, 200)}`);
+    parts.name.title = firstLine(job.description, 500);
+    const own = this.own.get(job.id);
+    setText(parts.cost, cost(own) || (tokens(own) ? `${compact(tokens(own))} tok` : ""));
+    const last = marks(job).filter((one) => one.kind !== "setback" || job.landed).pop();
+    const note = liveNote(job) || (last?.text ?? "");
+    setText(parts.note, oneLine(note, 300));
+    parts.note.title = oneLine(note, 2000);
+    parts.note.className = `run-note ${last && job.finished_at ? `is-${last.kind}` : ""} ${job.approvals.length ? "needs" : ""}`;
+    this.drawRow(row, job);
+  }
+
+  drawRow(row, job) {
+    const { parts } = row;
+    const phases = job.phases ?? [];
+    const { begin, end } = this.span;
+    const share = (at) => (at - begin) / (end - begin);
+    const key = `${begin} ${end} ${phases.length} ${job.finished_at} ${job.landed?.at}`;
+    setText(parts.time, duration((job.finished_at ?? Date.now() / 1000) - job.submitted_at));
+    if (row.drawn === key) return;
+    row.drawn = key;
+    const bars = phases.map((phase) => bar(phase, share(phase.begin), share(phase.end ?? end)));
+    const found = marks(job).map((one) => placed(h("span", { class: `run-mark is-${one.kind}`, title: `${clock(one.at)}  ${one.text}` }), Math.min(1, share(one.at))));
+    fill(parts.track, bars, found);
+    setText(parts.said, spoken(job, phases));
+  }
+
+  toggle(id) {
+    if (!this.closed.delete(id)) this.closed.add(id);
+    this.render();
+  }
+
+  onKey(event) {
+    const at = this.list.items[this.list.active];
+    if (!at || event.altKey || event.ctrlKey || event.metaKey) return;
+    const hasChildren = (this.below.get(at.id) ?? []).length > 0;
+    const isOpen = hasChildren && !this.closed.has(at.id);
+    if (event.key === "ArrowLeft" && isOpen) this.toggle(at.id);
+    else if (event.key === "ArrowRight" && hasChildren && !isOpen) this.toggle(at.id);
+    else if (event.key === "ArrowLeft") this.list.focus(this.list.items.findIndex((job) => job.id === at.parent_id));
+    else if (event.key === "ArrowRight" && isOpen) this.list.focus(this.list.active + 1);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  focus() {
+    this.list.focus(this.list.active);
+  }
+}
+
+function placed(element, share) {
+  element.style.left = `${100 * share}%`;
+  return element;
+}
+
+function bar(phase, begin, end) {
+  const kind = PHASES.includes(phase.kind) ? phase.kind : "running";
+  const name = phase.exit_code ? `${kind}, exit code ${phase.exit_code}` : kind;
+  const until = phase.end ?? Date.now() / 1000;
+  const element = placed(h("span", { class: `run-bar is-${kind}${phase.end === null ? " is-live" : ""}`, title: `${name}: ${length(until - phase.begin)}, from ${clock(phase.begin)}` }), begin);
+  element.style.width = `${100 * Math.max(0, end - begin)}%`;
+  return element;
+}
+
+function length(seconds) {
+  return seconds < 10 ? `${seconds.toFixed(1)}s` : duration(seconds);
+}
+
+function liveNote(job) {
+  if (job.finished_at) return "";
+  return (job.approvals.length ? "waits for your decision" : job.waiting_for ?? job.last_event) ?? "";
+}
+
+// What the bars show, as a sentence.
+function spoken(job, phases) {
+  const parts = phases.map((phase) => `${phase.kind} from ${clock(phase.begin)}${phase.end === null ? " until now" : ` for ${length(phase.end - phase.begin)}`}`);
+  const end = job.finished_at ? `${verdictText(job)} at ${clock(job.finished_at)}` : stateName(job.state);
+  return [...parts, end, ...marks(job).map((one) => one.text)].join("; ");
+}
+
+function legend() {
+  const item = (kind, text, name = "run-bar") => h("span", { class: "legend-item" }, h("span", { class: `${name} is-${kind}` }), text);
+  return h("span", { class: "legend", "aria-hidden": "true" }, PHASES.map((kind) => item(kind, kind)), item("failed", "failed", "run-mark"), item("conflict", "not merged", "run-mark"), item("setback", "setback", "run-mark"));
+}
