@@ -229,7 +229,9 @@ def _agents(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """List the agents that can run jobs; `fanout agents new NAME` begins one of your own.
+    """List the agents that can run jobs, or make one of your own.
+
+    `fanout agents new NAME` writes a commented definition.
 
     Each line has the name, the model (of a remote agent: a2a and its host), the sub-agents that it
     may call and the description.

@@ -21,6 +21,7 @@ SECRETS = {"FANOUT_USER": "1:1", "FLOWER_BASIC_AUTH": "u:p"} | {
 NOT_PASSED = {
     "FANOUT_STATE_DIR": "of the command line: nothing of it is kept in a container",
     "FANOUT_EMBEDDED_IDLE_SECONDS": "of an embedded Redis and worker",
+    "FANOUT_WORKER__POOL": "set by fanout where it starts workers for a set of settings",
     "FANOUT_REDIS_MEMORY_BYTES": "as above; here it is FANOUT_REDIS_MAXMEMORY",
     "FANOUT_WORKSPACE": "of `adk web` and `adk run`",
     "FANOUT_FLOWER__PORT": "in the container it is fixed; FANOUT_FLOWER_PORT is the host's",

@@ -201,7 +201,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     result, landed = outcome.result, outcome.landed
     lines = [
         f"WARNING: {output.one_line(one.path) or 'all'} of job {short_id(one.job_id)} was not "
-        f"merged: {output.one_line(one.reason)}. Its agent knows.\n"
+        f"merged: {output.one_line(one.reason).rstrip('.')}. Its agent knows.\n"
         f"  To see it: fanout diff {short_id(one.job_id)}"
         for one in outcome.unmerged
     ]

@@ -37,6 +37,7 @@ from fanout.orchestrator.cli.terminal.options import (
 )
 from fanout.orchestrator.cli.terminal.session import open_client, usable_agents
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.attachment import state_folder
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
@@ -159,7 +160,8 @@ def submit(
     else:
         jobs = [plan({"description": description}, agents, defaults)]
     new = [job.spec for job in jobs if not job.spec.continues]
-    check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
+    if settings.redis_url is not None or state_folder(settings).read_record() is not None:
+        check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
     raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
 
 

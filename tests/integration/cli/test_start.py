@@ -97,7 +97,7 @@ def test_every_command_has_its_help_text_in_the_list_and_to_itself(lonely_fanout
     sections = shown[shown.index("\nRun:\n") :].splitlines()
     listed = dict(line.split(maxsplit=1) for line in sections if line.startswith("  "))
 
-    assert set(listed) == {*COMMANDS, "images", "keys", "mcp"}
+    assert set(listed) == {*COMMANDS, "agents", "images", "keys", "mcp"}
     for name, summary in listed.items():
         own = " ".join(lonely_fanout(name, "--help").out.split())
         assert summary in own, name

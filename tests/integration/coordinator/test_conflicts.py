@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.cli.terminal.formatting import short_id
 from tests.forked import run_module
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
@@ -47,7 +48,7 @@ def test_a_conflict_between_agents_is_named_when_the_run_has_ended(
     assert (conflict["path"], told["conflicts"]) == ("kept.txt", [])
     assert conflict["reason"]
     (warning,) = [line for line in done.stderr.splitlines() if "WARNING: kept.txt" in line]
-    assert f"of job {conflict['job_id']} was not merged" in warning
+    assert f"of job {short_id(conflict['job_id'])} was not merged" in warning
     assert (workspace / "kept.txt").read_text() == "first\n"
     assert (workspace / "other.txt").exists()
 

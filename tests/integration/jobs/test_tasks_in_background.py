@@ -116,7 +116,7 @@ async def test_a_job_continues_another_and_one_that_runs_is_refused(bench: Bench
         JobSpec(description="again", continues=first, at=end.id, agent="lead")
     )
     assert fork.start == spec.start
-    with pytest.raises(InvalidJob, match="is no point to go on from"):
+    with pytest.raises(InvalidJob, match="is not a point to continue from"):
         await continuations.completed(JobSpec(description="x", continues=first, at="1-1"))
 
 

@@ -70,10 +70,8 @@ async def test_a_job_that_repeats_itself_is_stopped_and_says_why(place: Installa
         assert result.state is JobState.FAILED
         assert result.error is not None
         assert result.error.type == "AgentFailed"
-        assert (
-            f"the same call of execute with the same arguments {MAX_REPEATED_COMMANDS}"
-            in result.error.message
-        )
+        repeated = f"called execute with the same arguments {MAX_REPEATED_COMMANDS} times in a row"
+        assert repeated in result.error.message
         assert result.usage.tool_calls == MAX_REPEATED_COMMANDS
         results = await journal(client, result.job_id, EventType.TOOL_RESULT)
         refused = ["in a row of execute" in str(event.data) for event in results]

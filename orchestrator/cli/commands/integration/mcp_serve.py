@@ -26,7 +26,7 @@ WorkspacesOption = Annotated[
 
 
 def serve(workspace: WorkspacesOption = None) -> None:
-    """Serve MCP on stdin and stdout: an MCP client starts this command (see `fanout mcp install`).
+    """Serve MCP on stdin and stdout, for the client that starts it.
 
     It uses the configured Redis, or what `fanout up` has started, and starts nothing by itself.
     """
