@@ -105,6 +105,22 @@ def plain(name: str) -> str:
     return unicodedata.normalize("NFKC", shown).partition(":")[0].rstrip(" .")
 
 
+_QUIET = re.compile(
+    r"\.(git(ignore|keep)|keep|(docker|eslint|prettier|npm)ignore|editorconfig|mailmap|coveragerc"
+    r"|(python|node|ruby)-version|nvmrc|env\.(example|sample|template)|github)"
+)  # of `.github`, what is code is in the table
+"""Hidden names that no program executes."""
+
+
+def is_unknown_hidden(path: str) -> bool:
+    """Return whether a path has a hidden name of which nothing is known here.
+
+    Tools keep their configuration under such names, and new tools come faster than this table.
+    """
+    names = (plain(name) for name in _SEPARATOR.split(path))
+    return any(name.startswith(".") and not _QUIET.fullmatch(name) for name in names)
+
+
 def is_git_data(name: str) -> bool:
     """Return whether a name is `.git` on some file system, or begins a path into it on Windows."""
     return any(plain(part) in {".git", "git~1"} for part in name.split("\\"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fanout.orchestrator.executable_config import is_unknown_hidden
 from fanout.orchestrator.jobs.changes import ChangeKind, SkippedFile
 from fanout.orchestrator.jobs.spec import WireModel
 from fanout.orchestrator.workspace.three_way import ConflictKind, How
@@ -55,6 +56,17 @@ class MergeReport(WireModel):
     """Changed by the job, but not contained in its bundle."""
     held_back: tuple[HeldBack, ...] = ()
     """Waits for a person's word: a merge with `include_executable_config` applies it."""
+
+    @property
+    def unknown_hidden(self) -> tuple[str, ...]:
+        """The merged files with hidden names of which it is not known who obeys them."""
+        return tuple(
+            file.path
+            for file in self.applied
+            if file.how != "already"
+            and file.change != ChangeKind.DELETED
+            and is_unknown_hidden(file.path)
+        )
 
     @property
     def complete(self) -> bool:

@@ -152,6 +152,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (merged.held_back if merged else ())
         ],
+        "hidden": list(merged.unknown_hidden) if merged else [],
         "files": [change.model_dump(mode="json") for change in result.files_modified],
         **stat_document(result.files_modified, result.files_omitted),
         "execution_seconds": result.execution_seconds,
@@ -244,6 +245,7 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
             f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
             for entry in getattr(merged, kind)
         ]
+    lines += held_back.hidden_lines(merged.unknown_hidden)
     if merged.held_back:
         to = " --branch OTHER" if landed.branch else ""
         lines += held_back.lines(merged.held_back)

@@ -49,6 +49,15 @@ def may_land(held_back: Sequence[HeldBackChange], *, ask: bool = True) -> bool:
     return typer.confirm(f"Merge {count} too?", default=False, err=True)
 
 
+def hidden_lines(paths: Sequence[str]) -> list[str]:
+    """Return what a person is told of merged files with hidden names that are in no table."""
+    if not paths:
+        return []
+    shown = ", ".join(output.one_line(path) for path in paths[:SHOWN_PATHS])
+    more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
+    return [f"hidden    {shown}{more}: a tool may obey it; read it before you work in the folder."]
+
+
 def lines(held_back: Sequence[HeldBackChange]) -> list[str]:
     """Return a line for each held back change."""
     return [f"held back {output.one_line(held.path)}: {held.reason}" for held in held_back]

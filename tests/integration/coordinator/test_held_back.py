@@ -19,7 +19,10 @@ from tests.services import Installation
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 WRITES_CODE = calls(
-    task("run: mkdir .vscode; echo '{}' > .vscode/tasks.json; echo x > .envrc; echo y > new.txt")
+    task(
+        "run: mkdir .vscode; echo '{}' > .vscode/tasks.json; echo x > .envrc; echo y > new.txt;"
+        " echo z > .newtoolrc; echo q > .gitkeep"
+    )
 )
 HELD = {".envrc", ".vscode/tasks.json"}
 
@@ -51,7 +54,10 @@ def test_a_run_lists_what_it_held_back_and_an_apply_lands_it(
     job_id = changes[0]["job_id"]
     assert "held back .envrc: a shell or a version manager runs it" in done.stderr
     assert f"fanout apply {job_id[-8:]} --include-executable-config" in done.stderr
-    assert sorted(path.name for path in workspace.iterdir()) == ["kept.txt", "new.txt"]
+    landed = {path.name for path in workspace.iterdir()}
+    assert landed == {"kept.txt", "new.txt", ".newtoolrc", ".gitkeep"}
+    assert json.loads(done.stdout)["hidden"] == [".newtoolrc"]
+    assert "hidden    .newtoolrc: a tool may obey it" in done.stderr
 
     into = ("--into", str(workspace))
     stat = fanout(shared_place, "diff", job_id, "--stat")

@@ -65,7 +65,8 @@ class JobMerge:
         """Return it as a JSON document: a merge report with the job and its outcome."""
         report = self.report.model_dump(mode="json")
         ids = {"id": self.job_id, "job_id": self.job_id}
-        return {**ids, "outcome": self.outcome, "reason": self.reason, **report}
+        hidden = list(self.report.unknown_hidden)
+        return {**ids, "outcome": self.outcome, "reason": self.reason, **report, "hidden": hidden}
 
     def line(self) -> str:
         """Return it as a line."""
@@ -126,6 +127,8 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
             output.notice(
                 f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
             )
+    for line in held_back.hidden_lines(report.unknown_hidden):
+        output.notice(line)
     for line in held_back.lines(report.held_back):
         output.notice(line)
     if report.held_back:
