@@ -169,6 +169,7 @@ class Installation:
             redis_url=redis.url,
             redis_prefix=environment.get("FANOUT_REDIS_PREFIX", "fanout"),
             state_dir=folder / "state",
+            **({"model": f"scripted:{script}"} if script else {}),
         )
         agents = environment.get("FANOUT_AGENTS_DIR")
         self.definitions = load_agent_definitions(Path(agents) if agents else None)

@@ -22,6 +22,7 @@ from playwright.sync_api import Page
 from tests.integration.page import showcase
 from tests.integration.page.browser import Site, open_site
 from tests.integration.page.served_page import PageServer, make_embedded
+from tests.integration.scripts import conversation, says, write_script
 from tests.services import Installation, installation
 
 FOLDER = Path(__file__).parents[1] / "images"
@@ -107,6 +108,10 @@ def is_blank(picture: Path) -> bool:
     return max(counts) > 0.995 * sum(counts) or len(counts) < 8  # noqa: PLR2004 - text has shades
 
 
+SCRIPT = conversation("", says("done"))
+"""A model that needs no key."""
+
+
 def main() -> None:
     """Draw the pictures of the documentation."""
     parser = argparse.ArgumentParser(prog="python -m docs.generate.page_pictures")
@@ -114,7 +119,7 @@ def main() -> None:
     to = parser.parse_args().folder
     with (
         tempfile.TemporaryDirectory() as folder,
-        installation(Path(folder)) as place,
+        installation(Path(folder), script=write_script(Path(folder), SCRIPT)) as place,
     ):
         make_embedded(place)
         _draw_all(place, to)

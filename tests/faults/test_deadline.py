@@ -39,7 +39,7 @@ async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult
     result = await client.wait(job_id, 30)
     assert result.state is JobState.TIMED_OUT, result
     assert result.error is not None
-    assert (result.error.type, f"{seconds:g} seconds" in result.error.message) == (
+    assert (result.error.type, f"time limit of {seconds:g} s" in result.error.message) == (
         "DeadlineExceeded",
         True,
     )

@@ -182,7 +182,7 @@ async def test_a_job_over_its_time_ends_timed_out_with_its_changes(
 
         assert result.state is JobState.TIMED_OUT
         assert result.error is not None
-        assert "3 seconds" in result.error.message
+        assert "time limit of 3 s" in result.error.message
         assert [file.path for file in result.files_modified] == ["before.txt"]
         assert 3 <= result.execution_seconds < 6
     await ends_with_nothing_left(place, provider)

@@ -105,6 +105,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _write(target: int, message: Mapping[str, Any]) -> None:
-    data = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(target, data) :]

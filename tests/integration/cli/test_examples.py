@@ -112,5 +112,5 @@ def test_a_real_model_without_a_key_is_told_in_words(lonely_fanout: Fanout):
         timeout=100,
     )
 
-    assert ended.code == 1
+    assert ended.code == 2
     assert "GOOGLE_API_KEY" in ended.err

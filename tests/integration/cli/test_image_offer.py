@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]
 def fanout(tmp_path: Path) -> Fanout:
     """A command line whose engine has no images."""
     (tmp_path / "work").mkdir()
-    environment = clean_environment(tmp_path) | {"DOCKER_HOST": f"unix://{tmp_path}/e.sock"}
+    environment = clean_environment(tmp_path) | {
+        "DOCKER_HOST": f"unix://{tmp_path}/e.sock",
+        "GOOGLE_API_KEY": "no-real-key",
+    }
     return Fanout(tmp_path / "work", environment)
 
 

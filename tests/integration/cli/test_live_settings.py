@@ -47,7 +47,7 @@ def runs(fanout: Fanout, *options: str, **exported: str) -> Ended:
 def workers_of_tree(fanout: Fanout, root_id: str) -> set[str]:
     """Return the workers that a tree's jobs ran on."""
     jobs = fanout("ps", "--all", "--json").json["jobs"]
-    return {job["worker"] for job in jobs if job["root_id"] == root_id}
+    return {job["worker"] for job in jobs if job["root_id"].endswith(root_id)}
 
 
 def define(folder: Path, name: str, more: str = "") -> Path:

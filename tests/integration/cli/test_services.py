@@ -147,13 +147,13 @@ def test_two_ups_at_once_start_one_redis(lonely_fanout: Fanout):
 def test_a_worker_that_does_not_start_is_told_with_its_last_words(lonely_fanout: Fanout):
     bad_agents = lonely_fanout.folder / "agents"
     bad_agents.mkdir()
-    env = LOCAL | {"FANOUT_AGENTS_DIR": str(bad_agents)}
+    env = LOCAL | {"FANOUT_AGENTS_DIR": str(bad_agents / "x.yaml")}
     (bad_agents / "x.yaml").write_text("name: x\ncolour: red\n")
 
     ended = lonely_fanout("up", "--no-serve", env=env, timeout=90)
 
     assert ended.code in (2, 3)
-    assert "colour" in ended.err
+    assert "is not a folder" in ended.err
     assert "Traceback" not in ended.err
     lonely_fanout("down", timeout=60)
 

@@ -31,6 +31,7 @@ from tests.integration.page.browser import (
 )
 from tests.integration.page.served_page import PageServer, make_embedded
 from tests.integration.page.test_page import Bakery, titles
+from tests.integration.scripts import conversation, says
 from tests.served import make_key
 from tests.services import Installer
 
@@ -74,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(install_for_module: Installer, home: Path) -> Iterator[Bakery]:
     if chromium() is None:
         missing("There is no Chromium: apt-get install chromium.")
-    place = install_for_module()
+    place = install_for_module(conversation("", says("done")))  # its model needs no key
     make_embedded(place)
     with PageServer(place, HOME=str(home), TZ="UTC") as server, open_site(server) as opened:
         others = server.call(showcase.submission(server.hands, 50))

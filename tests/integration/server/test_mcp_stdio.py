@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -98,7 +99,7 @@ async def test_a_goal_becomes_changed_files_of_the_project(
 
     assert report["result"]["success"]
     assert report["usage"]["model_calls"] == 4
-    assert any("running" in line or "queued" in line for line in heard)
+    assert re.match(r"[12] (queued|running|waiting|succeeded)", heard[0])  # it may be quick
     assert [job["job_id"] for job in listed["jobs"]] == [job_id]
     assert "+written" in patch["patch"]
     assert patch["next_offset"] is None

@@ -145,7 +145,7 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
         assert result.success, result.error
         assert CANARY in result.summary, "else this test proves nothing"
         ended = await flower.until(job_id, "state", "SUCCESS")
-        assert "succeeded · 1 files" in ended["result"]
+        assert "succeeded · 1 file " in ended["result"]
         sent = [line for line in flower.text("metrics").splitlines() if 'type="task-sent"' in line]
         assert all('worker="clients@fanout"' in line for line in sent), "one series for all clients"
         assert sent
@@ -159,7 +159,7 @@ async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(
             ("uuid", "Job"),
         ]
         assert row["kwargs"].endswith(" · team=blue")
-        assert row["result"].startswith("succeeded · 1 files")
+        assert row["result"].startswith("succeeded · 1 file ")
 
         lost = await client.submit(make_spec(CANARY, model="scripted:absent.yaml"))
         await client.wait(lost, 30)
