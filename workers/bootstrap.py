@@ -41,6 +41,7 @@ from fanout.workers import sandbox
 from fanout.workers.agent.live_configuration import LiveConfiguration
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
+from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
 from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
 from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
@@ -104,6 +105,7 @@ class WorkerProcess:
         self._execution: Execution | None = None
         """None until it is loaded."""
         self._is_warm = asyncio.Event()
+        self.parked = ParkedMessages()
         self.signer = MessageSigner(settings.queue.secrets)
         self.agents = agent_loop()
 
@@ -346,6 +348,7 @@ class WorkerProcess:
             provider=self._provider,
             heartbeats=self._heartbeats,
             rate_limiter=self._rate_limiter,
+            on_cancelled=self.parked.cancelled,
             me=self.info,
         )
 

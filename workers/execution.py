@@ -44,6 +44,7 @@ class Execution:
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
         rate_limiter: Limits the requests to models.
+        on_cancelled: Is called with the id of each cancelled job.
         me: Returns this worker's current registration.
     """
 
@@ -58,13 +59,16 @@ class Execution:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         rate_limiter: RateLimiter,
+        on_cancelled: Callable[[str], None],
         me: Callable[[], WorkerInfo],
     ) -> None:
         collections = ChangeCollections(services.blobs)
         collector = Collector(services.ledger, provider, own_ledger, collections, me)
         activities = Activities(urgent_ledger)
         abandoned = AbandonedTasks(services)
-        cancellations = Cancellations(urgent_ledger, heartbeats, abandoned.cancel_of)
+        cancellations = Cancellations(
+            urgent_ledger, heartbeats, (abandoned.cancel_of, on_cancelled)
+        )
         forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
             collector.run,

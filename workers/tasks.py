@@ -61,6 +61,9 @@ def run_job(self: Any, job_id: str) -> str:
     number = message_id.rpartition(".")[2]
     report = _reporter(self)
     result = run_coroutine(current.run_job(job_id, report, number if number.isdecimal() else ""))
+    if isinstance(result, Unfinished) and result.has_run:
+        current.parked.show_cancelled = _show_cancelled
+        current.parked.add(job_id, message_id)
     if isinstance(result, Unfinished) or result.state is JobState.CANCELLED:
         raise _shown(self, result)
     if not result.success:
@@ -83,6 +86,11 @@ def _shown(task: Any, end: JobResult | Unfinished) -> Ignore:
     if app.consumer is not None:
         app.consumer.show(task.request.id, **event)
     return Ignore()
+
+
+def _show_cancelled(message_id: str) -> None:
+    if app.consumer is not None:
+        app.consumer.show(message_id, "revoked", result="cancelled while it waited")
 
 
 def _reporter(task: Any) -> Progress:

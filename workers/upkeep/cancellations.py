@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -23,11 +23,11 @@ class Cancellations:
     Args:
         ledger: Publishes them, on connections that the jobs do not use.
         heartbeats: Knows the running jobs.
-        on_cancelled: Is called with the id of each cancelled job.
+        on_cancelled: Are called with the id of each cancelled job.
     """
 
     def __init__(
-        self, ledger: Ledger, heartbeats: Heartbeats, on_cancelled: Callable[[str], None]
+        self, ledger: Ledger, heartbeats: Heartbeats, on_cancelled: Sequence[Callable[[str], None]]
     ) -> None:
         self._ledger = ledger
         self._heartbeats = heartbeats
@@ -42,7 +42,8 @@ class Cancellations:
                         self._heartbeats.renew_now()  # reads cancels that were missed meanwhile
                     else:
                         self._heartbeats.stop(job_id, JobCancelled("Cancelled."))
-                        self._on_cancelled(job_id)
+                        for listener in self._on_cancelled:
+                            listener(job_id)
                     await asyncio.sleep(0)  # those that came together would be one long step
             except Exception as error:  # noqa: BLE001 - subscribe again after any failure
                 log.warning("subscription to cancellations lost", error=type(error).__name__)

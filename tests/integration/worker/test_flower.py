@@ -237,6 +237,22 @@ async def test_a_job_that_waits_for_a_person_is_no_success_and_its_row_keeps_say
 
 
 @pytest.mark.slow
+async def test_a_job_that_is_cancelled_while_it_waits_is_shown_as_revoked(
+    guarded: Installation, guarded_flower: Flower
+) -> None:
+    guarded.start_worker()
+    async with guarded.client() as client:
+        await guarded.ready(client)
+        job_id = await client.submit(make_spec("one command", agent="guarded"))
+        await parked(client, job_id)
+        await guarded_flower.until(job_id, "state", "WAITING")
+        await client.cancel(job_id)
+        row = await guarded_flower.until(job_id, "state", "REVOKED")
+
+    assert row["result"] == "cancelled while it waited"
+
+
+@pytest.mark.slow
 async def test_rows_fit_a_window_and_a_link_leads_to_the_jobs_that_wait(
     place: Installation, flower: Flower
 ) -> None:
