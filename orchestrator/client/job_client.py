@@ -157,7 +157,7 @@ class JobClient(JobReader):
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
-                model is of no kind that there is or cannot be asked from here, or what it
+                model is of no kind that there is, or cannot be asked, or what it
                 `continues` has not ended, or it has a workspace besides.
             UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
@@ -172,8 +172,9 @@ class JobClient(JobReader):
             _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
-        models = [(spec.agent, spec.model) for spec, _ in jobs]
-        await asyncio.to_thread(check_models, self._settings, self.definitions, models)
+        if self._settings.worker.pool:  # its worker has these settings and keys; others may differ
+            models = [(spec.agent, spec.model) for spec, _ in jobs]
+            await asyncio.to_thread(check_models, self._settings, self.definitions, models)
         starts = {
             (folder, agent): await self.start_files(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}

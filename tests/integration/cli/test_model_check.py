@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from tests.integration.cli.conftest import Fanout, clean_environment
 
 LEAD = "name: lead\ndescription: Leads.\nsubagents: [helper]\ninstruction: Lead.\nmodel: {model}\n"
@@ -38,7 +39,6 @@ def fanout(tmp_path: Path) -> Fanout:
     ("command", "said"),
     [
         (("run", "hi"), "gemini-2.5-flash needs GOOGLE_API_KEY in the environment."),
-        (("submit", "hi"), "gemini-2.5-flash needs GOOGLE_API_KEY in the environment."),
         (("run", "hi", "--model", "groq/x"), "groq/x needs GROQ_API_KEY in the environment."),
         (("example", "quickstart", "--model", "gpt-5"), "gpt-5 needs OPENAI_API_KEY"),
         (("run", "hi", "--agent", "lead"), "Agent helper: claude-x needs ANTHROPIC_API_KEY"),
@@ -56,6 +56,22 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_command_that_sets_it_u
     assert ended.err.endswith("Set it up: fanout init\n")
     assert ended.err.count("\n") == 1
     assert not Path(fanout.env["FANOUT_STATE_DIR"]).exists()
+
+
+def test_a_job_for_the_worker_of_this_machine_is_checked_before_it_is_submitted(
+    fanout: Fanout,
+) -> None:
+    folder = StateFolder(Path(fanout.env["FANOUT_STATE_DIR"]))
+    folder.prepare()
+    addresses = {"redis_url": "redis://127.0.0.1:9/0", "blobs_url": "file:///nowhere"}
+    folder.write_record(EmbeddedRecord(**addresses, redis_pid=None, worker_pid=None, kept=True))
+
+    ended = fanout("submit", "hi")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "gemini-2.5-flash needs GOOGLE_API_KEY in the environment. Set it up: fanout init\n"
+    )
 
 
 def test_a_server_on_this_machine_that_does_not_listen_is_named(fanout: Fanout) -> None:
