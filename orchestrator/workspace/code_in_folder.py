@@ -69,6 +69,8 @@ _SCRIPTS = re.compile(
     r"|groovy|kts)"
 )
 """The suffixes of files that an interpreter runs."""
+_GENERATED = frozenset({".venv", ".direnv", ".devenv", ".devbox", ".flox", ".hermit"})
+"""Folders of what tools have installed: thousands of files, which nobody writes by hand."""
 _MAX_STEPS = 8
 """Of a word that may begin with a variable: `$PWD/tools/env.sh` is found as `tools/env.sh`."""
 
@@ -166,7 +168,9 @@ def _named(root: Path) -> Iterator[tuple[str, bool]]:
                         yield path, True
                     continue
                 code = None if is_starter else find_code_at(own)
-                starts = is_starter or (code is not None and code.group in STARTED_LOCALLY)
+                starts = is_starter or (
+                    code is not None and code.group in STARTED_LOCALLY and own[-1] not in _GENERATED
+                )
                 if item.is_dir():
                     waiting.append((path, own, starts))
                 elif starts and item.is_file():
@@ -175,7 +179,8 @@ def _named(root: Path) -> Iterator[tuple[str, bool]]:
 
 def _called(root: Path, starters: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the files that are called, each with the configuration that begins it."""
-    waiting = [(path, path) for path in sorted(starters)[:MAX_SEARCHED_FILES]]
+    by_depth = sorted(starters, key=lambda path: (path.count("/"), path))
+    waiting = [(path, path) for path in by_depth[:MAX_SEARCHED_FILES]]
     seen = set(starters)
     while waiting and len(seen) < 2 * MAX_SEARCHED_FILES:
         path, starter = waiting.pop(0)

@@ -267,6 +267,20 @@ async def test_what_an_allowed_configuration_calls_is_held_back(tmp_path):
     assert reasons["scripts/deep.py"].startswith("used by .envrc: a shell")
 
 
+async def test_thousands_of_installed_files_hide_no_configuration(tmp_path):
+    for number in range(600):
+        (tmp_path / f".husky/a/{number}").mkdir(parents=True)
+        (tmp_path / f".husky/a/{number}/x").touch()
+        (tmp_path / f".venv/{number}").mkdir(parents=True)
+        (tmp_path / f".venv/{number}/x.py").write_text("src/main.py")
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode/tasks.json").write_text('{"command": "tools/build.sh"}')
+
+    report = await landed(tmp_path, adding("tools/build.sh", "src/main.py"))
+
+    assert held(report) == {"tools/build.sh"}
+
+
 async def test_a_configuration_that_is_no_file_or_very_large_delays_nothing(tmp_path):
     os.mkfifo(tmp_path / ".envrc")
     (tmp_path / "sub").mkdir()
