@@ -248,6 +248,29 @@ async def keep_conflicts(
     return await _keep(runs, job_id, files)
 
 
+async def merge_into(
+    client: JobClient, runs: Runs, job_id: str, folder: Path, *, check: bool
+) -> MergeReport:
+    """Merge a job's changes into a folder, and keep both sides of what conflicts.
+
+    Args:
+        client: Reads the changes.
+        runs: The state folder's runs.
+        job_id: The job.
+        folder: The folder.
+        check: Only report what would happen.
+
+    Raises:
+        InvalidJob: The job has not ended, or changed nothing.
+        BlobMissing: The changes have expired.
+        WorkspaceUnusable: The folder cannot be written.
+    """
+    report = await client.apply(job_id, folder, check=check)
+    if not check:
+        await keep_conflicts(client, runs, job_id, folder, report)
+    return report
+
+
 async def _keep(runs: Runs, job_id: str, files: tuple[ConflictingFile, ...]) -> Path | None:
     with contextlib.suppress(OSError):  # the report names them, and the bundle has the job's side
         return await asyncio.to_thread(runs.conflicts.keep, job_id, files)

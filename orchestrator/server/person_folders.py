@@ -18,7 +18,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import StartFiles
-from fanout.orchestrator.landing.runs import Landing, Runs, keep_conflicts
+from fanout.orchestrator.landing.runs import Landing, Runs, merge_into
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
 MAX_LISTED = 1_000
@@ -136,10 +136,7 @@ class PersonFolders:
             WorkspaceUnusable: The folder cannot be written.
         """
         folder = await asyncio.to_thread(self._find, path)
-        report = await self._client.apply(job_id, folder, check=check)
-        if not check:
-            await keep_conflicts(self._client, self._runs, job_id, folder, report)
-        return report
+        return await merge_into(self._client, self._runs, job_id, folder, check=check)
 
     def _look(self, path: str) -> ListedFolder:
         folder = self._find(path or str(self._roots[-1]))

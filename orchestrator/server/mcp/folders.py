@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.landing.runs import Runs, keep_conflicts
+from fanout.orchestrator.landing.runs import Runs, merge_into
 from fanout.orchestrator.server.mcp.workspaces import StoredWorkspace
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
@@ -70,10 +70,7 @@ class LocalFolders:
             WorkspaceUnusable: The folder cannot be written.
         """
         folder = await asyncio.to_thread(self._find, path)
-        report = await self._client.apply(job_id, folder, check=check)
-        if not check:
-            await keep_conflicts(self._client, self._runs, job_id, folder, report)
-        return report
+        return await merge_into(self._client, self._runs, job_id, folder, check=check)
 
     def _find(self, path: str) -> Path:
         if not self._roots:

@@ -110,7 +110,7 @@ const DECISIONS = { approve: "Approved", reject: "Rejected", edit: "Approved wit
 
 // Why a job did not succeed, in words for people; the class of the error is for programs.
 export function failureSentence(job, error) {
-  const why = job.error_type ? job.reason : error?.message; // a record that names the class has words beside it
+  const why = job.error_type ? job.reason : error?.message; // such a record has a sentence too
   return [why, job.next_step].filter(Boolean).join(" ");
 }
 

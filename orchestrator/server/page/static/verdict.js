@@ -6,9 +6,9 @@ import { number, STATES, stateName } from "./text.js";
 
 const SAME_SECONDS = 5; // a verification that fails ends its job some seconds later
 
-// Why a job did not succeed, without the type of the failure, which is for programs.
+// Why a job did not succeed, in words for people.
 export function reasonText(job) {
-  return (job.reason ?? "").replace(/^[A-Z]\w*: /, "");
+  return job.reason ?? "";
 }
 
 // What went wrong below a job, as texts; none for most jobs.
