@@ -39,7 +39,7 @@ SCRIPT = (
         says("Made."),
     ),
     conversation("^quick", shell("echo new > new.txt"), says("## Summary\nQuickly done.")),
-    conversation("^long", shell("sleep 600"), says("Done.")),
+    conversation("^long", *[shell("sleep 600")] * 2, says("Done.")),  # the first may be interrupted
     conversation(
         "^grow",
         shell("echo one > list.txt"),
