@@ -2,7 +2,8 @@
 
 Every change of state is one Lua script (`scripts/`). So it is atomic, uses the Redis server's
 clock, and adds its `job.state` event to the journal in the same step. A claim's token is a fencing
-token: only the attempt with the newest token can renew its lease, release or finish the job.
+token: only the attempt with the job's token can renew its lease, release or finish the job. No
+token is given twice, also when Redis loses its last writes.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ from fanout.orchestrator.valid_text import clean, clean_text
 
 INSTALLATION_BYTES = 8
 """Random: enough that no two installations ever have the same id."""
+TOKEN_DIGITS = 12
+"""Random digits at the end of a claim's token: its beginning, a counter, repeats when Redis loses
+its last writes."""
 SUBMIT_BATCH = 100
 """Jobs in one script call: more would delay the heartbeats of all workers."""
 TRANSIT_SECONDS = 15.0
@@ -338,6 +342,7 @@ class Ledger(Records):
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
             *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents), dispatch),
+            f"{secrets.randbelow(10**TOKEN_DIGITS):0{TOKEN_DIGITS}}",
         )
         if answer[0] == "refused":
             return str(answer[1])

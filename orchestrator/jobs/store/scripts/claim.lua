@@ -2,8 +2,8 @@
 -- ARGV: prefix, id, worker, host, maximum number of jobs on the host (0: no limit), lease in
 -- milliseconds, name of this request, milliseconds of head start for the host that has the files of
 -- a requeued job, oldest and newest wire version that the worker reads, names of the agents that it
--- has, number of the dispatch that the message is of ('': not checked). A request that is repeated
--- under the same name, because its answer was lost, returns the same claim.
+-- has, number of the dispatch that the message is of ('': not checked), random digits. A request
+-- that is repeated under the same name, because its answer was lost, returns the same claim.
 -- Returns {'claimed', token, attempt, specification, milliseconds of earlier attempts, time of
 -- submission, time of first start, 1 if this is it, wire version} or {'refused', why}. A refusal uses
 -- up no attempt: the message is a duplicate or late, the host is full, the worker lacks the job's
@@ -67,7 +67,9 @@ if job[11] and job[11] ~= host and now - (job[12] or 0) < head_start
   enter_lane(id, job[3])
   return {'refused', 'waits for its host'}
 end
-local token = redis.call('INCR', key('fence'))
+-- The counter alone repeats when Redis has lost its last writes, while an attempt that claimed before
+-- is still at work; a token of digits is one that older releases can read.
+local token = redis.call('INCR', key('fence')) .. ARGV[13]
 local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
