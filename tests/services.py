@@ -80,12 +80,12 @@ class RedisProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=30)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
 
 
 def _is_stopped(pid: int) -> bool:

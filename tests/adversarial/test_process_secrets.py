@@ -100,10 +100,10 @@ class Machine:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
                 try:
-                    child.wait(8)
+                    child.wait(30)
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
-                    child.wait(5)
+                    child.wait(30)
 
     def logs(self) -> str:
         return "\n".join(

@@ -141,7 +141,7 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
             if event.type == "tool.call":
                 break
         await client.cancel(asleep)
-        assert (await client.wait(asleep, 10)).state is JobState.CANCELLED
+        assert (await client.wait(asleep, 30)).state is JobState.CANCELLED
         assert len(await client.list()) == 2
         assert len(await client.workers()) == 1
         assert await asyncio.to_thread(_shows, flower, job_id)

@@ -40,8 +40,8 @@ async def test_jobs_end_and_so_does_their_worker(place: Installation, tmp_path: 
                     break
         with stuck_processes(tmp_path, 8):
             await client.cancel(cancelled)
-            assert (await client.wait(cancelled, 10)).state is JobState.CANCELLED
-            assert (await client.wait(late, 15)).state is JobState.TIMED_OUT
+            assert (await client.wait(cancelled, 30)).state is JobState.CANCELLED
+            assert (await client.wait(late, 30)).state is JobState.TIMED_OUT
             await asyncio.to_thread(worker.stop)
     assert "grace time is over" not in worker.tail()
 

@@ -47,7 +47,7 @@ async def containers_of(engine: Engine, spec: SandboxSpec) -> list[str]:
 
 async def until_removed(engine: Engine, spec: SandboxSpec) -> None:
     """Wait for what is removed of a closed sandbox in the background."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await containers_of(engine, spec) or await engine.volumes(f"{JOB}={spec.job_id}"):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.05)
 

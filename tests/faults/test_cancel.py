@@ -148,6 +148,6 @@ async def test_a_cancel_does_not_wait_for_a_worker_that_hears_nothing(place: Ins
 
 async def until_alone(client: JobClient) -> None:
     """Until the dead are no longer counted: messages do not wait for them then."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while len(await client.workers()) > 1:  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.1)

@@ -117,7 +117,7 @@ async def _until(client: JobClient, job_id: str, kind: EventType) -> None:
 
 
 async def _until_draining(client: JobClient) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not any(worker.draining for worker in await client.workers()):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
 

@@ -387,7 +387,7 @@ async def test_connections_above_the_limit_wait_for_their_turn(open_sandbox: Ope
         assert not waiting.done()
         held.pop()[1].close()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             held.append(await waiting)
         for _, writer in held:
             writer.close()
@@ -520,7 +520,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
         writer.transport.abort()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
 
 
@@ -653,6 +653,6 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - what is waited for is at the other end of a connection
             await asyncio.sleep(0.01)

@@ -72,7 +72,7 @@ async def test_an_attempt_stops_before_its_lease_lapses_when_redis_hangs_or_fail
 ) -> None:
     ledger = FakeLedger()
     setattr(ledger, trouble, True)
-    async with beating(ledger) as (_, attempt), asyncio.timeout(5):
+    async with beating(ledger) as (_, attempt), asyncio.timeout(30):
         await attempt.stopped.wait()
 
     assert isinstance(attempt.stopped_by, LeaseLost)
@@ -95,7 +95,7 @@ async def test_what_the_ledger_says_ends_the_attempt(
 ) -> None:
     ledger = FakeLedger()
     ledger.answer = answer
-    async with beating(ledger) as (_, attempt), asyncio.timeout(5):
+    async with beating(ledger) as (_, attempt), asyncio.timeout(30):
         await attempt.stopped.wait()
 
     assert isinstance(attempt.stopped_by, failure)

@@ -87,7 +87,7 @@ def test_services_of_a_deleted_folder_are_ended(
         task = asyncio.create_task(keeping)
         await asyncio.sleep(0.05)
         await asyncio.to_thread(shutil.rmtree, tmp_path / "state")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await task
 
     asyncio.run(delete_meanwhile())

@@ -95,7 +95,7 @@ class Server:
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(30)
 
     @asynccontextmanager
     async def client(self, name: str = "ann", binding: str = "JSONRPC") -> AsyncIterator[Client]:

@@ -66,7 +66,7 @@ class Fanout:
             out, err = child.communicate(given, timeout)
         finally:
             child.kill()
-        return Ended(child.wait(10), out.decode(), err.decode())
+        return Ended(child.wait(30), out.decode(), err.decode())
 
     def start(
         self,
@@ -140,7 +140,7 @@ def private_redis() -> Iterator[str]:
             yield url
         finally:
             server.terminate()
-            server.wait(timeout=10)
+            server.wait(timeout=30)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path):
     assert answers(url)
 
     parent.kill()
-    parent.wait(10)
+    parent.wait(30)
 
     assert within(10, lambda: not answers(url))
 

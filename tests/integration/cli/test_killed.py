@@ -166,7 +166,7 @@ def test_a_command_that_was_killed_with_its_redis_and_worker_leaves_its_job_to_t
     found = record(fanout)
     assert not found.kept
     kill(child.pid, found.redis_pid, found.worker_pid)
-    child.wait(10)
+    child.wait(30)
 
     waited = fanout("wait", job_id, "--timeout", "60", "--json", timeout=90)
 

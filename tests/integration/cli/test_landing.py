@@ -275,7 +275,7 @@ def test_the_end_of_a_run_names_where_both_sides_lie(own: Fanout) -> None:
 
     out, err = child.communicate(timeout=60)
 
-    assert child.wait(10) == 1, err
+    assert child.wait(30) == 1, err
     assert b"See: fanout diff" in err
     assert b"--conflicts" in err
     assert b"both sides are in" in err

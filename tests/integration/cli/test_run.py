@@ -116,7 +116,7 @@ def started(fanout: Fanout, goal: str = "slow", folder: str = "a") -> tuple[Chil
 
 def ended(child: Child) -> Ended:
     out, err = child.communicate(timeout=60)
-    return Ended(child.wait(10), out.decode(), err.decode())
+    return Ended(child.wait(30), out.decode(), err.decode())
 
 
 def files(fanout: Fanout, folder: str = "a") -> list[str]:

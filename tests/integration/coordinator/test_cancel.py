@@ -29,7 +29,7 @@ async def begun(
 
 async def ended_before_their_commands(coordination: Coordination, run: Run, since: float) -> None:
     records = await coordination.client.tree(run.root_id)
-    results = [await coordination.client.wait(record.id, 15) for record in records]
+    results = [await coordination.client.wait(record.id, 30) for record in records]
     assert time.monotonic() - since < 10
     assert {result.state for result in results} == {JobState.CANCELLED}
     assert sorted(path.name for path in coordination.workspace.iterdir()) == ["kept.txt"]
@@ -103,4 +103,4 @@ async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
             record for record in await coordination.client.list() if record.root_id == run.root_id
         ]
         for record in records:
-            assert (await coordination.client.wait(record.id, 3)).state is JobState.CANCELLED
+            assert (await coordination.client.wait(record.id, 30)).state is JobState.CANCELLED

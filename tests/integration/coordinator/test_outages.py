@@ -143,7 +143,7 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
         job_id = await begun_job(client, Run(session_id).root_id)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(30)
     if job_is == "merged":  # killed between the merge and the session's next event
         await client.merge(await client.wait(job_id, 20), coordination.workspace)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.integration.page.served_page import PageServer
 
@@ -77,6 +77,7 @@ def chromium() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
             executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"]
@@ -98,7 +99,7 @@ class Watched:
         self.faults: list[str] = []
         context.add_init_script(WATCH)
         self.page: Page = context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(30_000)
         self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         self.page.on("request", self._check)
         self.page.on("console", lambda one: self._said(one.type, one.text))

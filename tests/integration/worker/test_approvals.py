@@ -177,7 +177,7 @@ async def test_a_waiting_job_is_cancelled_at_once_and_leaves_nothing(place: Inst
         assert folder.exists()
 
         assert (await client.cancel(job_id)).state is JobState.WAITING
-        result = await client.wait(job_id, 1)
+        result = await client.wait(job_id, 30)
 
         assert result.state is JobState.CANCELLED
         assert job_id not in [waiting.job_id for waiting in await client.approvals()]

@@ -251,8 +251,8 @@ async def test_cancelling_a_waiting_job_cancels_its_children(place: Installation
 
         await client.cancel(job_id)
 
-        assert (await client.wait(job_id, 2)).state is JobState.CANCELLED
-        assert (await client.wait(child.id, 5)).state is JobState.CANCELLED
+        assert (await client.wait(job_id, 30)).state is JobState.CANCELLED
+        assert (await client.wait(child.id, 30)).state is JobState.CANCELLED
 
 
 async def test_a_cancelled_child_sends_its_parent_on(place: Installation) -> None:

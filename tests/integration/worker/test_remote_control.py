@@ -179,7 +179,7 @@ async def test_revoking_is_cancelling_and_purging_loses_nothing(place: Installat
         refused = (await control(place, "revoke", f"{running}.1"))["ok"]
         assert "terminate was not given" in refused
         assert (await control(place, "revoke", doomed))["ok"] == f"{doomed}: cancelled"
-        assert (await client.wait(doomed, 10)).state is JobState.CANCELLED
+        assert (await client.wait(doomed, 30)).state is JobState.CANCELLED
         assert "cancelled" in (await control(place, "revoke", doomed))["ok"]
         assert "no such job" in (await control(place, "revoke", "nobody"))["ok"]
         assert await states(client, [running, kept]) == [JobState.RUNNING, JobState.QUEUED]

@@ -220,7 +220,7 @@ async def test_two_hundred_tasks_are_waited_for_in_pages_without_a_slot(
                 most_children = max(most_children, sum(one.parent_id == job_id for one in tree))
             await asyncio.sleep(0.2)
 
-        result = await client.wait(job_id, 10)
+        result = await client.wait(job_id, 30)
         assert result.success, result.error
         waited = await answers(client, job_id, "wait_tasks")
         assert [page["unfinished"] for page in waited] == [[]] * (PAGED // PAGE)
@@ -235,7 +235,7 @@ async def test_tasks_that_nobody_waits_for_end_with_their_parent(place: Installa
         assert (await client.wait(job_id, 60)).success
 
         (child,) = await children_of(client, job_id)
-        assert (await client.wait(child.id, 10)).state is JobState.CANCELLED
+        assert (await client.wait(child.id, 30)).state is JobState.CANCELLED
 
 
 async def test_what_a_task_changed_is_merged_once(place: Installation, tmp_path: Path) -> None:
