@@ -58,7 +58,13 @@ async def _until_idle(folder: StateFolder, settings: Settings, services: _Servic
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since >= record.idle_seconds:
             async with folder.locked():
-                if not await _is_used(folder, record, settings):  # by a command that waited
+                # A command that had the lock may use them now, or have them kept for good.
+                record = folder.read_record()
+                if (
+                    record is not None
+                    and record.idle_seconds is not None
+                    and not await _is_used(folder, record, settings)
+                ):
                     await stop_in(folder, settings)
                     return
 

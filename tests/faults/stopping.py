@@ -22,7 +22,9 @@ from tests.integration.worker.approvals import agents_folder
 from tests.integration.worker.children import GUARDED_LEAD, LEAD, delegates
 from tests.services import Installation, installation
 
-PROMISED_SECONDS = 2.0
+LATE_SECONDS = 8.0
+"""The promise is two seconds, which `make bench` measures. On a busy machine this is what tells an
+end that was asked for from one that came of itself."""
 
 COMMANDS = {
     "deaf": "trap '' TERM INT HUP; while :; do {sleep} & wait; done",

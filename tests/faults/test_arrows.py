@@ -25,7 +25,8 @@ from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
 from tests.builders import make_result, make_spec, make_worker
-from tests.integration.jobs.bench import LEASE_SECONDS, Bench, opened_bench
+from tests.faults.test_approval_faults import lapse
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, says, shell, write_script
 
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
@@ -49,7 +50,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     script = write_script(tmp_path, *SCRIPT)
     async with (
         FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script) as bench,
+        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
     ):
         yield bench
 
@@ -166,10 +167,7 @@ async def test_a_claim_that_nobody_heard_of_is_taken_back_when_its_lease_lapses(
     assert await bench.work_off() == [None]
     assert (await bench.ledger.get(job_id)).state is JobState.RUNNING
 
-    await asyncio.sleep(LEASE_SECONDS + 0.1)
-    await bench.ledger.reap()
-    await bench.admission.pump()
-    await bench.work_off()
+    await lapse(bench, job_id)
 
     assert (await bench.ended(job_id)).success
 
@@ -278,7 +276,7 @@ async def test_a_model_that_stays_away_fails_the_job_in_words(bench: Bench) -> N
 
 
 async def test_a_job_over_its_time_lists_what_it_had_changed(bench: Bench) -> None:
-    job_id = await bench.submit(make_spec("long", limits=Limits(timeout_seconds=1.5)))
+    job_id = await bench.submit(make_spec("long", limits=Limits(timeout_seconds=5)))
 
     await bench.work_off()
 
@@ -446,7 +444,7 @@ async def test_a_cancel_after_the_end_changes_nothing(bench: Bench) -> None:
 
 async def test_a_cancel_that_meets_a_shutdown_wins(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("write"))
-    claim = await bench.ledger.claim(job_id, bench.worker, LEASE_SECONDS)
+    claim = await bench.ledger.claim(job_id, bench.worker, LONG_LEASE_SECONDS)
     assert isinstance(claim, Claim)
     await bench.ledger.cancel(job_id)
 

@@ -20,7 +20,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from tests.builders import make_spec
-from tests.faults.stopping import PROMISED_SECONDS, agents
+from tests.faults.stopping import LATE_SECONDS, agents
 from tests.integration.jobs.bench import Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.children import delegates
@@ -187,7 +187,7 @@ async def test_the_deadline_at_any_entry_of_the_journal(bench: Bench) -> None:
         result = await bench.ended(spec.id)
         expected = JobState.TIMED_OUT if spec.id in fired else JobState.SUCCEEDED
         assert result.state is expected, (stops[spec.id], result.error)
-        assert result.execution_seconds < limit + PROMISED_SECONDS, stops[spec.id]
+        assert result.execution_seconds < limit + LATE_SECONDS, stops[spec.id]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -73,6 +73,29 @@ def test_services_that_are_kept_for_good_need_no_keeper(tmp_path: Path) -> None:
     keep(tmp_path)
 
 
+def test_services_that_a_command_keeps_for_good_while_the_keeper_waits_for_it_are_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path)
+    looks: list[bool] = []
+
+    async def is_used(*_: Any) -> bool:
+        looks.append(True)
+        if len(looks) > 1:
+            record(tmp_path, idle_seconds=None)  # the command's, just before the keeper has the lock
+        return False
+
+    async def stop_in(*_: Any) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr(keeper, "_is_used", is_used)
+    monkeypatch.setattr(keeper, "stop_in", stop_in)
+
+    keep(tmp_path)
+
+    assert len(looks) > 1
+
+
 def test_services_of_a_deleted_folder_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
