@@ -59,7 +59,7 @@ def _usable_header(header: str) -> str:
 
 def _usable_path(path: str) -> str:
     if not _PATH.fullmatch(path) or "?" in path or "#" in path:
-        raise ValueError("a path begins with / and has no query; * stands for any characters")
+        raise ValueError("a path begins with / and has no query; * matches any characters")
     return path
 
 

@@ -90,7 +90,7 @@ class DefinitionFiles:
         """
         top = self._inside(source)
         if not (top.is_file() if kind == "file" else top.is_dir()):
-            raise UnusableDefinitionFile(f"there is no {kind} {source} beside the definition")
+            raise UnusableDefinitionFile(f"there is no {kind} {source} next to the definition")
         try:
             for path in _files_of(top):
                 name = path.relative_to(self._folder).as_posix()
@@ -118,7 +118,7 @@ class DefinitionFiles:
         try:
             leads_out = not path.resolve(strict=True).is_relative_to(self._folder.resolve())
         except FileNotFoundError:
-            raise UnusableDefinitionFile(f"there is no {source} beside the definition") from None
+            raise UnusableDefinitionFile(f"there is no {source} next to the definition") from None
         except (OSError, RuntimeError, ValueError) as error:  # a circle of links; NUL in the name
             raise UnusableDefinitionFile(f"{source!r} cannot be read") from error
         if leads_out or ".." in Path(source).parts:

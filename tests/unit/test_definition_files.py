@@ -61,8 +61,8 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ("memory: [NOTES.md]", ":3: memory: there is no NOTES.md beside the definition"),
-        ("model: gpt-x\nskills: [more]", ":4: skills: there is no more beside the definition"),
+        ("memory: [NOTES.md]", ":3: memory: there is no NOTES.md next to the definition"),
+        ("model: gpt-x\nskills: [more]", ":4: skills: there is no more next to the definition"),
         ("memory: [skills]", ":3: memory: there is no file skills"),
         ("skills: [AGENTS.md]", ":3: skills: there is no folder AGENTS.md"),
         (
@@ -78,7 +78,7 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
         ("instruction_file: /etc/hostname", ":3: instruction_file: /etc/hostname leads out of"),
         ("instruction_file: linked/secret.txt", ":3: instruction_file: linked/secret.txt leads"),
         ("instruction_file: skills", ":3: instruction_file: there is no file skills"),
-        ("instruction_file: GONE.md", ":3: instruction_file: there is no GONE.md beside"),
+        ("instruction_file: GONE.md", ":3: instruction_file: there is no GONE.md next to"),
         ("model: scripted:../secret.txt", ":3: model: ../secret.txt leads out of"),
     ],
 )

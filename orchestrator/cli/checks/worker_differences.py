@@ -12,8 +12,8 @@ OTHERS_DEFINITIONS = (
 )
 OWN_KEYS = "To start it with them: fanout down, then fanout up or fanout run."
 OTHERS_KEYS = (
-    "If its jobs need them, restart it with them, or put them into the .env beside its "
-    "configuration file, which it reads again by itself."
+    "If its jobs need them, restart it with them, or put them into the .env next to its "
+    "configuration file: it reads that file again without a restart."
 )
 
 

@@ -223,7 +223,7 @@ async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
             call.add_done_callback(_forget)
             await asyncio.wait([call], timeout=SECONDS_TO_END)
             if not call.done():
-                log.warning("a tool goes on after it was cancelled", tool=tool)
+                log.warning("a tool continues after it was cancelled", tool=tool)
         raise
 
 

@@ -199,7 +199,7 @@ class Files:
 
     async def _overwritten(self, path: str, content: str, seen_version: str | None) -> WriteResult:
         """Replace a file's text; its byte order mark stays, and a line that stays keeps its end."""
-        before = await self._whole(path, "delete it first to write it anew")
+        before = await self._whole(path, "delete it first to write a new one")
         if before and seen_version is None:
             raise ToolMistake(f"{path} exists and you have not read it. Read it first.")
         _check_seen(path, before, seen_version)
