@@ -69,6 +69,7 @@ def read_phases(
     submitted_at: float,
     started_at: float | None,
     finished_at: float | None,
+    verifying_since: float | None = None,
 ) -> tuple[Phase, ...]:
     """Return the phases of a job, oldest first; they follow each other without a gap.
 
@@ -78,6 +79,8 @@ def read_phases(
         submitted_at: When the job was submitted.
         started_at: When its first attempt began.
         finished_at: When it ended.
+        verifying_since: When the verification began that runs now; the timeline has only those that
+            have ended. What the timeline says of a later time counts.
     """
     phases = [Phase(kind=PhaseKind.QUEUED, begin=submitted_at)]
 
@@ -103,6 +106,8 @@ def read_phases(
             begin(PhaseKind.RUNNING, entry.at)
         elif entry.name in BEGUN:
             begin(PhaseKind(entry.name), entry.at)
+    if verifying_since is not None and verifying_since >= phases[-1].begin:
+        begin(PhaseKind.VERIFYING, verifying_since)
     if finished_at is not None:
         phases[-1] = phases[-1].model_copy(update={"end": max(finished_at, phases[-1].begin)})
     return tuple(one for one in phases if one.end is None or one.end > one.begin)

@@ -157,22 +157,27 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
         spec = _spec_from_hash(job_id, fields)
     state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
     times = {name: seconds(fields[name]) for name in _TIMES if name in fields}
+    activity = _activity(fields)
     known = {
-        "activity": _activity(fields),
+        "activity": activity,
         "approvals": fields.get("approvals", "").split(),
-        "phases": _phases(fields.get("timeline", ""), times),
+        "phases": _phases(fields.get("timeline", ""), times, activity),
         "landed": _landed(fields["landed"]) if fields.get("landed") else None,
     }
     failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
     return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)
 
 
-def _phases(stored: str, times: Mapping[str, float]) -> tuple[Phase, ...]:
+def _phases(
+    stored: str, times: Mapping[str, float], activity: Activity | None
+) -> tuple[Phase, ...]:
+    verifies = activity is not None and activity.kind == "verification"
     return read_phases(
         stored,
         submitted_at=times["submitted_at"],
         started_at=times.get("started_at"),
         finished_at=times.get("finished_at"),
+        verifying_since=activity.since if activity and verifies else None,
     )
 
 

@@ -149,3 +149,18 @@ def test_a_timeline_is_read_as_phases_that_follow_each_other(stored, expected):
 def test_the_phase_of_a_live_job_has_no_end():
     [phase] = read_phases("", submitted_at=5, started_at=None, finished_at=None)
     assert (str(phase.kind), phase.begin, phase.end) == ("queued", 5, None)
+
+
+@pytest.mark.parametrize(
+    ("stored", "since", "kinds"),
+    [
+        ("running:10000", 20, ["queued", "running", "verifying"]),
+        ("running:10000 verify:40000:20000:0", 20, ["queued", "running", "verifying", "running"]),
+    ],
+    ids=["it runs", "it has ended since"],
+)
+def test_a_verification_that_runs_is_a_phase_without_an_end(stored, since, kinds):
+    times = {"submitted_at": 0, "started_at": 10, "finished_at": None}
+    phases = read_phases(stored, **times, verifying_since=since)
+    assert [str(one.kind) for one in phases] == kinds
+    assert [one.end is None for one in phases] == [False] * (len(kinds) - 1) + [True]
