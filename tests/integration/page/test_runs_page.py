@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
+from playwright.sync_api import Error as PlaywrightError
 
 from docs.generate import page_pictures
 from fanout.orchestrator.jobs.state import JobState
@@ -210,6 +214,104 @@ def test_a_live_run_grows_and_is_approved_told_and_cancelled_where_its_timeline_
     watched.check()
 
 
+def test_a_timeline_is_zoomed_by_buttons_keys_and_drawing_along_its_axis(site):
+    watched = site.visit(timezone_id="UTC")
+    page = watched.open(f"?run={site.ended}", ".track .run-bar")
+    root = row(page, f"coordinator: {showcase.LIBRARY}").locator(".run-bar")
+    shown = "aria-valuetext"
+    slider = page.get_by_label("Shown part of the run")
+    expect(root).to_have_count(8)
+    expect(slider).to_be_hidden()
+    whole = page.locator(".bar-row .run-bar").first.bounding_box()["width"]
+
+    page.get_by_role("button", name="Zoom in").click()
+    expect(slider).to_have_attribute(shown, "from 42s to 2m 8s of 2m 51s")
+    page.keyboard.press("+")
+    expect(slider).to_have_attribute(shown, "from 1m 4s to 1m 46s of 2m 51s")
+    assert root.count() < 8, "what was before and after is not drawn"
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(slider).to_have_attribute(shown, "from 53s to 1m 36s of 2m 51s")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(slider).to_have_attribute(shown, "from 0s to 42s of 2m 51s")
+    expect(page.locator(".tick").first).to_have_text("0")
+    assert page.locator(".bar-row .run-bar").first.bounding_box()["width"] > 3 * whole
+    page.get_by_role("button", name="Show the whole run").click()
+    expect(root).to_have_count(8)
+    expect(slider).to_be_hidden()
+
+    axis = page.locator(".axis").bounding_box()
+    middle = axis["y"] + axis["height"] / 2
+    page.mouse.move(axis["x"] + axis["width"] / 2, middle)
+    page.mouse.down()
+    page.mouse.move(axis["x"] + axis["width"] + 50, middle, steps=3)
+    page.mouse.up()
+    expect(slider).to_have_attribute(shown, "from 1m 25s to 2m 51s of 2m 51s")
+    page.keyboard.press("0")
+    expect(root).to_have_count(8)
+    watched.check()
+
+
+def test_a_verification_is_on_the_timeline_while_it_runs(site):
+    call, hands = site.server.call, site.server.hands
+    [claim] = call(hands.claim(call(hands.submit("Verify for long", verify="make test"))))
+    page = (watched := site.visit()).open(f"?run={claim.spec.id}", ".track .run-bar")
+    expect(page.locator(".track .is-verifying")).to_have_count(0)
+
+    activity = {"kind": "verification", "seconds": 0.0, "of_attempt": 1}
+    noted = {claim.spec.id: (claim.token, json.dumps(activity))}
+    call(hands.ledger.note_activities(noted))
+    expect(page.locator(".track .is-verifying.is-live")).to_have_count(1)
+    call(hands.note(claim.spec.id, EventType.VERIFY, seconds=0.0, exit_code=0))
+    call(hands.finish(claim))
+    expect(page.locator(".facts .state")).to_have_text("succeeded")
+    expect(page.locator(".track .is-live")).to_have_count(0)
+    watched.check()
+
+
+def test_more_jobs_than_are_sorted_at_once_are_announced_and_read_on_demand(site):
+    watched = site.visit()
+    page = watched.page
+    known: list[dict[str, Any]] = []
+
+    def a_page_of_many(route: Route) -> None:
+        known[:] = known or route.fetch().json()["items"]
+        cursor = re.search(r"cursor=after-([0-9]+)", route.request.url)
+        number = int(cursor[1]) + 1 if cursor else 1
+        items = [
+            known[0] | {"id": f"{number:04}{place:04}{known[0]['id'][8:]}", "batch": None}
+            for place in range(200)
+        ]
+        more = None if number == MOST_PAGES else f"after-{number}"
+        route.fulfill(json={"items": items, "next_cursor": more})
+
+    page.route(re.compile(r"/v1/jobs\?"), a_page_of_many)
+    page.goto(f"{site.server.url}/?sort=cost&all=1&q=chapter")
+    expect(page.locator(".partial")).to_contain_text("Only the newest 2,000 jobs", timeout=60_000)
+    page.get_by_role("button", name="Read 2,000 more").click()
+    expect(page.locator(".partial")).to_be_hidden(timeout=60_000)
+    expect(page.locator(".count")).to_have_text("2,400 jobs")
+    watched.check()
+
+
+def test_ids_commands_and_code_are_copied(site):
+    call, hands = site.server.call, site.server.hands
+    job_id = call(hands.submit("Copy from it"))
+    [claim] = call(hands.claim(job_id))
+    reply = "Run this:\n\n```sh\nmake install\n```"
+    call(hands.note(job_id, EventType.MODEL_REPLY, text=reply))
+    call(hands.finish(claim))
+    watched = site.visit(permissions=["clipboard-read", "clipboard-write"])
+    page = watched.open(f"?job={job_id}", ".markdown pre.code")
+    page.get_by_role("button", name="Copy the code").click()
+    expect(page.locator("#notices")).to_contain_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "make install"
+    page.get_by_role("button", name="Copy the id").press("Enter")
+    expect(page.locator("#notices .notice")).to_have_count(2)
+    assert page.evaluate("navigator.clipboard.readText()") == job_id
+    watched.check()
+
+
 def test_hundreds_of_rows_stay_few_elements_and_everything_works_by_keyboard(site):
     call, hands = site.server.call, site.server.hands
     many = call(showcase.submission(hands, 400, agent="tester"))
@@ -383,6 +485,167 @@ def test_a_folder_of_ones_own_machine_is_chosen_for_a_job_and_its_changes_go_bac
     page.click("dialog button >> text=Apply")
     expect(page.locator("#notices")).to_contain_text("Applied")
     assert (home / "bakery" / "prices.py").read_text() == after
+    watched.check()
+
+
+MOST_PAGES = 12
+"""Of two hundred jobs: more than the page sorts at once, and less than twice as many."""
+HEARD_MS = 500
+"""Until a page has heard of a change: less of it would only hide a fault, and show none."""
+
+
+class HeldAnswer:
+    """Holds the answer to the first request of an address back; it is as old as that request."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._held: list[tuple[Route, APIResponse]] = []
+        page.route(re.compile(address), self._hold, times=1)
+        self._page = page
+
+    def wait(self) -> None:
+        """Wait until the service has answered, and the page has not."""
+        while not self._held:
+            self._page.wait_for_timeout(20)
+
+    def arrive(self) -> None:
+        """Pass the answer on; a page may have given its request up."""
+        [(route, answer)] = self._held
+        with contextlib.suppress(PlaywrightError):
+            route.fulfill(response=answer)
+        self._page.evaluate("fetch('/session').then((answer) => answer.json())")
+
+    def _hold(self, route: Route) -> None:
+        self._held.append((route, route.fetch()))
+
+
+class EndingJob:
+    """A running job that ends when it is let."""
+
+    def __init__(self, site: Bakery, description: str) -> None:
+        self._site = site
+        call, hands = site.server.call, site.server.hands
+        self.id = call(hands.submit(description))
+        [self._claim] = call(hands.claim(self.id))
+
+    def end(self, page: Page) -> None:
+        """End it, and give the page time to hear of it."""
+        self._site.server.call(self._site.server.hands.finish(self._claim))
+        page.wait_for_timeout(HEARD_MS)
+
+
+def late_folder(site: Bakery, page: Page, home: Path) -> None:
+    held = HeldAnswer(page, r"/v1/folders(\?|$)")
+    page.goto(f"{site.server.url}/?view=new")
+    page.click("button >> text=Choose a folder")
+    held.wait()
+    page.fill("#folder-path", str(home))
+    page.click("dialog button >> text=Open")
+    expect(page.locator(".folder")).to_have_text(["▸bakery"])
+    held.arrive()
+    expect(page.locator(".folder")).to_have_text(["▸bakery"])
+    expect(page.locator("#folder-path")).to_have_value(str(home))
+
+
+def late_folder_while_the_person_types(site: Bakery, page: Page, home: Path) -> None:
+    held = HeldAnswer(page, r"/v1/folders(\?|$)")
+    page.goto(f"{site.server.url}/?view=new")
+    page.click("button >> text=Choose a folder")
+    held.wait()
+    page.fill("#folder-path", str(home / "bakery"))
+    held.arrive()
+    expect(page.locator(".folder").first).to_be_visible()
+    expect(page.locator("#folder-path")).to_have_value(str(home / "bakery"))
+    use = page.locator("dialog button", has_text="Choose this folder")
+    expect(use).to_be_disabled()
+    page.press("#folder-path", "Enter")
+    expect(use).to_be_enabled()
+    expect(page.locator("dialog [role=status]")).to_contain_text("A Git repository")
+
+
+def late_list(site: Bakery, page: Page, home: Path) -> None:
+    held = HeldAnswer(page, r"/v1/jobs\?")
+    page.goto(site.server.url)
+    held.wait()
+    page.fill("input[type=search]", "Move the services")
+    expect(page.locator(".count")).to_have_text("1 run")
+    held.arrive()
+    expect(page.locator(".count")).to_have_text("1 run")
+    expect(page.locator(".job-row .title")).to_have_count(1)
+
+
+def late_line_of_a_list(site: Bakery, page: Page, home: Path) -> None:
+    job = EndingJob(site, "ends while the list is read")
+    held = HeldAnswer(page, r"/v1/jobs\?")
+    page.goto(f"{site.server.url}/?q=ends+while+the+list")
+    held.wait()
+    job.end(page)
+    expect(page.locator(".job-row .state")).to_have_text("succeeded")
+    held.arrive()
+    expect(page.locator(".job-row .state")).to_have_text("succeeded")
+
+
+def late_run(site: Bakery, page: Page, home: Path) -> None:
+    job = EndingJob(site, "ends while its run is read")
+    held = HeldAnswer(page, rf"/v1/jobs/{job.id}/tree$")
+    page.goto(f"{site.server.url}/?run={job.id}")
+    held.wait()
+    job.end(page)
+    held.arrive()
+    expect(page.locator(".facts .state")).to_have_text("succeeded")
+
+
+def late_job(site: Bakery, page: Page, home: Path) -> None:
+    job = EndingJob(site, "ends while it is read")
+    held = HeldAnswer(page, rf"/v1/jobs/{job.id}$")
+    page.goto(f"{site.server.url}/?job={job.id}")
+    held.wait()
+    job.end(page)
+    held.arrive()
+    expect(page.locator(".facts .state")).to_have_text("succeeded")
+    expect(page.locator("[role=treeitem]")).to_contain_text("succeeded")
+
+
+def late_approvals(site: Bakery, page: Page, home: Path) -> None:
+    call, hands = site.server.call, site.server.hands
+    [claim] = call(hands.claim(call(hands.submit("Ask late"))))
+    held = HeldAnswer(page, r"/v1/approvals$")
+    page.goto(f"{site.server.url}/?view=approvals")
+    held.wait()
+    call(hands.ask(claim, "execute", command="make late"))
+    page.wait_for_timeout(HEARD_MS)
+    held.arrive()
+    expect(page.locator(".card", has_text="make late")).to_be_visible()
+
+
+def late_submission(site: Bakery, page: Page, home: Path) -> None:
+    held = HeldAnswer(page, r"/v1/jobs$")
+    page.goto(f"{site.server.url}/?view=new")
+    page.wait_for_selector("option", state="attached")
+    page.fill("textarea[required]", "Submitted while the person goes elsewhere")
+    page.click("button >> text=Submit")
+    held.wait()
+    page.click("nav a >> text=Approvals")
+    held.arrive()
+    expect(page.locator("#notices")).to_contain_text("Submitted")
+    expect(page.locator("h1")).to_have_text("Approvals")
+
+
+LATE = (
+    late_folder,
+    late_folder_while_the_person_types,
+    late_list,
+    late_line_of_a_list,
+    late_run,
+    late_job,
+    late_approvals,
+    late_submission,
+)
+
+
+@pytest.mark.parametrize("late", LATE, ids=lambda one: one.__name__)
+def test_an_answer_that_comes_late_replaces_nothing_newer(site, home, late):
+    watched = site.visit()
+    late(site, watched.page, home)
     watched.check()
 
 

@@ -2,6 +2,7 @@
 // view takes its buttons from here; the service decides again whether the caller may do it.
 
 import { post } from "./api.js";
+import { copyButton } from "./copy.js";
 import { ask, askText, attempt, notice, showDialog } from "./dialogs.js";
 import { h } from "./dom.js";
 import { ENDED } from "./text.js";
@@ -46,18 +47,20 @@ export async function cancel(job, below = 0) {
 }
 
 export async function retry(app, job) {
+  const open = app.navigateLater();
   const { id } = await post(path(job.id, ":retry"));
   notice("Submitted again as a new job.");
-  app.navigate({ job: id });
+  open({ job: id });
 }
 
 // A new job with the conversation and the files of one that has ended.
 export async function continueJob(app, job) {
   const task = await askText("Continue with its conversation and its files", { label: "What should the agent do next?", yes: "Continue", maxLength: MAX_TASK });
   if (task === null) return;
+  const open = app.navigateLater();
   const { id } = await post("/v1/jobs", { description: task, continues: job.id });
   notice("Continued as a new job.");
-  app.navigate({ job: id });
+  open({ job: id });
 }
 
 // A form that sends a message to the agent of a job that has not ended.
@@ -96,16 +99,5 @@ export function showChangesDialog(jobId) {
 }
 
 function commandLine(command) {
-  return h("div", { class: "command-line" }, h("code", {}, command), copyButton(command));
-}
-
-export function copyButton(text) {
-  const button = h("button", { type: "button", class: "quiet", on: { click: () => attempt(button, () => copy(text)) } }, "Copy");
-  return button;
-}
-
-async function copy(text) {
-  if (!navigator.clipboard) throw new Error("This browser copies over https or on localhost only: select the text.");
-  await navigator.clipboard.writeText(text);
-  notice("Copied.");
+  return h("div", { class: "command-line" }, h("code", {}, command), copyButton(command, "the command"));
 }

@@ -22,8 +22,9 @@ export async function session() {
   return found;
 }
 
-export async function get(path, query) {
-  return (await request(path + search(query), {})).json();
+// `signal` gives the request up.
+export async function get(path, query, { signal } = {}) {
+  return (await request(path + search(query), { signal })).json();
 }
 
 export async function post(path, body, headers = {}) {

@@ -35,7 +35,7 @@ function show(title, folder, report, jobId) {
     h("p", {}, "Folder: ", h("code", {}, folder)),
     list("In the folder already", report.applied.filter((file) => file.how === "already"), () => ""),
     list("Conflicts: both sides changed the same lines", report.conflicts, why),
-    list("Held back: it becomes code on this machine by itself", report.held_back, why),
+    list("Held back: this machine may run it without asking", report.held_back, why),
     list("Not applied", [...report.refused, ...report.failed, ...report.skipped], why),
     jobId && report.conflicts.length > 0 && h("p", {}, "Both sides: ", h("code", {}, `fanout diff ${jobId} --conflicts`)),
     jobId && report.held_back.length > 0 && h("p", {}, "To apply what is held back: ", h("code", {}, `fanout apply ${jobId} --include-executable-config`)),

@@ -1,6 +1,7 @@
 // Calls that wait for a person: the inbox of all jobs, and those of one job.
 
 import { get, post } from "./api.js";
+import { copyable } from "./copy.js";
 import { attempt, notice } from "./dialogs.js";
 import { empty, fill, h, keyed, setText } from "./dom.js";
 import { age, json } from "./text.js";
@@ -22,16 +23,28 @@ export class ApprovalInbox {
   }
 
   refresh() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.read(), SETTLE_MS);
+    this.isOld = true;
+    this.reading ??= setTimeout(() => this.read(), SETTLE_MS);
   }
 
+  // One request after another: what changes while one is answered is read by the next.
   async read() {
-    const found = await get("/v1/approvals");
-    this.items = found.items;
-    this.badge.hidden = !this.items.length;
-    setText(this.badge, String(this.items.length));
-    for (const reader of [...this.readers]) reader(this.items);
+    try {
+      while (this.isOld) {
+        this.isOld = false;
+        this.show((await get("/v1/approvals")).items);
+      }
+    } finally {
+      this.reading = null;
+      if (this.isOld) this.refresh(); // it failed, and something has changed since
+    }
+  }
+
+  show(items) {
+    this.items = items;
+    this.badge.hidden = !items.length;
+    setText(this.badge, String(items.length));
+    for (const reader of [...this.readers]) reader(items);
   }
 
   subscribe(reader) {
@@ -93,7 +106,7 @@ export function approvalCard(approval, app, { withJob = false } = {}) {
 function argumentList(given) {
   const names = Object.keys(given);
   if (!names.length) return h("p", { class: "muted" }, "Without arguments.");
-  return h("dl", { class: "arguments" }, names.map((name) => [h("dt", {}, name), h("dd", {}, h("pre", { tabIndex: 0 }, json(given[name])))]));
+  return h("dl", { class: "arguments" }, names.map((name) => [h("dt", {}, name), h("dd", {}, copyable(h("pre", { tabIndex: 0 }, json(given[name])), json(given[name], Infinity), `the ${name}`))]));
 }
 
 function decisionButton(decision, approval, extra, answer) {

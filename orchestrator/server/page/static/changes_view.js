@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { empty, fill, h } from "./dom.js";
 import { MAX_CHARACTERS, parse, pieces, sideBySide } from "./diff_lines.js";
+import { Latest } from "./latest.js";
 import { bytes, number, visible } from "./text.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -14,7 +15,8 @@ export class ChangesView {
   constructor(app, jobId) {
     this.app = app;
     this.jobId = jobId;
-    this.path = null;
+    this.latest = new Latest();
+    this.latestConflicts = new Latest();
     this.isSplit = matchMedia("(min-width: 1100px)").matches;
     this.files = h("ul", { class: "files" });
     this.shown = h("div", { class: "shown-file" });
@@ -23,6 +25,8 @@ export class ChangesView {
   }
 
   stop() {
+    this.latest.stop();
+    this.latestConflicts.stop();
     this.list?.stop();
   }
 
@@ -36,7 +40,8 @@ export class ChangesView {
       fill(this.panes, empty("The changes are known when the job has ended."));
       return;
     }
-    const found = await get(`${this.base()}/files`);
+    const found = await this.latest.read((signal) => get(`${this.base()}/files`, {}, { signal }));
+    if (!found) return;
     if (!found.items.length) {
       fill(this.panes, empty("This job changed nothing."));
       return;
@@ -70,10 +75,9 @@ export class ChangesView {
   }
 
   async open(file) {
-    this.path = file.path;
     for (const [path, button] of this.buttons) button.setAttribute("aria-current", String(path === file.path));
-    const answer = await get(`${this.base()}/files/patch`, { path: file.path });
-    if (this.path !== file.path) return;
+    const answer = await this.latest.read((signal) => get(`${this.base()}/files/patch`, { path: file.path }, { signal }));
+    if (!answer) return;
     this.file = file;
     this.lines = parse(answer.patch);
     this.isTruncated = answer.truncated;
@@ -108,7 +112,9 @@ export class ChangesView {
   }
 
   async loadConflicts() {
-    const { items } = await get(`${this.base()}/conflicts`);
+    const found = await this.latestConflicts.read((signal) => get(`${this.base()}/conflicts`, {}, { signal }));
+    if (!found) return;
+    const { items } = found;
     if (!items.length) {
       fill(this.conflicts);
       return;

@@ -7,6 +7,7 @@ import { Conversation } from "./conversation.js";
 import { itemContent, itemText } from "./conversation_items.js";
 import { attempt } from "./dialogs.js";
 import { fill, h, keyed, setText } from "./dom.js";
+import { Latest } from "./latest.js";
 import { compact, ENDED, firstLine, number, oneLine, seconds, stateName } from "./text.js";
 import { todoList } from "./job_panels.js";
 import { statusOf, titleOf } from "./tool_card.js";
@@ -31,6 +32,7 @@ export class ConversationView {
     this.tree = tree;
     this.task = { key: "task", kind: "task", at: job.submitted_at, version: 0, text: job.description };
     this.events = [];
+    this.reading = new Latest();
     this.conversation = new Conversation();
     this.folds = new Map();
     this.approvalCards = new Map();
@@ -71,6 +73,7 @@ export class ConversationView {
 
   stop() {
     this.isStopped = true;
+    this.reading.stop();
     this.unfollow?.();
     this.unsubscribe();
     this.observer.disconnect();
@@ -83,14 +86,18 @@ export class ConversationView {
 
   async load() {
     try {
-      const found = await get(`${this.path()}/logs`, { before: "end", limit: PAGE });
-      if (this.isStopped) return;
+      const found = await this.readPage("end");
+      if (!found) return;
       this.loading.hidden = true;
       this.setEvents(found.items, found.next_before);
       if (!this.conversation.end) this.followEvents(found.items.at(-1)?.id);
     } catch (problem) {
       if (problem.status !== 401) setText(this.loading, `The conversation cannot be shown: ${problem.message}`);
     }
+  }
+
+  readPage(before) {
+    return this.reading.read((signal) => get(`${this.path()}/logs`, { before, limit: PAGE }, { signal }));
   }
 
   // All that is known is folded again: what was read later may complete what came before.
@@ -103,7 +110,8 @@ export class ConversationView {
   }
 
   async loadEarlier() {
-    const found = await get(`${this.path()}/logs`, { before: this.before, limit: PAGE });
+    const found = await this.readPage(this.before);
+    if (!found) return;
     const { scrollHeight, scrollTop } = this.scroller();
     this.setEvents([...found.items, ...this.events], found.next_before);
     this.scroller().scrollTop = scrollTop + this.scroller().scrollHeight - scrollHeight;
@@ -120,6 +128,7 @@ export class ConversationView {
     if (this.conversation.end) this.unfollow(); // nothing comes after the end
     if (this.events.length > MAX_ENTRIES && this.isFollowing) {
       const kept = this.events.slice(MAX_ENTRIES / 2);
+      this.reading.stop(); // a page of earlier entries would no longer be next to these
       this.setEvents(kept, kept[0].id);
     }
     this.schedule();

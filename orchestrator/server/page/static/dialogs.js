@@ -82,6 +82,8 @@ export const SHORTCUTS = [
   ["a", "Approvals"],
   ["n", "New job"],
   ["← → in a list", "Close and open what a run or a submission has below it"],
+  ["+ − 0 in a timeline", "Zoom in, zoom out, whole run"],
+  ["Shift ← → in a timeline", "Earlier and later, when zoomed in"],
   ["u", "From a job to the list"],
   ["1 – 4", "Tabs of a job"],
   ["← →", "Previous and next tab, when a tab has the focus"],

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { h, keyed, setText } from "./dom.js";
+import { Latest } from "./latest.js";
 import { compact, cost, elapsed, ENDED, firstLine, number, oneLine, tokens } from "./text.js";
 import { childrenOf, ordered } from "./tree_order.js";
 import { verdictText } from "./verdict.js";
@@ -9,9 +10,11 @@ import { verdictText } from "./verdict.js";
 const MAX_JOBS = 1000; // of a tree, as the service allows them by default
 
 export class JobTree {
-  constructor(currentId) {
+  constructor(live, currentId) {
+    this.live = live;
     this.currentId = currentId;
     this.jobs = new Map();
+    this.latest = new Latest();
     this.items = h("ul", { class: "tree-items", role: "tree", "aria-label": "Jobs of this run" });
     this.items.addEventListener("keydown", (event) => this.onKey(event));
     this.sum = h("span", { class: "muted" });
@@ -22,9 +25,11 @@ export class JobTree {
   async load(rootId) {
     this.rootId = rootId;
     this.timeline.href = `?${new URLSearchParams({ run: rootId })}`;
-    const found = await get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`).catch(() => null);
+    const ask = (signal) => get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`, {}, { signal });
+    const [found, newer] = await this.live.reading(() => this.latest.read(ask).catch(() => null));
     if (!found) return; // the job itself says what is wrong
     this.jobs = new Map(found.items.map((job) => [job.id, job]));
+    this.changed(newer);
     this.render();
   }
 

@@ -5,10 +5,12 @@ import { get } from "./api.js";
 import { ChangesView } from "./changes_view.js";
 import { failureSentence } from "./conversation_items.js";
 import { ConversationView } from "./conversation_view.js";
+import { copyButton } from "./copy.js";
 import { notice } from "./dialogs.js";
 import { externalLink, fill, h, setText, stateBadge } from "./dom.js";
 import { resultPanel, taskPanel } from "./job_panels.js";
 import { JobTree } from "./job_tree.js";
+import { Latest } from "./latest.js";
 import { compact, cost, elapsed, ENDED, firstLine, moment, oneLine, tokens } from "./text.js";
 
 const TABS = ["conversation", "changes", "result", "task"];
@@ -20,7 +22,8 @@ export class JobView {
     this.app = app;
     this.id = parameters.get("job");
     this.title = "Job";
-    this.tree = new JobTree(this.id);
+    this.tree = new JobTree(app.live, this.id);
+    this.latest = new Latest();
     this.panels = Object.fromEntries(TABS.map((name) => [name, h("div", { class: "panel", role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, hidden: true })]));
     this.tabs = Object.fromEntries(TABS.map((name) => [name, this.tab(name)]));
     this.head = h("header", { class: "job-head" }, h("p", { class: "muted", role: "status" }, "Loading the job …"));
@@ -46,7 +49,8 @@ export class JobView {
   }
 
   stop() {
-    this.isStopped = true;
+    this.latest.stop();
+    this.tree.latest.stop();
     clearInterval(this.timer);
     for (const end of this.unsubscribe) end();
     this.conversation?.stop();
@@ -93,15 +97,15 @@ export class JobView {
       this.tabs[name].setAttribute("aria-selected", String(isShown));
       this.tabs[name].tabIndex = isShown ? 0 : -1;
     }
-    if (!this.job && !this.isLoading) this.load();
+    if (!this.job && !this.latest.isReading) this.load();
     else if (this.job) this.showPanel();
   }
 
   async load() {
-    this.isLoading = true;
     try {
-      const job = await get(`/v1/jobs/${encodeURIComponent(this.id)}`);
-      if (this.isStopped) return;
+      const ask = (signal) => get(`/v1/jobs/${encodeURIComponent(this.id)}`, {}, { signal });
+      const [job, newer] = await this.app.live.reading(() => this.latest.read(ask));
+      if (!job) return;
       this.job = job;
       this.line = job;
       this.title = firstLine(job.description, 60);
@@ -111,12 +115,11 @@ export class JobView {
       this.showFacts();
       this.showPanel();
       this.conversation?.jobChanged(job);
+      this.changed(newer);
       await this.tree.load(job.root_id);
       this.conversation?.treeLoaded();
     } catch (problem) {
-      if (problem.status !== 401 && !this.isStopped) this.failed(problem);
-    } finally {
-      this.isLoading = false;
+      if (problem.status !== 401) this.failed(problem);
     }
   }
 
@@ -147,7 +150,7 @@ export class JobView {
     const up = [h("a", { href: "/" }, "Runs")];
     if (job.parent_id) up.push(" / ", h("a", { href: `?${new URLSearchParams({ job: job.root_id })}` }, `run ${job.root_id.slice(-8)}`));
     if (job.continues) up.push(" · continues ", h("a", { href: `?${new URLSearchParams({ job: job.continues })}` }, job.continues.slice(-8)));
-    const about = h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), Object.entries(job.labels).map(([name, value]) => h("span", { class: "label" }, oneLine(`${name}=${value}`, 80)))));
+    const about = h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), title, h("p", { class: "about" }, h("span", {}, job.agent), " · ", h("code", {}, job.id), copyButton(job.id, "the id"), Object.entries(job.labels).map(([name, value]) => h("span", { class: "label" }, oneLine(`${name}=${value}`, 80)))));
     fill(this.head, about, this.actions);
   }
 

@@ -1,15 +1,16 @@
 // The list of runs or of all jobs: searched, filtered, sorted, live, of any length.
 
 import { get } from "./api.js";
-import { notice } from "./dialogs.js";
+import { attempt, notice } from "./dialogs.js";
 import { empty, fill, h, setText } from "./dom.js";
 import { rowsOf, SORTS } from "./job_rows.js";
+import { Latest } from "./latest.js";
 import { compact, cost, elapsed, ENDED, firstLine, moment, number, oneLine, plural, STATES, stateName, tokens, when } from "./text.js";
 import { countStates, reasonText, verdictBadge, verdictText } from "./verdict.js";
 import { VirtualList } from "./virtual_list.js";
 
 const PAGE = 200;
-const MAX_SORTED = 2000; // jobs that are read to sort by something else than time
+const SORTED = 2000; // jobs that are read at once to sort them by something else than their newest first
 const SEARCH_MS = 200;
 const narrow = matchMedia("(max-width: 700px)");
 export const rowHeight = () => (narrow.matches ? 76 : 48);
@@ -21,6 +22,7 @@ export class JobsView {
     this.known = new Map();
     this.opened = new Set();
     this.trees = new Map();
+    this.latest = new Latest();
     this.title = "Runs";
     this.list = new VirtualList({
       label: "Jobs",
@@ -40,6 +42,7 @@ export class JobsView {
 
   stop() {
     this.isStopped = true;
+    this.latest.stop();
     this.unsubscribe();
     this.list.stop();
     clearInterval(this.timer);
@@ -63,6 +66,8 @@ export class JobsView {
     this.sort.addEventListener("change", () => this.sortBy(this.sort.value));
     this.count = h("span", { class: "count", role: "status" }, "Loading …");
     this.none = h("div", { class: "none" });
+    const readOn = h("button", { type: "button", class: "more", on: { click: () => attempt(readOn, () => this.readOn()) } }, `Read ${number(SORTED)} more`);
+    this.partial = h("p", { class: "partial", hidden: true }, (this.partialText = h("span", { role: "status" })), readOn);
     this.heads = ["state", null, null, "agent", null, null, "cost", "time"].map((name, at) => this.columnHead(name, COLUMNS[at]));
     const head = h("div", { class: "job-row head", role: "row", "aria-rowindex": "1" }, this.heads);
     this.element = h(
@@ -71,6 +76,7 @@ export class JobsView {
       h("h1", { class: "hidden-title" }, "Runs"),
       h("div", { class: "toolbar", role: "search" }, this.search, this.agent, this.sort, this.label, h("span", { class: "toolbar-end" }, this.all, this.count)),
       h("div", { class: "chips", role: "group", "aria-label": "States" }, [...this.chips.values()]),
+      this.partial,
       (this.table = h("div", { class: "table", role: "treegrid", "aria-label": "Jobs" }, h("div", { role: "rowgroup" }, head), this.list.element)),
       this.none,
     );
@@ -156,6 +162,7 @@ export class JobsView {
 
   async load() {
     const asked = (this.asked = this.query());
+    this.maxSorted = SORTED;
     await this.fetch(asked, () => {
       this.items = [];
       this.known = new Map();
@@ -163,31 +170,39 @@ export class JobsView {
   }
 
   async more() {
-    if (!this.cursor || this.isLoading) return;
+    if (!this.cursor || this.latest.isReading) return;
     await this.fetch({ ...this.asked, cursor: this.cursor }, () => {});
   }
 
   async fetch(asked, prepare) {
-    const loading = (this.loading = {});
-    this.isLoading = true;
+    let page;
+    let newer;
     try {
-      const page = await get("/v1/jobs", asked);
-      if (this.loading !== loading || this.isStopped) return; // the filter was changed meanwhile
-      prepare();
-      for (const job of page.items) if (!this.known.has(job.id)) this.items.push(job);
-      for (const job of page.items) this.known.set(job.id, job);
-      this.cursor = page.next_cursor;
+      [page, newer] = await this.app.live.reading(() => this.latest.read((signal) => get("/v1/jobs", asked, { signal })));
     } catch (problem) {
-      if (this.loading === loading && problem.status !== 401) notice(problem.message, true);
       this.cursor = null;
-      if (this.loading === loading) setText(this.count, "");
-      return;
-    } finally {
-      if (this.loading === loading) this.isLoading = false;
+      setText(this.count, "");
+      if (problem.status !== 401) notice(problem.message, true);
     }
+    if (!page) return; // it failed, or the filter was changed meanwhile
+    prepare();
+    for (const job of page.items) if (!this.known.has(job.id)) this.items.push(job);
+    for (const job of page.items) this.known.set(job.id, job);
+    this.cursor = page.next_cursor;
     this.isRead = true;
+    if (newer.length) this.changed(newer);
     this.refresh();
-    if (this.wanted.sort !== "time" && this.items.length < MAX_SORTED) this.more();
+    if (this.isSorted() && this.items.length < this.maxSorted) this.more();
+  }
+
+  async readOn() {
+    this.maxSorted = this.items.length + SORTED;
+    await this.more();
+  }
+
+  // In another order than that in which the service lists jobs: newest first.
+  isSorted() {
+    return this.wanted.sort !== "time";
   }
 
   refresh() {
@@ -203,6 +218,8 @@ export class JobsView {
     this.table.setAttribute("aria-rowcount", this.cursor ? "-1" : String(rows.length + 1)); // -1: there are more
     const count = rows.filter((row) => !row.level).length;
     const noun = all ? "job" : "run";
+    this.partial.hidden = !this.cursor || !this.isSorted();
+    setText(this.partialText, `Only the newest ${number(this.items.length)} jobs are sorted; there are older ones.`);
     setText(this.count, this.cursor ? `${number(count)}+ ${noun}s` : plural(count, noun));
     this.list.setItems(rows);
   }
@@ -216,9 +233,11 @@ export class JobsView {
   }
 
   async readTree(rootId) {
-    const found = await get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`).catch((problem) => notice(problem.message, true));
+    const ask = () => get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`).catch((problem) => notice(problem.message, true));
+    const [found, newer] = await this.app.live.reading(ask);
     if (!found || this.isStopped) return;
-    this.trees.set(rootId, new Map(found.items.map((job) => [job.id, job])));
+    const lines = [...found.items, ...newer.filter((line) => line.root_id === rootId)];
+    this.trees.set(rootId, new Map(lines.map((job) => [job.id, job])));
     this.showRows();
   }
 

@@ -36,6 +36,18 @@ export class LiveJobs {
     }
   }
 
+  // Reads with `ask()` while jobs change. Returns its answer, and the lines that came meanwhile: what the
+  // answer says of those jobs may be older.
+  async reading(ask) {
+    const newer = new Map();
+    const end = this.subscribe({ changed: (lines) => lines.forEach((line) => newer.set(line.id, line)) });
+    try {
+      return [await ask(), [...newer.values()]];
+    } finally {
+      end();
+    }
+  }
+
   // `reader.changed(lines)`, and `reader.missed()` when what was read before may be old.
   subscribe(reader) {
     this.readers.add(reader);

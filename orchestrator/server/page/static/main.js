@@ -12,7 +12,7 @@ import { SubmitView } from "./submit_view.js";
 
 const main = document.getElementById("main");
 const VIEWS = { approvals: ApprovalsView, new: SubmitView };
-const app = { live: new LiveJobs(), navigate, agents: [], session: null, inbox: null };
+const app = { live: new LiveJobs(), navigate, navigateLater, agents: [], session: null, inbox: null };
 let view = null;
 let listAddress = "?";
 
@@ -21,6 +21,12 @@ function navigate(parameters, { replace = false } = {}) {
   const address = query.size ? `?${query}` : "/";
   history[replace ? "replaceState" : "pushState"](null, "", address);
   show();
+}
+
+// Returns a function that navigates after an answer, unless the person has gone to another view meanwhile.
+function navigateLater() {
+  const from = view;
+  return (parameters) => view === from && navigate(parameters);
 }
 
 function viewClass(parameters) {

@@ -2,6 +2,7 @@
 // leads to http or https; images and HTML stay the text that they are. Each part of the text is read a
 // bounded number of times, so that a hostile text of any form takes time linear in its length.
 
+import { copyable } from "./copy.js";
 import { externalLink, h } from "./dom.js";
 import { tokens } from "./diff_lines.js";
 
@@ -69,10 +70,11 @@ function codeBlock(lines, at, [, marks, info]) {
   return [codeElement(text, info.trim().split(/\s/)[0]), end + 1];
 }
 
-export function codeElement(text, language = "") {
+// `copied` is what its button copies, when only a part of the code is shown.
+export function codeElement(text, language = "", copied = text) {
   const path = language ? `code.${language}` : "code.txt";
   const code = h("code", {}, text.length > MAX_HIGHLIGHTED ? text : highlight(text, path));
-  return h("pre", { class: "code", tabIndex: 0, "data-language": language.slice(0, 30) }, code);
+  return copyable(h("pre", { class: "code", tabIndex: 0, "data-language": language.slice(0, 30) }, code), copied, "the code");
 }
 
 function highlight(text, path) {

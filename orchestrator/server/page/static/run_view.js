@@ -4,9 +4,11 @@ import { actionButtons, tellForm } from "./actions.js";
 import { get, post } from "./api.js";
 import { applyToFolder } from "./apply_dialog.js";
 import { showCards } from "./approvals_view.js";
+import { copyButton } from "./copy.js";
 import { ask, attempt, notice } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
 import { clock, compact, cost, duration, ENDED, firstLine, number, oneLine, plural, tokens, when, moment } from "./text.js";
+import { Latest } from "./latest.js";
 import { Timeline } from "./timeline.js";
 import { childrenOf, treeUsage } from "./tree_order.js";
 import { countStates, marks, verdictBadge } from "./verdict.js";
@@ -19,6 +21,7 @@ export class RunView {
     this.id = parameters.get("run");
     this.title = "Run";
     this.jobs = new Map();
+    this.latest = new Latest();
     this.timeline = new Timeline();
     this.head = h("header", { class: "job-head" });
     this.actions = h("div", { class: "buttons" });
@@ -42,7 +45,7 @@ export class RunView {
   }
 
   stop() {
-    this.isStopped = true;
+    this.latest.stop();
     clearInterval(this.timer);
     for (const end of this.unsubscribe) end();
     this.timeline.stop();
@@ -55,13 +58,16 @@ export class RunView {
   async load() {
     const path = `/v1/jobs/${encodeURIComponent(this.id)}`;
     try {
-      const [tree, job] = await Promise.all([get(`${path}/tree`), get(path)]);
-      if (this.isStopped) return;
+      const ask = (signal) => Promise.all([get(`${path}/tree`, {}, { signal }), get(path, {}, { signal })]);
+      const [found, newer] = await this.app.live.reading(() => this.latest.read(ask));
+      if (!found) return;
+      const [tree, job] = found;
       this.jobs = new Map(tree.items.map((one) => [one.id, one]));
       this.job = job; // with its result, which the lines of a tree do not have
       this.render();
+      this.changed(newer);
     } catch (problem) {
-      if (problem.status === 401 || this.isStopped) return;
+      if (problem.status === 401) return;
       if (this.jobs.size) notice(problem.message, true);
       else fill(this.element, h("div", { class: "page", role: "alert" }, h("h1", {}, "This run cannot be shown"), h("p", {}, problem.message), h("p", {}, h("a", { href: "/" }, "All runs"))));
     }
@@ -108,7 +114,7 @@ export class RunView {
     this.shownHead = key;
     const up = [h("a", { href: "/" }, "Runs"), root.continues && [" · continues ", h("a", { href: `?${new URLSearchParams({ job: root.continues })}` }, root.continues.slice(-8))]];
     const labels = Object.entries(root.labels).map(([label, value]) => h("span", { class: "label" }, oneLine(`${label}=${value}`, 80)));
-    const about = h("p", { class: "about" }, this.isSubmission ? null : [h("span", {}, root.agent), " · "], h("code", {}, root.id), labels);
+    const about = h("p", { class: "about" }, this.isSubmission ? null : [h("span", {}, root.agent), " · "], h("code", {}, root.id), copyButton(root.id, "the id"), labels);
     fill(this.head, h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where" }, up), h("h1", { tabIndex: -1 }, name), about), this.actions);
     fill(this.actions, this.isSubmission ? this.submissionButtons() : this.runButtons());
   }
@@ -201,6 +207,7 @@ export class RunView {
   }
 
   onKey(event) {
+    if (this.timeline.onZoomKey(event)) return true;
     if (!["j", "k", "ArrowDown", "ArrowUp"].includes(event.key)) return false;
     this.timeline.focus();
     return true;

@@ -119,6 +119,7 @@ export class SubmitView {
   }
 
   async submit() {
+    const open = this.app.navigateLater();
     const request = this.request();
     const [file] = this.archive.files;
     if (file) request.snapshot = await this.upload(file);
@@ -126,7 +127,7 @@ export class SubmitView {
     const headers = this.idempotencyKey ? { "Idempotency-Key": this.idempotencyKey } : {};
     const { id } = this.folder ? await post("/v1/folders/jobs", { folder: this.folder, job: request }, headers) : await post("/v1/jobs", request, headers);
     notice("Submitted.");
-    this.app.navigate({ job: id });
+    open({ job: id });
   }
 
   async upload(file) {

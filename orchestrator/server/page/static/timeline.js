@@ -11,6 +11,10 @@ const PHASES = ["queued", "running", "waiting", "verifying", "landing"];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400];
 const TICK_PX = 90; // between two times of the axis: room for "10m 30s"
 const MIN_SECONDS = 1; // of the whole axis
+const MIN_SHOWN = 5; // seconds of the part that is shown when somebody zooms in
+const MIN_DRAWN_PX = 5; // less is a click
+const PANNED = 0.25; // of the shown part, by one press of a key
+const SLIDER_STEPS = 1000;
 const narrow = matchMedia("(max-width: 700px)");
 const rowHeight = () => (narrow.matches ? 62 : 40);
 
@@ -18,7 +22,8 @@ export class Timeline {
   constructor() {
     this.jobs = new Map();
     this.closed = new Set();
-    this.span = { begin: 0, end: 1 };
+    this.span = { begin: 0, end: 1 }; // of the whole run
+    this.part = null; // of it that is shown: `begin`, `seconds`, and whether it follows the present; null: all
     this.list = new VirtualList({
       label: "Jobs of this run",
       rowHeight,
@@ -30,12 +35,78 @@ export class Timeline {
     this.axis = h("span", { role: "columnheader", class: "axis" });
     const head = h("div", { role: "row", class: "bar-row head", "aria-rowindex": "1" }, ["Job", "Time", "Cost"].map((name) => h("span", { role: "columnheader" }, name)), this.axis);
     this.grid = h("div", { class: "gantt", role: "treegrid", "aria-label": "Timeline of the run" }, h("div", { role: "rowgroup", class: "gantt-head" }, head), this.list.element);
-    this.element = h("section", { class: "timeline", "aria-labelledby": "timeline-title" }, h("div", { class: "timeline-title" }, h("h2", { id: "timeline-title" }, "Timeline"), legend()), this.grid);
+    this.element = h("section", { class: "timeline", "aria-labelledby": "timeline-title" }, h("div", { class: "timeline-title" }, h("h2", { id: "timeline-title" }, "Timeline"), legend(), this.zoomTools()), this.grid);
+    this.axis.addEventListener("pointerdown", (event) => this.onDrag(event));
     this.onResize = () => this.render();
     narrow.addEventListener("change", this.onResize);
     this.observer = new ResizeObserver(() => this.drawAxis());
     this.observer.observe(this.axis);
     this.timer = setInterval(() => this.tick(), 1000);
+  }
+
+  zoomTools() {
+    const button = (label, name, click) => h("button", { type: "button", class: "quiet", "aria-label": name, title: name, on: { click } }, label);
+    this.out = button("−", "Zoom out", () => this.zoom(2));
+    this.into = button("+", "Zoom in", () => this.zoom(1 / 2));
+    this.whole = button("Whole run", "Show the whole run", () => this.showPart(null));
+    this.slider = h("input", { type: "range", class: "zoom-slider", min: "0", max: String(SLIDER_STEPS), "aria-label": "Shown part of the run" });
+    this.slider.addEventListener("input", () => this.showFrom(this.span.begin + (this.slider.value / SLIDER_STEPS) * (length(this.span) - this.part.seconds)));
+    return h("span", { class: "zoom", role: "group", "aria-label": "Zoom" }, this.slider, this.out, this.into, this.whole);
+  }
+
+  // Shows `factor` times as much time as now, around the middle of what is shown.
+  zoom(factor) {
+    const { begin, end } = this.shown;
+    const seconds = Math.max(MIN_SHOWN, (end - begin) * factor);
+    if (seconds >= length(this.span)) this.showPart(null);
+    else this.showFrom((begin + end - seconds) / 2, seconds);
+  }
+
+  pan(share) {
+    if (this.part) this.showFrom(this.shown.begin + share * this.part.seconds);
+  }
+
+  // Shows a part of the run; of one that works, the part at its end follows the present.
+  showFrom(begin, seconds = this.part.seconds) {
+    const last = this.span.end - seconds;
+    this.showPart({ begin: Math.max(this.span.begin, Math.min(begin, last)), seconds, isFollowing: this.isLive && begin >= last });
+  }
+
+  showPart(part) {
+    this.part = part;
+    this.render();
+  }
+
+  get shown() {
+    if (!this.part) return this.span;
+    const begin = this.part.isFollowing ? this.span.end - this.part.seconds : this.part.begin;
+    return { begin, end: begin + this.part.seconds };
+  }
+
+  // Drawing along the axis shows that part of the run.
+  onDrag(down) {
+    if (down.button !== 0) return;
+    const { left, width } = this.axis.getBoundingClientRect();
+    const { begin, end } = this.shown;
+    const at = (event) => begin + Math.max(0, Math.min(1, (event.clientX - left) / width)) * (end - begin);
+    const from = at(down);
+    const drawn = h("span", { class: "drawn", "aria-hidden": "true" });
+    const draw = (event) => {
+      const [first, last] = [from, at(event)].sort((one, other) => one - other);
+      if (!drawn.isConnected) this.axis.append(drawn);
+      placed(drawn, (first - begin) / (end - begin)).style.width = `${(100 * (last - first)) / (end - begin)}%`;
+    };
+    const finish = (event) => {
+      this.axis.removeEventListener("pointermove", draw);
+      drawn.remove();
+      const [first, last] = [from, at(event)].sort((one, other) => one - other);
+      const isDrawn = Math.abs(event.clientX - down.clientX) > MIN_DRAWN_PX && length(this.span) > MIN_SHOWN;
+      if (isDrawn && event.type === "pointerup") this.showFrom(first, Math.max(MIN_SHOWN, last - first));
+    };
+    this.axis.setPointerCapture(down.pointerId);
+    this.axis.addEventListener("pointermove", draw);
+    this.axis.addEventListener("pointerup", finish, { once: true });
+    this.axis.addEventListener("pointercancel", finish, { once: true });
   }
 
   stop() {
@@ -85,17 +156,34 @@ export class Timeline {
   }
 
   drawAxis() {
-    const seconds = this.span.end - this.span.begin;
+    const { begin, end } = this.shown;
+    const seconds = end - begin;
     const count = Math.max(1, Math.floor(this.axis.clientWidth / TICK_PX));
     const step = STEPS.find((one) => seconds / one <= count) ?? Math.ceil(seconds / count / 86_400) * 86_400;
     const ticks = [];
-    for (let at = 0; at <= seconds; at += step) ticks.push(at);
+    const first = Math.ceil((begin - this.span.begin) / step - 1e-6) * step; // after the beginning of the run
+    for (let at = first; at <= end - this.span.begin; at += step) ticks.push(at);
+    const share = (at) => (this.span.begin + at - begin) / seconds;
     fill(
       this.axis,
-      h("span", { class: "sr" }, `From ${moment(this.span.begin)}, ${duration(seconds)}${this.isLive ? ", until now" : ""}`),
-      ticks.map((at) => placed(h("span", { class: "tick", "aria-hidden": "true" }, at ? duration(at) : "0"), at / seconds)),
+      h("span", { class: "sr" }, `From ${moment(begin)}, ${duration(seconds)}${this.isLive && end >= this.span.end ? ", until now" : ""}`),
+      ticks.map((at) => placed(h("span", { class: "tick", "aria-hidden": "true" }, at ? duration(at) : "0"), share(at))),
     );
-    this.grid.style.setProperty("--step", `${(100 * step) / seconds}%`);
+    const size = step / seconds;
+    this.grid.style.setProperty("--step", `${100 * size}%`);
+    this.grid.style.setProperty("--first", size < 1 ? `${(100 * share(first)) / (1 - size)}%` : "0%");
+    this.showZoom();
+  }
+
+  showZoom() {
+    const { begin, end } = this.shown;
+    const whole = length(this.span);
+    this.slider.hidden = this.part === null;
+    this.whole.hidden = this.part === null;
+    this.out.disabled = this.part === null;
+    this.into.disabled = end - begin <= MIN_SHOWN;
+    if (this.part && whole > this.part.seconds) this.slider.value = String((SLIDER_STEPS * (begin - this.span.begin)) / (whole - this.part.seconds));
+    this.slider.setAttribute("aria-valuetext", `from ${duration(begin - this.span.begin)} to ${duration(end - this.span.begin)} of ${duration(whole)}`);
   }
 
   makeRow(job) {
@@ -143,14 +231,16 @@ export class Timeline {
   drawRow(row, job) {
     const { parts } = row;
     const phases = job.phases ?? [];
-    const { begin, end } = this.span;
+    const { begin, end } = this.shown;
     const share = (at) => (at - begin) / (end - begin);
     const key = `${begin} ${end} ${phases.length} ${job.finished_at} ${job.landed?.at}`;
     setText(parts.time, duration((job.finished_at ?? Date.now() / 1000) - job.submitted_at));
     if (row.drawn === key) return;
     row.drawn = key;
-    const bars = phases.map((phase) => bar(phase, share(phase.begin), share(phase.end ?? end)));
-    const found = marks(job).map((one) => placed(h("span", { class: `run-mark is-${one.kind}`, title: `${clock(one.at)}  ${one.text}` }), Math.min(1, share(one.at))));
+    const now = this.span.end;
+    const bars = phases.filter((phase) => phase.begin <= end && (phase.end ?? now) >= begin).map((phase) => bar(phase, Math.max(0, share(phase.begin)), Math.min(1, share(phase.end ?? now))));
+    const inSight = marks(job).filter((one) => !this.part || (one.at >= begin && one.at <= end));
+    const found = inSight.map((one) => placed(h("span", { class: `run-mark is-${one.kind}`, title: `${clock(one.at)}  ${one.text}` }), Math.min(1, share(one.at))));
     fill(parts.track, bars, found);
     setText(parts.said, spoken(job, phases));
   }
@@ -160,9 +250,22 @@ export class Timeline {
     this.render();
   }
 
+  // Zooms and moves by keyboard; returns whether it did.
+  onZoomKey(event) {
+    const actions = { "+": () => this.zoom(1 / 2), "=": () => this.zoom(1 / 2), "-": () => this.zoom(2), 0: () => this.showPart(null) };
+    if (event.shiftKey) Object.assign(actions, { ArrowLeft: () => this.pan(-PANNED), ArrowRight: () => this.pan(PANNED) });
+    actions[event.key]?.();
+    return event.key in actions;
+  }
+
   onKey(event) {
     const at = this.list.items[this.list.active];
     if (!at || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (this.onZoomKey(event)) {
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
     const hasChildren = (this.below.get(at.id) ?? []).length > 0;
     const isOpen = hasChildren && !this.closed.has(at.id);
     if (event.key === "ArrowLeft" && isOpen) this.toggle(at.id);
@@ -188,12 +291,14 @@ function bar(phase, begin, end) {
   const kind = PHASES.includes(phase.kind) ? phase.kind : "running";
   const name = phase.exit_code ? `${kind}, exit code ${phase.exit_code}` : kind;
   const until = phase.end ?? Date.now() / 1000;
-  const element = placed(h("span", { class: `run-bar is-${kind}${phase.end === null ? " is-live" : ""}`, title: `${name}: ${length(until - phase.begin)}, from ${clock(phase.begin)}` }), begin);
+  const element = placed(h("span", { class: `run-bar is-${kind}${phase.end === null ? " is-live" : ""}`, title: `${name}: ${shortTime(until - phase.begin)}, from ${clock(phase.begin)}` }), begin);
   element.style.width = `${100 * Math.max(0, end - begin)}%`;
   return element;
 }
 
-function length(seconds) {
+const length = ({ begin, end }) => end - begin;
+
+function shortTime(seconds) {
   return seconds < 10 ? `${seconds.toFixed(1)}s` : duration(seconds);
 }
 
@@ -204,7 +309,7 @@ function liveNote(job) {
 
 // What the bars show, as a sentence.
 function spoken(job, phases) {
-  const parts = phases.map((phase) => `${phase.kind} from ${clock(phase.begin)}${phase.end === null ? " until now" : ` for ${length(phase.end - phase.begin)}`}`);
+  const parts = phases.map((phase) => `${phase.kind} from ${clock(phase.begin)}${phase.end === null ? " until now" : ` for ${shortTime(phase.end - phase.begin)}`}`);
   const end = job.finished_at ? `${verdictText(job)} at ${clock(job.finished_at)}` : stateName(job.state);
   return [...parts, end, ...marks(job).map((one) => one.text)].join("; ");
 }

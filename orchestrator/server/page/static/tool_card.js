@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { hasFailed, resultOf } from "./conversation.js";
+import { copyable, copyButton } from "./copy.js";
 import { marked } from "./changes_view.js";
 import { pairOfLines } from "./diff_lines.js";
 import { attempt } from "./dialogs.js";
@@ -35,9 +36,15 @@ export function toolCard(call, { isOpen, onToggle, jobId, now }) {
     onToggle(!body.hidden);
   });
   if (isOpen) fillBody();
-  const card = h("article", { class: `tool-card tone-${toneOf(call)}`, "aria-label": `${call.tool} ${oneLine(titleOf(call), 80)}` }, button, body);
+  const card = h("article", { class: `tool-card tone-${toneOf(call)}`, "aria-label": `${call.tool} ${oneLine(titleOf(call), 80)}` }, h("div", { class: "tool-head" }, button, copyOf(call)), body);
   card.tick = (time) => call.state === "running" && fill(status, statusOf(call, time));
   return card;
+}
+
+// Of a call that runs a command, which its line may show cut.
+function copyOf(call) {
+  const command = call.arguments?.command;
+  return typeof command === "string" && command ? copyButton(command, "the command") : null;
 }
 
 const TONES = { running: "running", good: "done", bad: "failed", missing: "without a result", asked: "not begun" };
@@ -161,7 +168,8 @@ export function folded(text, { isTail = false, language = "", whole = null, clas
   const lines = text.split("\n");
   const isShort = lines.length <= SHOWN_LINES + 3 && text.length <= SHOWN_CHARACTERS && !whole;
   const box = h("div", { class: `folded ${className}` });
-  const show = (shown) => (language ? codeElement(shown, language) : h("pre", { tabIndex: shown.length > 500 ? 0 : undefined }, shown));
+  const copied = (element) => copyable(element, whole ?? text, "the text");
+  const show = (shown) => (language ? codeElement(shown, language, text) : copied(h("pre", { tabIndex: shown.length > 500 ? 0 : undefined }, shown)));
   if (isShort) return fill(box, show(text.replace(/\n+$/, "")));
   const part = isTail ? lines.slice(-SHOWN_LINES).join("\n").slice(-SHOWN_CHARACTERS) : lines.slice(0, SHOWN_LINES).join("\n").slice(0, SHOWN_CHARACTERS);
   const what = whole ? "Show the complete text" : `Show all ${number(lines.length)} lines (${bytes(text.length)})`;
@@ -170,7 +178,7 @@ export function folded(text, { isTail = false, language = "", whole = null, clas
     attempt(button, async () => {
       const found = whole ? await whole() : text;
       const shown = h("pre", { class: "whole", tabIndex: 0 }, json(found, MAX_SHOWN));
-      fill(box, shown);
+      fill(box, copied(shown));
       shown.focus({ preventScroll: true });
     }),
   );

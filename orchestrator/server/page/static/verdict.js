@@ -40,7 +40,7 @@ export function countStates(jobs) {
 }
 
 // What went wrong with a job, each with its time, its sentence and its kind: `failed` and `conflict`
-// are so at the end; a `setback` is what was mended, or may be: a verification that failed, and
+// are so at the end; a `setback` is what was repaired, or may be: a verification that failed, and
 // changes that were sent back to their agent.
 export function marks(job) {
   const found = [];
