@@ -11,6 +11,7 @@ import pytest
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.cli.terminal import in_terminal
 from tests.integration.scripts import conversation, says, write_script
+from tests.waits import without_waits
 
 KEY = "AIza-not-a-real-key"
 
@@ -34,7 +35,7 @@ def with_key(fanout: Fanout, *arguments: str, key: str = KEY) -> Ended:
         Fanout.argv("init", "--key-stdin", *arguments), cwd=fanout.folder, env=fanout.env,
         input=f"{key}\n", capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Ended(done.returncode, done.stdout, without_waits(done.stderr))
 
 
 def configuration(fanout: Fanout) -> Path:
