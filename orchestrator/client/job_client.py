@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -219,18 +220,20 @@ class JobClient(JobReader):
         if self._settings.worker.pool:  # its worker has these settings and keys
             await asyncio.to_thread(check_models, self._settings, self.definitions, models)
             return
-        workers = await self._known_workers()
         try:
-            check_models_of_workers(workers, self.definitions, models)
+            await self._check_models_of_workers(models, WORKERS_SECONDS)
         except InvalidJob:
-            check_models_of_workers(await self._known_workers(0), self.definitions, models)
+            await self._check_models_of_workers(models, 0)
 
-    async def _known_workers(self, max_age_seconds: float = WORKERS_SECONDS) -> list[WorkerInfo]:
-        """Return the living workers as they were at most so long ago."""
+    async def _check_models_of_workers(
+        self, models: Sequence[tuple[str, str | None]], max_age_seconds: float
+    ) -> None:
         if time.monotonic() - self._workers_read_at > max_age_seconds:
             self._workers = await self.workers()
             self._workers_read_at = time.monotonic()
-        return self._workers
+        check = partial(check_models_of_workers, self._workers, self.definitions, models)
+        if self._workers:
+            await asyncio.to_thread(check)  # its first call imports
 
     async def run(
         self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True

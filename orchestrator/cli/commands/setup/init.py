@@ -24,13 +24,14 @@ from fanout.orchestrator.cli.commands.setup.first_files import (
 )
 from fanout.orchestrator.cli.commands.setup.images import check_sandbox, run_program
 from fanout.orchestrator.cli.commands.setup.own_server import (
-    ADDRESS_VARIABLE,
     KEY_VARIABLE,
     KeyWanted,
     NoModelServer,
     OwnServer,
+    ServerProtocol,
     find_server,
     is_address,
+    protocols_of,
 )
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
@@ -79,7 +80,8 @@ def init(
             "--base-url",
             metavar="URL",
             help="The address of a server of your own that speaks OpenAI's interface, such as "
-            "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key.",
+            "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key. Models "
+            "named claude-… and gemini-… are also tried as Anthropic's and Google's.",
         ),
     ] = None,
     sandbox: Annotated[
@@ -262,6 +264,8 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     Raises:
         UsageProblem: Nothing answers there, or the model does not.
     """
+    from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
+
     try:
         with waiting(f"asking {output.one_line(base_url)} for its models"):
             server = find_server(base_url, key or os.environ.get(KEY_VARIABLE))
@@ -278,16 +282,32 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     except NoModelServer as problem:
         raise UsageProblem(str(problem)) from None
     chosen = model or _model_of(server, asking=asking)
-    name = chosen if chosen.startswith(("chat/", "responses/")) else f"chat/{chosen}"
-    variables = {ADDRESS_VARIABLE: server.address, **({KEY_VARIABLE: key} if key else {})}
-    if not (trial := _try(name, variables)).is_answer:
-        raise UsageProblem(f"{server.address} is there, but the model did not answer: {trial.said}")
-    exported = os.environ.get(ADDRESS_VARIABLE)
-    if exported and exported != server.address:
+    said = []
+    for protocol in protocols_of(server, chosen):
+        key_variable = protocol.key_variable if key else None
+        variables = {protocol.address_variable: protocol.address}
+        try:
+            trial = _try(
+                protocol.model, variables | ({key_variable: key} if key_variable and key else {})
+            )
+        except ModelNotConfigured as problem:
+            trial = _Tried(is_answer=False, said=str(problem))
+        if trial.is_answer:
+            _warn_of_exported(protocol)
+            return Answers(
+                protocol.model, "", key_variable, key, protocol.address_variable, protocol.address
+            )
+        said.append(trial.said)
+    raise UsageProblem(f"{server.address} is there, but the model did not answer: {' '.join(said)}")
+
+
+def _warn_of_exported(protocol: ServerProtocol) -> None:
+    exported = os.environ.get(protocol.address_variable)
+    if exported and exported != protocol.address:
         output.notice(
-            f"{ADDRESS_VARIABLE} is {exported} in this shell, which comes before the file: unset it."
+            f"{protocol.address_variable} is {exported} in this shell, which comes before the "
+            "file: unset it."
         )
-    return Answers(name, "", KEY_VARIABLE if key else None, key, ADDRESS_VARIABLE, server.address)
 
 
 def _model_of(server: OwnServer, *, asking: bool) -> str:
