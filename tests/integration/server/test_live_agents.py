@@ -61,7 +61,7 @@ async def test_new_agents_are_known_and_models_that_no_worker_can_ask_refused_at
 
     described = {one["name"]: one["description"] for one in listed.json()["items"]}
     assert "new" not in {one["name"] for one in first.json()["items"]}
-    assert accepted.status_code == 202, accepted.text
+    assert accepted.status_code == 201, accepted.text
     assert (described["new"], described["old"]) == ("made while it runs", "edited while it runs")
     assert "made while it runs" in str(tools.structured_content)
     sentence = "No worker can ask this job's model: gpt-5 needs OPENAI_API_KEY in the environment."
