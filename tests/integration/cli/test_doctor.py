@@ -170,7 +170,7 @@ ANSWERS = {
         Kind(refuses_tools=NO_TOOLS),
         "",
         "warn",
-        f"refuses tools ({NO_TOOLS[1]}",
+        NO_TOOLS[1],
     ),
 }
 

@@ -284,19 +284,18 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     chosen = model or _model_of(server, asking=asking)
     said = []
     for protocol in protocols_of(server, chosen):
-        key_variable = protocol.key_variable if key else None
         variables = {protocol.address_variable: protocol.address}
+        if given := key or protocol.key_without_one:
+            variables[protocol.key_variable] = given
         try:
-            trial = _try(
-                protocol.model, variables | ({key_variable: key} if key_variable and key else {})
-            )
+            trial = _try(protocol.model, variables)
         except ModelNotConfigured as problem:
             trial = _Tried(is_answer=False, said=str(problem))
         if trial.is_answer:
             _warn_of_exported(protocol)
-            return Answers(
-                protocol.model, "", key_variable, key, protocol.address_variable, protocol.address
-            )
+            key_name = protocol.key_variable if key else None
+            address = (protocol.address_variable, protocol.address)
+            return Answers(protocol.model, "", key_name, key, *address)
         said.append(trial.said)
     raise UsageProblem(f"{server.address} is there, but the model did not answer: {' '.join(said)}")
 

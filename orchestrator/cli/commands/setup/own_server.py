@@ -14,6 +14,8 @@ from fanout.orchestrator.cli.terminal import output
 ADDRESS_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
 
+NO_KEY = "none"
+
 _MAKERS = (
     ("claude-", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
     ("gemini-", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY"),
@@ -42,6 +44,9 @@ class ServerProtocol(NamedTuple):
     address_variable: str
     address: str
     key_variable: str
+    key_without_one: str = ""
+    """Sent in a trial where no key is given: an exported key of a maker is for the maker's own
+    service, and not for whoever is at the address."""
 
 
 class NoModelServer(Exception):
@@ -124,7 +129,7 @@ def protocols_of(server: OwnServer, model: str) -> list[ServerProtocol]:
     return [
         ServerProtocol(name, ADDRESS_VARIABLE, server.address, KEY_VARIABLE),
         *(
-            ServerProtocol(model, address_variable, root, key_variable)
+            ServerProtocol(model, address_variable, root, key_variable, NO_KEY)
             for prefix, address_variable, key_variable in _MAKERS
             if model.startswith(prefix)
         ),

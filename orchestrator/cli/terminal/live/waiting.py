@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fanout.orchestrator.cli.terminal import formatting, output
 
@@ -69,11 +69,12 @@ class _Wait:
         self._begun = time.monotonic()
 
     def say(self) -> None:
-        """Say it until it has ended."""
-        if self._in_lines or not output.stderr_is_terminal():
-            self._print_lines()
-        else:
-            self._show()
+        """Say it until it has ended, or nobody reads it any more."""
+        with suppress(OSError):
+            if self._in_lines or not output.stderr_is_terminal():
+                self._print_lines()
+            else:
+                self._show()
 
     def _print_lines(self) -> None:
         pause = SILENT_SECONDS
