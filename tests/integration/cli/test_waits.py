@@ -61,6 +61,12 @@ def first_wait(child: Child) -> str:
     raise AssertionError(f"It ended without a word about what it waited for: {before.decode()}")
 
 
+def next_change(child: Child) -> str:
+    """The next line of a command's stderr that says something else."""
+    assert child.stderr is not None
+    return next(line.decode() for line in child.stderr if without_waits(line.decode()))
+
+
 def test_a_command_that_waits_for_a_job_says_what_the_job_does(fanout: Fanout) -> None:
     mine = fanout("submit", "wait for nobody").out.strip()
     with ExitStack() as stack:
@@ -111,20 +117,18 @@ async def test_each_change_is_one_line_and_a_job_that_had_ended_is_none(
     job_id = (await asyncio.to_thread(fanout, "submit", "first")).out.strip()
     child = fanout.start("wait", job_id)
     try:
-        assert child.stderr is not None
-        queued = await asyncio.to_thread(child.stderr.readline)
+        queued = await asyncio.to_thread(next_change, child)
         claim = await stand_in.claim(job_id)
-        running = b""
-        while b"running" not in running:
-            running = await asyncio.to_thread(child.stderr.readline)
+        running = await asyncio.to_thread(next_change, child)
         await stand_in.finish(job_id, claim=claim, summary="done")
+        assert child.stderr is not None
         rest = without_waits((await asyncio.to_thread(child.stderr.read)).decode())
     finally:
         child.kill()
     again = await asyncio.to_thread(fanout, "wait", job_id)
 
-    assert queued.decode().split()[:2] == [job_id[-8:], "queued"]
-    assert running.decode().split()[:2] == [job_id[-8:], "running"]
+    assert queued.split()[:2] == [job_id[-8:], "queued"]
+    assert running.split()[:2] == [job_id[-8:], "running"]
     assert [line.split()[1] for line in rest.splitlines()] == ["succeeded", "0"], rest
     assert again.err.splitlines()[0].startswith("Total:"), again.err
 
