@@ -24,6 +24,7 @@ from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefi
 from fanout.orchestrator.configuration.configuration_file import key_names, secret_variables
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.deep_agent import service_faults
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerReplaced
 from fanout.orchestrator.jobs.result import JobResult, Unfinished
@@ -92,6 +93,7 @@ class WorkerProcess:
         self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._host = socket.gethostname()
         self._sandbox = self._why_local = ""
+        self._model_faults: dict[str, str] = {}
         self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._concurrency = settings.worker.concurrency
         self._draining = self._paused = False
@@ -300,6 +302,8 @@ class WorkerProcess:
             keys=(*key_names(), *secret_variables(self._live.secrets)),
             protection=self._protection,
             loop_delays=self._loop_delays.histogram(),
+            model=self._settings.model,
+            model_faults=self._model_faults,
         )
 
     async def _start_background(self) -> None:
@@ -357,6 +361,7 @@ class WorkerProcess:
             await self._own_ledger.verify()
             self._started_at = self._started_at or await self._ledger.now_ms()
             await self._live.refresh()
+            self._model_faults = await asyncio.to_thread(service_faults)
             policy = admission_policy(self._settings, self._live.definitions)
             await self._urgent_ledger.register(
                 self.info(), REGISTRATION_SECONDS, policy, self._started_at

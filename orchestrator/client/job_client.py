@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -14,12 +16,10 @@ from fanout.orchestrator.approvals import ApprovalAnswer, Decision
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.job_files import JobFiles
 from fanout.orchestrator.client.job_reader import Ids, JobReader
-from fanout.orchestrator.client.model_check import check_models
-from fanout.orchestrator.configuration.agent_definitions import (
-    AgentDefinitions,
-    read_agent_definitions,
-)
+from fanout.orchestrator.client.model_check import check_models, check_models_of_workers
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.live_definitions import LiveDefinitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.changes import ChangeBundle
@@ -34,6 +34,7 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
@@ -41,6 +42,10 @@ from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.workspace import Workspace
+
+WORKERS_SECONDS = 5.0
+"""How old what workers say of the models that they can ask may be when a job is submitted; before
+one is refused it is read again."""
 
 
 class JobClient(JobReader):
@@ -71,7 +76,11 @@ class JobClient(JobReader):
             SnapshotOwners(self._redis, self._keys),
             settings.limits.snapshot_bytes,
         )
+        self._workers: list[WorkerInfo] = []
+        self._workers_read_at = -WORKERS_SECONDS
         self.definitions = definitions
+        """The agents that jobs may name, as they were read last."""
+        self._live: LiveDefinitions | None = None
         self.notifications = NotificationStore(self._redis, self._keys)
         """Who is told of what happens to jobs."""
 
@@ -88,16 +97,22 @@ class JobClient(JobReader):
             InvalidAgentDefinition: The folder of agents does not exist.
         """
         settings = settings or load_settings()
-        definitions = read_agent_definitions(settings.agents_dir)
+        live = LiveDefinitions(settings.agents_dir)
         found, held = attach(settings)
-        client = cls(str(found.redis_url), found, definitions)
-        client._held = held
+        client = cls(str(found.redis_url), found, live.definitions)
+        client._held, client._live = held, live
         return client
 
     async def close(self) -> None:
         """Close all connections. Submitted jobs continue."""
         await self._queue.close()
         await super().close()
+
+    async def current_definitions(self) -> AgentDefinitions:
+        """Return the agents that jobs may name; files that were changed are read again."""
+        if self._live is not None:
+            await self._live.refresh()
+        return self.definitions
 
     def workspace(self, folder: Path) -> Workspace:
         """Return the workspace of a folder, always the same object: it remembers its snapshot."""
@@ -130,7 +145,8 @@ class JobClient(JobReader):
             UnknownAgent: The agent does not exist.
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
-        included = frozenset(include).union(self.definitions[agent].include)
+        definitions = await self.current_definitions()
+        included = frozenset(include).union(definitions[agent].include)
         return await self.workspace(folder).start_files(self._blobs, included)
 
     async def submit(self, spec: JobSpec, *, workspace: Path | None = None) -> str:
@@ -166,15 +182,14 @@ class JobClient(JobReader):
             raise InvalidJob(
                 "A job that continues another starts from that job's files: give no workspace."
             )
+        await self.current_definitions()
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
             _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
-        if self._settings.worker.pool:  # its worker has these settings and keys; others may differ
-            models = [(spec.agent, spec.model) for spec, _ in jobs]
-            await asyncio.to_thread(check_models, self._settings, self.definitions, models)
+        await self._check_models([(spec.agent, spec.model) for spec, _ in jobs])
         starts = {
             (folder, agent): await self.start_files(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
@@ -195,6 +210,30 @@ class JobClient(JobReader):
         with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches them
             await self._admission.pump()
         return ids
+
+    async def _check_models(self, models: Sequence[tuple[str, str | None]]) -> None:
+        """Refuse jobs whose models their worker, or every worker, cannot ask.
+
+        Raises:
+            InvalidJob: There is such a job.
+        """
+        if self._settings.worker.pool:  # its worker has these settings and keys
+            await asyncio.to_thread(check_models, self._settings, self.definitions, models)
+            return
+        try:
+            await self._check_models_of_workers(models, WORKERS_SECONDS)
+        except InvalidJob:
+            await self._check_models_of_workers(models, 0)
+
+    async def _check_models_of_workers(
+        self, models: Sequence[tuple[str, str | None]], max_age_seconds: float
+    ) -> None:
+        if time.monotonic() - self._workers_read_at > max_age_seconds:
+            self._workers = await self.workers()
+            self._workers_read_at = time.monotonic()
+        check = partial(check_models_of_workers, self._workers, self.definitions, models)
+        if self._workers:
+            await asyncio.to_thread(check)  # its first call imports
 
     async def run(
         self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True

@@ -1,14 +1,15 @@
-"""The check of a job's models before it is submitted, where it is known what its worker has."""
+"""The check of a job's models before it is submitted: against what its worker has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from fanout.orchestrator.client.attachment import state_folder
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.configuration_file import export_keys
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 REMEDY = "Set it up: fanout init"
 
@@ -48,12 +49,66 @@ def check_models(
     checked: set[str] = set()
     for root, named in jobs:
         for agent, model in _models(definitions, root, named or "", settings.model):
-            for name in filter(None, map(str.strip, model.split(","))):
+            for name in _names(model):
                 if name not in checked and (fault := _fault(name)):
                     whose = "" if agent == root else f"Agent {agent}: "
                     remedy = "" if "`pip install" in fault else f" {REMEDY}"
                     raise InvalidJob(f"{whose}{fault}{remedy}")
                 checked.add(name)
+
+
+def check_models_of_workers(
+    workers: Collection[WorkerInfo],
+    definitions: AgentDefinitions,
+    jobs: Iterable[tuple[str, str | None]],
+) -> None:
+    """Check that the model of each agent of the jobs' trees can be asked by a worker.
+
+    What a worker says is believed, which is some seconds old. A model is not checked while no
+    worker has its agent, nor if one does not say what it can reach.
+
+    Args:
+        workers: The living workers.
+        definitions: The agents.
+        jobs: As for `check_models`.
+
+    Raises:
+        InvalidJob: No worker can reach a model.
+        UnknownAgent: An agent does not exist.
+    """
+    workers = [worker for worker in workers if not worker.draining]
+    for root, named in jobs:
+        for agent, model in _models(definitions, root, named or "", ""):
+            able = [worker for worker in workers if worker.knows(agent)]
+            digest = None if agent == root and named else definitions[agent].digest()
+            faults = [_fault_at(worker, agent, digest, model) for worker in able]
+            if faults and all(faults):
+                its = "this job's" if agent == root else f"agent {agent}'s"
+                raise InvalidJob(f"No worker can ask {its} model: {faults[0]}")
+
+
+def _fault_at(worker: WorkerInfo, agent: str, digest: str | None, model: str) -> str:
+    """Return why a worker cannot ask an agent's model; empty if it can, or does not say it.
+
+    Args:
+        worker: The worker.
+        agent: The agent's name.
+        digest: The fingerprint of the definition that the model is of; None: of none.
+        model: The model's name; empty: the worker's own one.
+    """
+    from fanout.orchestrator.deep_agent import service_name  # noqa: PLC0415 - few submit
+
+    if worker.model_faults is None or digest not in {None, worker.definitions.get(agent)}:
+        return ""
+    for name in _names(model or worker.model):
+        if fault := worker.model_faults.get(service_name(name)):
+            return f"{name} {fault}"
+    return ""
+
+
+def _names(model: str) -> list[str]:
+    """Return the names of which a model consists: with those that stand in for it."""
+    return [name for part in model.split(",") if (name := part.strip())]
 
 
 def _models(
@@ -74,11 +129,11 @@ def _models(
 
 
 def _fault(name: str) -> str | None:
-    from fanout.orchestrator.deep_agent import access_fault  # noqa: PLC0415 - few submit
+    from fanout.orchestrator.deep_agent import access_fault, service_name  # noqa: PLC0415 - few submit
 
     if name.startswith("scripted:"):
         return None
-    if "/" in name or "-" in name.partition(":")[0]:
+    if "/" in name or service_name(name):
         return access_fault(name)
     # Only ADK's registry knows the rest; to load it takes a second.
     from fanout.orchestrator.deep_agent import ModelNotConfigured, resolve_model  # noqa: PLC0415 - slow

@@ -10,7 +10,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
-- Models: `resolve_model`, `key_variable`, `access_fault`, `preload_client`, `ResilientModel`,
+- Models: `resolve_model`, `key_variable`, `access_fault`, `service_faults`,
+  `service_name`, `preload_client`, `ResilientModel`,
   `RetryPolicy`, `ModelProgress` with `watched_by`, `try_model` with its `Trial`, `ModelUsage`,
   `price`, and `ScriptedModel` with its `Script` for runs without a model.
 - Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.

@@ -126,6 +126,8 @@ from .messages import text_of as text_of
 from .middleware import Middleware as Middleware
 from .middleware import StateSlot as StateSlot
 from .models.access import access_fault as access_fault
+from .models.access import service_faults as service_faults
+from .models.access import service_name as service_name
 from .models.endings import say_ending as say_ending
 from .models.facts import price as price
 

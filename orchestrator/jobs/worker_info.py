@@ -42,6 +42,12 @@ class WorkerInfo:
     """How late its loop ran what was due since its start: for each bound in seconds the number of
     delays up to it, and the `sum` of all; empty in a release that did not measure."""
 
+    model: str = ""
+    """The model of its jobs that name none; empty in a release that did not say it."""
+    model_faults: Mapping[str, str] | None = None
+    """Why it cannot reach models, by the names of their services, each a sentence without its
+    subject; None in a release that did not say it."""
+
     def reads(self, wire: int, agent: str) -> bool:
         """Return whether it can run a job of that wire version and that agent."""
         return self.wire_oldest <= wire <= self.wire_newest and self.knows(agent)
@@ -62,6 +68,7 @@ class WorkerInfo:
             "keys": " ".join(self.keys),
             "protection": json.dumps(fields["protection"]),
             "loop_delays": json.dumps(fields["loop_delays"]),
+            "model_faults": json.dumps(fields["model_faults"]),
         }
 
 
@@ -90,5 +97,6 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
             "keys": fields.get("keys", "").split(),
             "protection": protection,
             "loop_delays": loop_delays,
+            "model_faults": json.loads(fields.get("model_faults", "null")),
         }
     )

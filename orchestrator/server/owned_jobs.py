@@ -93,10 +93,9 @@ class OwnedJobs:
         self._audit = audit
         self.caller = caller
 
-    @property
-    def definitions(self) -> AgentDefinitions:
-        """The agents that jobs may name."""
-        return self._client.definitions
+    async def definitions(self) -> AgentDefinitions:
+        """Return the agents that jobs may name; files that were changed are read again."""
+        return await self._client.current_definitions()
 
     async def submit_many(self, specs: Sequence[JobSpec]) -> list[str]:
         """Store jobs of the caller, all or none, and return their ids in order.

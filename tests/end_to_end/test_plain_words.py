@@ -14,6 +14,7 @@ from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import REPOSITORY, Installation, Installer
+from tests.waits import without_waits
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -36,7 +37,7 @@ def said(done: subprocess.CompletedProcess[str], exit_code: int) -> str:
     assert done.returncode == exit_code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    lines = done.stderr.strip().splitlines()
+    lines = without_waits(done.stderr).strip().splitlines()
     assert len(lines) == 1, done.stderr
     return lines[0]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from fanout.orchestrator.configuration import live_definitions
 from fanout.orchestrator.configuration.configuration_file import key_names
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
-from fanout.workers.agent import live_configuration
 from fanout.workers.agent.live_configuration import LiveConfiguration
 
 AGENT = "name: mine\ndescription: {}\ninstruction: i\nmemory: [HOUSE.md]\n"
@@ -64,13 +64,13 @@ async def test_jobs_that_begin_at_once_share_a_look_and_all_see_a_change(
 ) -> None:
     live = await asyncio.to_thread(LiveConfiguration, folder / "agents", no_secrets)
     looks: list[Path | None] = []
-    look = live_configuration._stamps
+    look = live_definitions._stamps
 
-    def counted(folder: Path | None) -> Iterator[live_configuration.Stamp]:
+    def counted(folder: Path | None) -> Iterator[live_definitions.Stamp]:
         looks.append(folder)
         return look(folder)
 
-    monkeypatch.setattr(live_configuration, "_stamps", counted)
+    monkeypatch.setattr(live_definitions, "_stamps", counted)
     first = asyncio.create_task(live.refresh())
     await asyncio.sleep(0)
     (folder / "agents" / "mine.yaml").write_text(AGENT.format("newer"))

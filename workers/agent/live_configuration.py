@@ -8,41 +8,27 @@ other settings, hold until it is started again.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 from pydantic import SecretStr
 
-from fanout.orchestrator.configuration.agent_definitions import (
-    InvalidAgentDefinition,
-    read_agent_definitions,
-)
 from fanout.orchestrator.configuration.configuration_file import (
     ConfigurationFile,
     configuration_path,
-    default_agents,
     export_keys,
 )
+from fanout.orchestrator.configuration.live_definitions import LiveDefinitions, Stamp, stamp_of
 
 log = structlog.get_logger(__name__)
 
-MAX_WATCHED_FILES = 2000
-"""Of a folder of agents: with the files of four large definitions. Looking at them takes 10 ms."""
 
-_NOT_WATCHED = {".git", "__pycache__"}
-
-Stamp = tuple[str, int, int, int]
-"""A file's path, time of change, size and inode: another content has another one."""
-
-
-class LiveConfiguration:
+class LiveConfiguration(LiveDefinitions):
     """The definitions and secrets of a worker, which are updated in place.
 
     Args:
-        folder: The user's folder of agent definitions; None: that beside the configuration file,
-            while it exists.
+        folder: As of `LiveDefinitions`.
         load_secrets: Reads the secrets that definitions name. Raises ValueError.
 
     Raises:
@@ -52,64 +38,29 @@ class LiveConfiguration:
     def __init__(
         self, folder: Path | None, load_secrets: Callable[[], Mapping[str, SecretStr]]
     ) -> None:
-        self._given_folder = folder
         self._load_secrets = load_secrets
-        self._read: tuple[Stamp, ...] = tuple(_stamps(self._folder))
         self._read_keys = _stamp_of_keys()
         self._exported = export_keys()
-        self._look: asyncio.Task[None] | None = None
-        """The look that runs, or the last one."""
-        self._next_look: asyncio.Task[None] | None = None
-        """The look that begins when this one has ended."""
-        self.definitions = read_agent_definitions(self._folder)
+        super().__init__(folder)
         self._log_invalid()
         self.secrets = dict(load_secrets())
 
-    @property
-    def _folder(self) -> Path | None:
-        """The folder of agent definitions, if there is one now."""
-        beside = default_agents()
-        if self._given_folder in {None, beside}:
-            return beside if beside is not None and beside.is_dir() else None
-        return self._given_folder
-
-    async def refresh(self) -> None:
-        """Read again what has changed; what is invalid is logged, and that from before stays.
-
-        All who call this while the files are looked at share the next look, and go on in the same
-        step of the loop.
-        """
-        if self._next_look is None:
-            self._next_look = asyncio.create_task(self._look_after(self._look))
-        await asyncio.shield(self._next_look)
-
-    async def _look_after(self, earlier: asyncio.Task[None] | None) -> None:
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        self._look, self._next_look = self._next_look, None
-        stamps, keys = await asyncio.to_thread(
-            lambda: (tuple(_stamps(self._folder)), _stamp_of_keys())
-        )
-        if stamps != self._read:
-            await self._read_definitions()
-            self._read = stamps
+    async def look(self) -> None:
+        """Look at the files once, and read those that have changed; what is invalid is logged."""
+        await super().look()
+        keys = await asyncio.to_thread(_stamp_of_keys)
         if keys != self._read_keys:
             await self._read_secrets()
             self._read_keys = keys
 
-    async def _read_definitions(self) -> None:
-        try:
-            found = await asyncio.to_thread(lambda: read_agent_definitions(self._folder))
-        except (InvalidAgentDefinition, OSError) as error:
-            log.warning("changed agent definitions not used", error=str(error))
-            return
-        for name in found.invalid.keys() & self.definitions.keys():
-            found[name] = self.definitions[name]  # its last valid one stays
-        self.definitions.clear()
-        self.definitions.update(sorted(found.items()))
-        self.definitions.invalid = found.invalid
+    def not_read(self, error: Exception) -> None:
+        """Log why the folder could not be read again."""
+        log.warning("changed agent definitions not used", error=str(error))
+
+    def was_read(self) -> None:
+        """Log what was read again."""
         self._log_invalid()
-        log.info("agent definitions read again", agents=len(found))
+        log.info("agent definitions read again", agents=len(self.definitions))
 
     def _log_invalid(self) -> None:
         for name, problem in self.definitions.invalid.items():
@@ -127,27 +78,6 @@ class LiveConfiguration:
         log.info("keys read again")
 
 
-def _stamps(folder: Path | None) -> Iterator[Stamp]:
-    """Yield the stamps of the files below a folder, at most `MAX_WATCHED_FILES`."""
-    if folder is None:
-        return
-    left = MAX_WATCHED_FILES
-    for path, folders, names in os.walk(folder):
-        folders[:] = sorted(set(folders) - _NOT_WATCHED)
-        for name in sorted(names)[:left]:
-            left -= 1
-            if (stamp := _stamp(Path(path, name))) is not None:
-                yield stamp
-
-
 def _stamp_of_keys() -> Stamp | None:
     path = configuration_path()
-    return _stamp(ConfigurationFile(path).env) if path else None
-
-
-def _stamp(file: Path) -> Stamp | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return str(file), status.st_mtime_ns, status.st_size, status.st_ino
+    return stamp_of(ConfigurationFile(path).env) if path else None

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cli.checks.leftovers import left_by_others
 from fanout.orchestrator.cli.checks.worker_differences import worker_differences
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import (
@@ -83,11 +84,15 @@ async def all_checks(*, calls: bool = False) -> list[Check]:
     file = configuration_file()
     found = "no file" if file is None or not file.path.exists() else str(file.path)
     checks.append(Check("ok", "settings", f"all values are valid; configuration: {found}"))
-    checks += await _agents_and_models(settings, calls=calls)
-    checks += await _engine_and_images(settings)
-    checks.append(await _blobs(settings))
+    with waiting("checking the agents and their models"):
+        checks += await _agents_and_models(settings, calls=calls)
+    with waiting("asking the Docker engine"):
+        checks += await _engine_and_images(settings)
+    with waiting("writing and reading a blob"):
+        checks.append(await _blobs(settings))
     checks.append(_redis_binary())
-    return [*checks, *await _redis_and_workers(settings)]
+    with waiting("waiting for Redis"):
+        return [*checks, *await _redis_and_workers(settings)]
 
 
 def _python() -> Check:
@@ -166,7 +171,8 @@ async def _called(name: str, model: str) -> Check:
     )
     from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
 
-    trial = await try_model(model)
+    with waiting(f"waiting for an answer of {model}"):
+        trial = await try_model(model)
     said = trial_sentence(model, trial)
     if trial.fault:
         return Check("warn", name, said, SET_MODEL_UP)

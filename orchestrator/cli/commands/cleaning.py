@@ -9,9 +9,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from fanout.orchestrator.cli.checks.leftovers import own_installation
+from fanout.orchestrator.cli.commands.setup.images import ASKING_THE_ENGINE
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
 
@@ -34,7 +37,8 @@ def clean(
     When its Redis is lost, nobody does.
     """
     settings = load_settings()
-    own = asyncio.run(own_installation(settings))
+    with waiting(WAITING_FOR_REDIS):
+        own = asyncio.run(own_installation(settings))
     if installation is None:
         output.notice(f"This Redis holds the ledger of installation {own or 'none'}.")
         _run(["ls", *(["--json"] if as_json else [])])
@@ -47,5 +51,6 @@ def clean(
 
 def _run(argv: list[str]) -> NoReturn:
     command = python_argv("fanout.workers.sandbox.docker.installations", *argv)
-    ended = subprocess.run(command, env=helper_environment(), check=False)  # noqa: S603 - our own program
+    with waiting(ASKING_THE_ENGINE, in_lines=True):
+        ended = subprocess.run(command, env=helper_environment(), check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED)

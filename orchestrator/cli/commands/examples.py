@@ -24,7 +24,11 @@ from fanout.orchestrator.cli.commands.bundled_examples import (
 from fanout.orchestrator.cli.commands.run import finish_run, start_run
 from fanout.orchestrator.cli.commands.run_report import exit_code_of
 from fanout.orchestrator.cli.commands.services.up import announce_sandbox
-from fanout.orchestrator.cli.commands.setup.images import sandbox_of_the_demo, with_images
+from fanout.orchestrator.cli.commands.setup.images import (
+    check_sandbox,
+    sandbox_of_the_demo,
+    with_images,
+)
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
 from fanout.orchestrator.cli.terminal.live.waiting import waiting
@@ -37,7 +41,6 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.jobs.result import JobError
@@ -87,7 +90,7 @@ def example(
     found = find_example(name)
     if model is not None:
         _check_model(settings, found, model)
-    with_images(lambda: asyncio.run(require_sandbox(settings)))
+    with_images(lambda: check_sandbox(settings))
     folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
     found.copy_workspace(folder)
     with _temporary_folder("fanout-state-") as state_dir:
@@ -167,7 +170,8 @@ def _check_model(settings: Settings, found: Example, model: str) -> None:
         InvalidJob: It cannot be reached.
     """
     own = _own_settings(settings, found, settings.state_dir, model)
-    check_models(own, load_agent_definitions(own.agents_dir), [(COORDINATOR, model)])
+    with waiting("looking whether the model can be reached"):
+        check_models(own, load_agent_definitions(own.agents_dir), [(COORDINATOR, model)])
 
 
 def _own_settings(
@@ -188,7 +192,7 @@ def _own_settings(
 async def _started(services: Embedded) -> AsyncIterator[Embedded]:
     """Yield the services, once they run."""
     async with AsyncExitStack() as stack:
-        async with waiting("starting the worker"):
+        with waiting("starting the worker"):
             embedded = await stack.enter_async_context(services)
         yield embedded
 
@@ -268,8 +272,9 @@ async def _check(client: JobClient, found: Example, folder: Path, when: str) -> 
         model=CHECK_MODEL,
         labels={found.name: f"check-{when}"},
     )
-    job_id = await client.submit(spec, workspace=folder)
-    result = await client.wait(job_id)
+    with waiting(f"running `{command}` in a sandbox"):
+        job_id = await client.submit(spec, workspace=folder)
+        result = await client.wait(job_id)
     if result.state is not JobState.SUCCEEDED:
         why = formatting.happened(result.error) if result.error else str(result.state)
         raise WorkFailed(f"The tests could not be run in a sandbox: {why}")

@@ -13,6 +13,7 @@ from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_job, resolve_tree
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
 from fanout.orchestrator.cli.terminal.session import ended_result, open_reader
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
@@ -219,14 +220,15 @@ def logs(
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
     async with open_reader() as reader:
         job_id = await resolve_job(reader, prefix)
+        short = formatting.short_id(job_id)
         try:
-            async for event in reader.events(job_id, after, follow=follow):
-                if as_json:
-                    output.json_line(event.model_dump(mode="json"))
-                else:
-                    output.payload_now(formatting.event_line(event))
+            with waiting(f"waiting for the next event of {short}"):
+                async for event in reader.events(job_id, after, follow=follow):
+                    if as_json:
+                        output.json_line(event.model_dump(mode="json"))
+                    else:
+                        output.payload_now(formatting.event_line(event))
         except asyncio.CancelledError:
-            short = formatting.short_id(job_id)
             output.notice(
                 f"Detached; the job continues. To continue reading: fanout logs -f {short}"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from importlib.util import find_spec
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fanout.orchestrator.cli.commands.setup.images import with_images
+from fanout.orchestrator.cli.commands.setup.images import check_sandbox, with_images
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import SandboxOption, chosen_sandbox
@@ -22,7 +21,6 @@ from fanout.orchestrator.embedded.python_process import (
     helper_environment,
     python_argv,
 )
-from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
@@ -74,7 +72,7 @@ def worker(
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
-    with_images(lambda: asyncio.run(require_sandbox(settings)))
+    with_images(lambda: check_sandbox(settings))
     argv = python_argv("fanout.workers")
     if processes is not None:
         argv += ["--processes", str(processes)]

@@ -46,7 +46,8 @@ from fanout.orchestrator.cli.terminal.options import (
     SandboxOption,
     chosen_sandbox,
 )
-from fanout.orchestrator.cli.terminal.session import open_client, usable_agents
+from fanout.orchestrator.cli.terminal.questions import confirm
+from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS, open_client, usable_agents
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.client.model_check import check_models
@@ -164,7 +165,8 @@ def run_(
     )
     _check(wanted, agents, detach=detach)
     if continues is None:  # else its agent and its model are known when it is submitted
-        check_models(settings, agents, [(agent or COORDINATOR, model)])
+        with waiting("looking whether the models can be reached"):
+            check_models(settings, agents, [(agent or COORDINATOR, model)])
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
     )
@@ -209,16 +211,21 @@ def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:
 async def _run(
     settings: Settings, wanted: _Wanted, *, detach: bool, yes: bool, as_json: bool
 ) -> None:
-    async with _services(settings) as reachable, JobClient.from_settings(reachable) as client:
+    async with AsyncExitStack() as stack:
+        reachable = await stack.enter_async_context(_services(settings))
+        stack.enter_context(waiting(WAITING_FOR_REDIS))
+        client = await stack.enter_async_context(JobClient.from_settings(reachable))
         workers = await client.workers()
         if workers:
             announce_sandbox(workers)
         else:
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
         runs = Runs(reachable.state_dir)
-        landing, included = await _landing(client, runs, wanted)
-        folder = landing.workspace
-        if landing.branch is not None and not await asyncio.to_thread(is_clean_checkout, folder):
+        with waiting("asking Git about the folder"):
+            landing, included = await _landing(client, runs, wanted)
+            folder = landing.workspace
+            is_clean = landing.branch is None or await asyncio.to_thread(is_clean_checkout, folder)
+        if not is_clean:
             output.notice(
                 f"{folder} has changes that are not committed: the agents see them, but "
                 f"branch {landing.branch} gets only what the agents change."
@@ -326,7 +333,7 @@ async def _services(settings: Settings) -> AsyncIterator[Settings]:
         yield settings
         return
     async with AsyncExitStack() as stack:
-        async with waiting("starting the worker"):
+        with waiting("starting the worker"):
             embedded = await stack.enter_async_context(outliving(settings, output.notice))
         own = with_pool(settings, embedded.settings)
         await stack.enter_async_context(revived(own, output.notice))
@@ -388,12 +395,13 @@ async def finish_run(
     result = await follow(client, root_id, yes=yes)
     landed, reason = None, None
     try:
-        async with waiting("landing the changes"):
+        with waiting("landing the changes"):
             landed = None if landing is None else await land(client, runs, result, landing)
         held = landed.merge.held_back if landed and landed.branch is None else ()
         if landing and held_back.may_land(held, ask=ask):
             with_code = landing.model_copy(update={"include_executable_config": True})
-            landed = await land(client, runs, result, with_code)
+            with waiting("landing the changes"):
+                landed = await land(client, runs, result, with_code)
     except (MergeUndone, MergeUnfinished) as failure:
         reason = f"{failure} To land it then: fanout attach {short_id(root_id)}"
     except BranchUnusable as failure:
@@ -426,5 +434,5 @@ def _confirm(folder: Path) -> None:
         or is_clean_checkout(folder)
     ):
         return
-    if not typer.confirm(f"Agents will edit files in {folder}. Continue?", err=True):
+    if not confirm(f"Agents will edit files in {folder}. Continue?"):
         raise typer.Exit(ExitCode.NOT_ALLOWED)

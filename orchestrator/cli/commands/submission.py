@@ -28,6 +28,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
     Shortfall,
 )
 from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -161,7 +162,8 @@ def submit(
         jobs = [plan({"description": description}, agents, defaults)]
     new = [job.spec for job in jobs if not job.spec.continues]
     if settings.redis_url is not None or state_folder(settings).read_record() is not None:
-        check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
+        with waiting("looking whether the models can be reached"):
+            check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
     raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
 
 

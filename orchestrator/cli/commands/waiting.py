@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from functools import reduce
 from typing import Annotated, Any
 
@@ -21,7 +21,9 @@ from fanout.orchestrator.cli.terminal.live.run_view import tree_of
 from fanout.orchestrator.cli.terminal.live.watcher import (
     POLL_SECONDS,
     Fetch,
+    OnChange,
     change_line,
+    print_change,
     remembered,
     shown,
     still_open,
@@ -62,8 +64,8 @@ async def wait_for_all(
 ) -> list[JobResult]:
     """Wait for jobs and return their results in the order of the ids.
 
-    A live view is drawn if stderr is a terminal. An interruption leaves the jobs running and prints
-    the command to wait again.
+    A live view is drawn if stderr is a terminal; else it gets a line for each change. An
+    interruption leaves the jobs running and prints the command to wait again.
 
     Args:
         client: the connected client.
@@ -99,11 +101,25 @@ def _view_of(
     client: JobClient, ids: Sequence[str], seen: list[JobRecord]
 ) -> AbstractAsyncContextManager[object]:
     console = live_console()
-    return (
-        nullcontext()
-        if console is None
-        else shown(client, remembered(_records_of(client, ids), seen), console=console)
-    )
+    fetch = remembered(_records_of(client, ids), seen)
+    if console is not None:
+        return shown(client, fetch, console=console)
+    return shown(client, fetch, on_change=_changes_printer())
+
+
+def _changes_printer() -> OnChange:
+    """Return a function that prints changes of jobs which had not ended when they were seen first.
+
+    How those ended that had is the command's result.
+    """
+    were_open: set[str] = set()
+
+    def print_if_open(record: JobRecord) -> None:
+        if record.id in were_open or not record.state.is_terminal:
+            were_open.add(record.id)
+            print_change(record)
+
+    return print_if_open
 
 
 async def usage_of_trees(client: JobClient, ids: Sequence[str]) -> Usage:

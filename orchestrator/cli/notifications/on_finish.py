@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
 from fanout.orchestrator.server.notifications.hook_events import end_of
@@ -31,5 +32,7 @@ async def run_on_finish(command: str | None, client: JobClient, job_id: str, sta
         job_id: The job that has ended.
         state: The state that it has reached.
     """
-    if command is not None:
+    if command is None:
+        return
+    with waiting("running the command of --on-finish"):
         await Hook(command).run(await end_of(client, job_id, state))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import typer
-
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.questions import confirm
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (
@@ -46,7 +45,7 @@ def may_land(held_back: Sequence[HeldBackChange], *, ask: bool = True) -> bool:
     if more > 0:
         output.notice(f"… and {more} more")
     count = "this change" if len(held_back) == 1 else f"these {len(held_back):,} changes"
-    return typer.confirm(f"Merge {count} too?", default=False, err=True)
+    return confirm(f"Merge {count} too?")
 
 
 def hidden_lines(paths: Sequence[str]) -> list[str]:

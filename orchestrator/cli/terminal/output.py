@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fanout.orchestrator import shortening
@@ -21,19 +22,37 @@ USUAL_COLUMNS = 80
 GAP = 2
 """Spaces between the columns of a table."""
 
+before_printing: list[Callable[[], None]] = []
+"""Called before anything is printed: each takes what it shows for a moment off the terminal."""
+_printed_at = 0.0
+
 
 def one_line(text: object, width: int | None = None) -> str:
     """Return foreign text as one printable line of at most `width` characters."""
     return shortening.one_line(printable(text), width)
 
 
+def printed_at() -> float:
+    """Return when something was printed last, by `time.monotonic`; 0 for nothing yet."""
+    return _printed_at
+
+
+def _printing() -> None:
+    global _printed_at  # noqa: PLW0603 - a process has one terminal
+    _printed_at = time.monotonic()
+    for take_away in tuple(before_printing):
+        take_away()
+
+
 def payload(text: str) -> None:
     """Print a part of the result."""
+    _printing()
     print(text)
 
 
 def payload_now(text: str) -> None:
     """Print one line of a stream and flush it."""
+    _printing()
     print(printable(text), flush=True)
 
 
@@ -44,6 +63,7 @@ def flush() -> None:
 
 def raw_payload(data: bytes) -> None:
     """Write bytes of the result unchanged."""
+    _printing()
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
@@ -51,6 +71,7 @@ def raw_payload(data: bytes) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document."""
+    _printing()
     print(escape_controls(json.dumps(clean(value), indent=2, ensure_ascii=False)))
 
 
@@ -61,6 +82,7 @@ def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
+    _printing()
     print(escape_controls(json.dumps(clean(value), ensure_ascii=False)), flush=True)
 
 
@@ -73,6 +95,7 @@ def notice(text: str) -> None:
     shown = printable(text)
     if stderr_is_terminal():
         shown = "\n".join(map(_wrapped, shown.split("\n")))
+    _printing()
     print(shown, file=sys.stderr, flush=True)
 
 
@@ -129,6 +152,7 @@ def table(
         wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
+    _printing()
     if stdout_is_terminal():
         from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
@@ -157,6 +181,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
         (name, printable(value)) for name, value in rows if value not in (None, "", {}, (), [])
     ]
     width = max((len(name) for name, _ in known), default=0) + 2
+    _printing()
     for name, value in known:
         first, *rest = value.splitlines() or [""]
         print(f"{name.ljust(width)}{first}".rstrip())

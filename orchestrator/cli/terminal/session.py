@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
 from fanout.orchestrator.cli.terminal.formatting import short_id
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import in_use
 from fanout.orchestrator.jobs.result import JobResult
 
 if TYPE_CHECKING:
     from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+
+WAITING_FOR_REDIS = "waiting for Redis"
+"""What commands wait for that name nothing more exact."""
 
 
 def usable_agents(settings: Settings) -> AgentDefinitions:
@@ -51,11 +55,14 @@ async def open_client(
         InvalidAgentDefinition: an agent definition is invalid.
         LedgerUnavailable: no Redis is configured or running, or it does not answer.
     """
-    async with (
-        in_use(settings or load_settings(), output.notice, submits=submits) as found,
-        fanout.orchestrator.client.JobClient.from_settings(found) as client,
-    ):
-        yield client
+    with waiting(WAITING_FOR_REDIS):
+        async with AsyncExitStack() as stack:
+            ready = "waiting for a worker with these settings" if submits else WAITING_FOR_REDIS
+            with waiting(ready):
+                services = in_use(settings or load_settings(), output.notice, submits=submits)
+                found = await stack.enter_async_context(services)
+            connected = fanout.orchestrator.client.JobClient.from_settings(found)
+            yield await stack.enter_async_context(connected)
 
 
 @asynccontextmanager
@@ -65,11 +72,12 @@ async def open_reader() -> AsyncIterator[fanout.orchestrator.client.JobReader]:
     Raises:
         InvalidSetting, LedgerUnavailable: as `open_client`.
     """
-    async with (
-        in_use(load_settings(), output.notice) as found,
-        fanout.orchestrator.client.JobReader.from_settings(found) as reader,
-    ):
-        yield reader
+    with waiting(WAITING_FOR_REDIS):
+        async with (
+            in_use(load_settings(), output.notice) as found,
+            fanout.orchestrator.client.JobReader.from_settings(found) as reader,
+        ):
+            yield reader
 
 
 async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str) -> JobResult:

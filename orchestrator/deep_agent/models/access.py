@@ -23,6 +23,8 @@ RESPONSES = "responses/"
 OLLAMA = "ollama/"
 """The prefix of models of Ollama, which are asked through its Chat Completions."""
 OLLAMA_PORT = 11434
+LITELLM = "litellm"
+"""The name of the service of all models that are asked through LiteLLM and have no other one."""
 
 NO_KEY_NEEDED = "none"
 """Sent as the key to a server of a person's own: it ignores it, or insists on any."""
@@ -39,6 +41,7 @@ CREDENTIALS_OF_GOOGLE = (
     "GOOGLE_GENAI_USE_VERTEXAI",
     "GOOGLE_GENAI_USE_ENTERPRISE",
 )
+_PREFIXES = (*PROVIDERS.items(), ("gemma-", "google"))
 CREDENTIALS_OF_ANTHROPIC = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE")
 
 _LITELLM_KEYS = {
@@ -150,14 +153,12 @@ def service_of(name: str) -> Service | None:
         return _OPENAI
     if name.startswith(OLLAMA):
         return _OLLAMA
-    for begin, provider in (*PROVIDERS.items(), ("gemma-", "google")):
+    for begin, provider in _PREFIXES:
         if name.startswith(begin):
             is_on_vertex = provider == "anthropic" and is_claude_on_vertex()
             return None if is_on_vertex else _SERVICES[provider]
-    provider, slash, _ = name.partition("/")
-    if not slash or not provider.isidentifier() or provider in {"projects", "apigee"}:
-        return None
-    return _of_litellm(provider)
+    provider = _litellm_provider(name)
+    return _of_litellm(provider) if provider else None
 
 
 def key_variables(name: str) -> tuple[str, ...]:
@@ -191,29 +192,72 @@ def access_fault(name: str) -> str | None:
         name: One name as for `resolve_model`.
     """
     found = service_of(name)
-    if found is None:
-        return None
-    if fault := lacking_package(name):
-        return fault
-    if fault := _address_fault(name, found):
-        return fault
-    if (variables := found.key_variables) and not any(map(os.environ.get, variables)):
-        if name.startswith(CHAT):
-            return (
-                f"{name} needs {found.addresses[0]}, the address of its server, in the environment."
-            )
-        return f"{name} needs {variables[0]} in the environment."
-    return _unreached(name, found)
+    fault = "" if found is None else _fault(found, needs_address=name.startswith(CHAT))
+    return f"{name} {fault}" if fault else None
+
+
+def service_name(name: str) -> str:
+    """Return the name of the service that a model is asked at, as in `service_faults`.
+
+    Args:
+        name: One name as for `resolve_model`.
+
+    Returns:
+        Empty for a model that needs nothing, and for one of no service that is known here.
+    """
+    for prefix in (CHAT, RESPONSES, OLLAMA):
+        if name.startswith(prefix):
+            return prefix.removesuffix("/")
+    for begin, provider in _PREFIXES:
+        if name.startswith(begin):
+            return provider
+    provider = _litellm_provider(name)
+    return provider if provider in _LITELLM_KEYS or not provider else LITELLM
+
+
+def service_faults() -> dict[str, str]:
+    """Return why models of services cannot be reached from here, by the services' names.
+
+    Each is a sentence without its subject, the model. Services of which nothing is known to be
+    missing are left out. It may wait `CONNECT_SECONDS` for a server on this machine.
+    """
+    chat, responses, ollama = (prefix.removesuffix("/") for prefix in (CHAT, RESPONSES, OLLAMA))
+    models = {
+        **{name: f"{name}/model" for name in (chat, responses, ollama, LITELLM, *_LITELLM_KEYS)},
+        **{provider: f"{begin}model" for begin, provider in _PREFIXES},
+    }
+    faults = {
+        name: _fault(found, needs_address=name == chat)
+        for name, model in models.items()
+        if (found := service_of(model)) is not None
+    }
+    return {name: fault for name, fault in faults.items() if fault}
 
 
 def lacking_package(name: str) -> str | None:
     """Return a sentence if the client of a model's service is not installed; None otherwise."""
     found = service_of(name)
-    if found is None or found.is_installed:
-        return None
+    fault = "" if found is None else _package_fault(found)
+    return f"{name} {fault}" if fault else None
+
+
+def _fault(service: Service, *, needs_address: bool) -> str:
+    """Return why a service cannot be reached, as a sentence without its subject; empty: it can."""
+    if fault := _package_fault(service) or _address_fault(service):
+        return fault
+    if (variables := service.key_variables) and not any(map(os.environ.get, variables)):
+        if needs_address:
+            return f"needs {service.addresses[0]}, the address of its server, in the environment."
+        return f"needs {variables[0]} in the environment."
+    return _unreached(service)
+
+
+def _package_fault(service: Service) -> str:
+    if service.is_installed:
+        return ""
     return (
-        f"{name} needs the package {found.package}; install it with "
-        f"`pip install 'fanout-orchestrator[{found.extra}]'`."
+        f"needs the package {service.package}; install it with "
+        f"`pip install 'fanout-orchestrator[{service.extra}]'`."
     )
 
 
@@ -237,6 +281,13 @@ def is_this_machine(host: str) -> bool:
     return False
 
 
+def _litellm_provider(name: str) -> str:
+    """Return the provider in a name of LiteLLM's; empty for a name of another kind."""
+    provider, slash, _ = name.partition("/")
+    is_one = slash and provider.isidentifier() and provider not in {"projects", "apigee"}
+    return provider if is_one else ""
+
+
 def _of_litellm(provider: str) -> Service:
     if provider == "openai":
         service = Service("litellm", "litellm", _OPENAI.keys, _OPENAI.addresses)
@@ -254,32 +305,33 @@ def _address_names(provider: str) -> Iterator[str]:
     yield f"{provider.upper()}_API_BASE"
 
 
-def _address_fault(name: str, service: Service) -> str | None:
+def _address_fault(service: Service) -> str:
     if not service.address or _host(service.address):
-        return None
+        return ""
     return (
-        f"{name} has no usable address: {service.address_variable} has to begin with http:// or "
-        "https:// and name a host."
+        f"has no usable address: {service.address_variable} has to begin with http:// or https:// "
+        "and name a host."
     )
 
 
-def _unreached(name: str, service: Service) -> str | None:
-    """Return a sentence if a server is on this machine, and nothing listens there.
+def _unreached(service: Service) -> str:
+    """Return a sentence without its subject if a server is on this machine and does not listen.
 
     Other machines are not asked: they may be reached through a proxy.
     """
     if not is_this_machine(_host(service.address)):
-        return None
+        return ""
     parts = urlsplit(service.address)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((str(parts.hostname), port), CONNECT_SECONDS):
-            return None
+            return ""
     except TimeoutError:  # it may be busy
-        return None
+        return ""
     except OSError:
         origin = service.address_variable or "the default"
-        return f"{name} is not reached: no server listens at {service.address} ({origin})."
+        where = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return f"is not reached: no server listens at {where} ({origin})."
 
 
 def _host(address: str) -> str:

@@ -162,7 +162,8 @@ class JobRequestHandler(RequestHandler):
         jobs = self._view(context).jobs
         jobs.caller.require(Scope.READ)
         base_url = context.state[BASE_URL]
-        return cards.card(jobs.definitions, base_url, context.state.get(AGENT), details=True)
+        definitions = await jobs.definitions()
+        return cards.card(definitions, base_url, context.state.get(AGENT), details=True)
 
     @_answered
     async def on_create_task_push_notification_config(

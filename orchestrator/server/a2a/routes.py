@@ -54,14 +54,15 @@ def a2a_routes(service: Service, public_url: str | None = None) -> list[BaseRout
 
 class _Cards:
     def __init__(self, service: Service, public_url: str | None) -> None:
-        self._definitions = service.client.definitions
+        self._client = service.client
         self._public_url = public_url
 
     async def serve(self, request: Request) -> Response:
         """Return a card, or that the client's copy is still right."""
         agent = request.path_params.get("agent")
         try:
-            found = card(self._definitions, origin(request, self._public_url), agent)
+            definitions = await self._client.current_definitions()
+            found = card(definitions, origin(request, self._public_url), agent)
         except UnknownAgent as failure:
             raise Problem(404, str(failure)) from None
         shown = agent_card_to_dict(found)

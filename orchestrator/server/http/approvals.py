@@ -47,6 +47,6 @@ async def agents(jobs: Jobs) -> AgentList:
             model=definition.model if isinstance(definition.model, str) else None,
             subagents=list(definition.subagents or ()),
         )
-        for name, definition in sorted(jobs.definitions.items())
+        for name, definition in sorted((await jobs.definitions()).items())
     ]
     return AgentList(items=found)

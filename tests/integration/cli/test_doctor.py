@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.a2a_servers import remote_service
 from tests.integration.cli.conftest import WORKER, Fanout
+from tests.integration.models.local_servers import NAME, Kind, local_server
 
 pytestmark = pytest.mark.redis
 
@@ -156,3 +159,43 @@ def test_it_says_whether_remote_agents_answer(fanout: Fanout, tmp_path: Path):
     assert checks["remote agent far"]["found"] == "answers: JSONRPC 1.0"
     assert checks["remote agent gone"]["status"] == "warn"
     assert f"a2a {service.url.removeprefix('http://')}" in listed.out
+
+
+NO_TOOLS = (400, "this model does not support tools")
+ANSWERS = {
+    "it works": (Kind(), "", "ok", "streaming works, tools work."),
+    "its key is wrong": (Kind(key="the-key"), "another", "warn", "Invalid key"),
+    "it does not listen": (None, "", "warn", "is not reached: no server listens at"),
+    "it takes no tools": (
+        Kind(refuses_tools=NO_TOOLS),
+        "",
+        "warn",
+        NO_TOOLS[1],
+    ),
+}
+
+
+def test_call_asks_each_model_and_says_what_it_can(fanout: Fanout):
+    with ExitStack() as stack:
+        children = {}
+        for case, (kind, key, *_) in ANSWERS.items():
+            server = kind and stack.enter_context(local_server(kind))
+            env = {
+                "FANOUT_MODEL": f"chat/{NAME}",
+                "FANOUT_SANDBOX__PROVIDER": "local",
+                "OPENAI_BASE_URL": f"{server.url if server else 'http://127.0.0.1:9'}/v1",
+                "OPENAI_API_KEY": key,
+                "NO_PROXY": "127.0.0.1",
+            }
+            children[case] = fanout.start("doctor", "--call", "--json", env=env)
+            stack.callback(children[case].kill)
+        said = {case: json.loads(child.communicate(b"", 60)[0]) for case, child in children.items()}
+
+    found = {
+        case: next(one for one in report["checks"] if one["name"] == "model")
+        for case, report in said.items()
+    }
+    for case, (*_, status, text) in ANSWERS.items():
+        assert (found[case]["status"], text in found[case]["found"]) == (status, True), found[case]
+    assert found["its key is wrong"]["advice"] == "Set it up: fanout init"
+    assert "tools" in found["it takes no tools"]["advice"]

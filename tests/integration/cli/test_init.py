@@ -10,7 +10,10 @@ import pytest
 
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.cli.terminal import in_terminal
+from tests.integration.models.local_servers import NAME, Kind, local_server
+from tests.integration.models.model_server import Answer, call, model_server
 from tests.integration.scripts import conversation, says, write_script
+from tests.waits import without_waits
 
 KEY = "AIza-not-a-real-key"
 
@@ -34,7 +37,7 @@ def with_key(fanout: Fanout, *arguments: str, key: str = KEY) -> Ended:
         Fanout.argv("init", "--key-stdin", *arguments), cwd=fanout.folder, env=fanout.env,
         input=f"{key}\n", capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Ended(done.returncode, done.stdout, without_waits(done.stderr))
 
 
 def configuration(fanout: Fanout) -> Path:
@@ -131,6 +134,60 @@ def test_a_person_is_asked_and_the_key_is_not_shown(fanout: Fanout) -> None:
     assert KEY not in screen
     assert KEY in (configuration(fanout) / ".env").read_text()
     assert 'provider = "local"' in (configuration(fanout) / "config.toml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_person_chooses_among_the_models_of_a_server_by_number_or_by_name(
+    fanout: Fanout,
+) -> None:
+    several = {"object": "list", "data": [{"id": "first:1b"}, {"id": NAME}, {"id": "third"}]}
+    with local_server(Kind(models=several)) as server:
+        address = f"{server.url}/v1"
+        code, screen = in_terminal(
+            fanout, "init", "--sandbox", "local", "--no-run",
+            answers={"Model [gemini-2.5-flash]:": server.url, "Model of the server [first:1b]:": "2"},
+        )  # fmt: skip
+        again, named = in_terminal(
+            fanout, "init", "--sandbox", "local", "--no-run", "--force", "--base-url", server.url,
+            answers={"Model of the server [first:1b]:": "third"},
+        )  # fmt: skip
+    asked = [request["model"] for request in server.requests]
+
+    assert (code, again) == (0, 0), screen + named
+    assert f"{address} has 3 models that it lists:" in screen
+    assert f"2  {NAME}" in screen
+    assert "streaming works, tools work." in screen
+    assert asked == [NAME, "third"]
+    assert 'model = "chat/third"' in (configuration(fanout) / "config.toml").read_text()
+    assert address in (configuration(fanout) / ".env").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("model", "refusals", "named", "variable"),
+    [
+        ("claude-x", 0, "chat/claude-x", "OPENAI_BASE_URL"),
+        ("claude-x", 1, "claude-x", "ANTHROPIC_BASE_URL"),
+        ("gemini-x", 1, "gemini-x", "GOOGLE_GEMINI_BASE_URL"),
+    ],
+)
+def test_a_server_is_asked_through_the_protocol_that_works(
+    fanout: Fanout, model: str, refusals: int, named: str, variable: str
+) -> None:
+    answers = [*[Answer(status=404)] * refusals, Answer([call("report_ready")])]
+    with model_server(answers) as server:
+        ended = fanout(
+            *("init", "--base-url", server.url, "--model", model, "--sandbox", "local"),
+            "--no-run",
+            timeout=200,
+        )
+        address = f"{server.url}/v1" if variable == "OPENAI_BASE_URL" else server.url
+
+    assert ended.code == 0, ended.err
+    assert f'model = "{named}"' in (configuration(fanout) / "config.toml").read_text()
+    assert f"{variable}='{address}'" in (configuration(fanout) / ".env").read_text()
 
 
 @pytest.mark.slow

@@ -94,6 +94,9 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"content-type": answer.media_type, **answer.headers}
         self._send(*_whole(wire, answer), headers=headers)
 
+    def do_GET(self) -> None:
+        self._send(404, json.dumps({"error": {"type": "not_found_error", "message": self.path}}))
+
     def do_DELETE(self) -> None:
         self._send(200, "{}")
 

@@ -21,6 +21,7 @@ from fanout.orchestrator.cli.terminal.branches import branch_document, branch_li
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.formatting import short_id
 from fanout.orchestrator.cli.terminal.ids import last_run
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AnyJobs,
     AsJson,
@@ -28,6 +29,7 @@ from fanout.orchestrator.cli.terminal.options import (
     ChosenLabel,
     WholeTree,
 )
+from fanout.orchestrator.cli.terminal.questions import confirm
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import load_settings
@@ -99,7 +101,7 @@ def _confirmed_last_run(target: _Target) -> str:
             f"Give the ID of a job. The last run of {target.folder} is {short}: "
             f"fanout apply {short}"
         )
-    if not typer.confirm(f"Merge {short}, the last run of {target.folder}?", err=True):
+    if not confirm(f"Merge {short}, the last run of {target.folder}?"):
         raise typer.Exit(ExitCode.NOT_ALLOWED)
     return job_id
 
@@ -150,10 +152,10 @@ async def _merged(
             merges.append(JobMerge(result.job_id, reason=stopped))
             continue
         try:
-            merge = JobMerge(
-                result.job_id,
-                await _apply_one(client, runs, result, target, ask=not (target.check or as_json)),
-            )
+            ask = not (target.check or as_json)
+            with waiting(f"merging {short_id(result.job_id)} into {target.folder}"):
+                report = await _apply_one(client, runs, result, target, ask=ask)
+            merge = JobMerge(result.job_id, report)
         except JobFailure as failure:
             if not asked.is_many:
                 raise
@@ -204,7 +206,8 @@ async def _apply_to_branch(
         await asyncio.to_thread(base_of, runs, run) if run and is_same else None,
         target.include_executable_config,
     )
-    report = await land_on_branch(client, job_ids, where)
+    with waiting(f"committing to branch {target.branch}"):
+        report = await land_on_branch(client, job_ids, where)
     kept = None
     if report.outcome != "before":
         kept = await asyncio.to_thread(runs.conflicts.keep, job_ids[-1], report.conflicts)

@@ -39,6 +39,7 @@ def _serve(said: Handshake, workspace: list[Path] | None) -> None:
     # The SDK needs OpenTelemetry, which is hidden while this module is imported.
     import anyio  # noqa: PLC0415 - see above
 
+    from fanout.orchestrator.cli.terminal.live.waiting import speaking  # noqa: PLC0415 - see above
     from fanout.orchestrator.cli.terminal.session import open_client  # noqa: PLC0415 - see above
     from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415
     from fanout.orchestrator.server.mcp.doors import LocalDoor  # noqa: PLC0415
@@ -51,7 +52,8 @@ def _serve(said: Handshake, workspace: list[Path] | None) -> None:
         lambda: open_client(load_settings()),
         lambda client: LocalFolders(client, roots, load_settings().state_dir),
     )
-    anyio.run(serve_stdio, create_server(door), said)
+    with speaking():  # stderr is the client's log
+        anyio.run(serve_stdio, create_server(door), said)
 
 
 def require_folders(folders: list[Path] | None) -> None:

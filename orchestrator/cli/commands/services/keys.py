@@ -15,7 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS
 from fanout.orchestrator.configuration.sections.api_settings import (
     EVERYBODY,
     MAX_NAME_CHARACTERS,
@@ -178,11 +180,12 @@ async def _audit(limit: int, *, as_json: bool) -> None:
 
 @asynccontextmanager
 async def _opened() -> AsyncIterator[AccessStores]:
-    async with (
-        in_use(load_settings(), output.notice) as found,
-        open_access_stores(str(found.redis_url), found.redis_prefix) as stores,
-    ):
-        yield stores
+    with waiting(WAITING_FOR_REDIS):
+        async with (
+            in_use(load_settings(), output.notice) as found,
+            open_access_stores(str(found.redis_url), found.redis_prefix) as stores,
+        ):
+            yield stores
 
 
 async def _note(stores: AccessStores, operator: str, action: str, record: ApiKey) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from contextlib import AsyncExitStack
 from typing import Annotated, NamedTuple
 
 import typer
 
 from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import state_folder
@@ -84,17 +86,18 @@ def up(
 
 
 async def _up(settings: Settings, *, serve: bool) -> _Running:
-    async with (
-        Embedded(settings, keep=True, serve=serve) as embedded,
-        JobClient.from_settings(embedded.settings) as client,
-    ):
-        found = embedded.settings
+    async with AsyncExitStack() as stack:
+        with waiting("starting Redis and the worker"):
+            services = Embedded(settings, keep=True, serve=serve)
+            found = (await stack.enter_async_context(services)).settings
+        client = await stack.enter_async_context(JobClient.from_settings(found))
         url = login = None
         if serve:
             folder = state_folder(settings)
-            async with folder.locked():
-                url = await Server(folder).start(found)
-            login = await _login_link(found, url)
+            with waiting("starting the service"):
+                async with folder.locked():
+                    url = await Server(folder).start(found)
+                login = await _login_link(found, url)
         return _Running(found, await client.workers(), url, login)
 
 
@@ -114,7 +117,8 @@ def down(as_json: AsJson = False) -> None:
     Jobs that have not ended resume at the next start.
     """
     settings = load_settings()
-    stopped = asyncio.run(stop_embedded(settings))
+    with waiting("stopping the service, the worker and Redis"):
+        stopped = asyncio.run(stop_embedded(settings))
     if as_json:
         output.document({"state_dir": str(settings.state_dir), "stopped": stopped})
     elif stopped:

@@ -14,6 +14,7 @@ from fanout.orchestrator.cli.checks.doctor_security import security_checks
 from fanout.orchestrator.cli.commands.setup.fixes import fix_what_can_be
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson
 
 
@@ -48,7 +49,8 @@ def doctor(
     if security and call:
         raise UsageProblem("--call asks the models, --security does not: leave one of them out.")
     examine = security_checks if security else partial(all_checks, calls=call)
-    checks = asyncio.run(examine())
+    with waiting("checking"):
+        checks = asyncio.run(examine())
     done: list[str] = []
     if fix:
         done = fix_what_can_be(checks)
@@ -56,7 +58,8 @@ def doctor(
             output.notice(f"Fixed: {line}")
         if not done:
             output.notice("Nothing could be fixed automatically; see the warnings.")
-        checks = asyncio.run(examine())
+        with waiting("checking"):
+            checks = asyncio.run(examine())
     failed = any(check.status == "fail" for check in checks)
     if as_json:
         report = {"ok": not failed, "checks": [check._asdict() for check in checks]}

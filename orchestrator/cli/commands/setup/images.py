@@ -10,19 +10,23 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from fanout.orchestrator.cli.commands.setup.questions import Choice, choose, may_ask
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.live.waiting import speaking, waiting
 from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.terminal.questions import Choice, choose, may_ask
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
 from fanout.orchestrator.embedded.sandbox_check import (
     ImagesMissing,
     in_local_sandbox,
+    require_sandbox,
     sandbox_of_demo,
 )
 
 T = TypeVar("T")
+
+ASKING_THE_ENGINE = "waiting for the Docker engine"
 
 PROGRAM = "fanout.workers.sandbox.docker.images"
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
@@ -103,8 +107,21 @@ def run_program(argv: Sequence[str], *, quiet: bool = False) -> int:
     }
     command = python_argv(PROGRAM, *argv)
     out = subprocess.DEVNULL if quiet else None
-    ended = subprocess.run(command, env=env, stdout=out, check=False)  # noqa: S603 - our own program
+    says_itself = argv[0] == "build" and output.stderr_is_terminal()  # it moves a line
+    wait = waiting(f"waiting for the Docker engine: {argv[0]}", in_lines=True)
+    with speaking() if says_itself else wait:
+        ended = subprocess.run(command, env=env, stdout=out, check=False)  # noqa: S603 - our own program
     return ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED
+
+
+def check_sandbox(settings: Settings) -> None:
+    """Check that commands of jobs could be isolated as the settings say.
+
+    Raises:
+        NoSandbox: They could not.
+    """
+    with waiting(ASKING_THE_ENGINE):
+        asyncio.run(require_sandbox(settings))
 
 
 def with_images(start: Callable[[], T]) -> T:
@@ -133,7 +150,8 @@ def sandbox_of_the_demo(settings: Settings) -> Settings:
         typer.Exit: The person stops, or the images could not be built.
     """
     try:
-        return asyncio.run(sandbox_of_demo(settings, output.notice, may_build=may_ask()))
+        with waiting(ASKING_THE_ENGINE):
+            return asyncio.run(sandbox_of_demo(settings, output.notice, may_build=may_ask()))
     except ImagesMissing:
         if not may_ask():
             raise

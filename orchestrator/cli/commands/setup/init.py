@@ -22,20 +22,29 @@ from fanout.orchestrator.cli.commands.setup.first_files import (
     usable_key,
     write_files,
 )
-from fanout.orchestrator.cli.commands.setup.images import run_program
+from fanout.orchestrator.cli.commands.setup.images import check_sandbox, run_program
 from fanout.orchestrator.cli.commands.setup.own_server import (
-    ADDRESS_VARIABLE,
     KEY_VARIABLE,
     KeyWanted,
     NoModelServer,
     OwnServer,
+    ServerProtocol,
     find_server,
     is_address,
+    protocols_of,
 )
-from fanout.orchestrator.cli.commands.setup.questions import Choice, ask_secret, choose, may_ask
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import SandboxKind
+from fanout.orchestrator.cli.terminal.questions import (
+    Choice,
+    ask,
+    ask_secret,
+    choose,
+    confirm,
+    may_ask,
+)
 from fanout.orchestrator.configuration.configuration_file import (
     ConfigurationFile,
     configuration_path,
@@ -46,7 +55,7 @@ from fanout.orchestrator.configuration.settings import (
     load_settings,
 )
 from fanout.orchestrator.embedded.python_process import python_argv
-from fanout.orchestrator.embedded.sandbox_check import ImagesMissing, NoSandbox, require_sandbox
+from fanout.orchestrator.embedded.sandbox_check import ImagesMissing, NoSandbox
 
 GOAL = "Say in a few sentences what this folder is for and how its files work together."
 """Of the first run: an answer that shows that model, key, sandbox and agent work."""
@@ -71,7 +80,8 @@ def init(
             "--base-url",
             metavar="URL",
             help="The address of a server of your own that speaks OpenAI's interface, such as "
-            "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key.",
+            "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key. Models "
+            "named claude-… and gemini-… are also tried as Anthropic's and Google's.",
         ),
     ] = None,
     sandbox: Annotated[
@@ -254,8 +264,11 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     Raises:
         UsageProblem: Nothing answers there, or the model does not.
     """
+    from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
+
     try:
-        server = find_server(base_url, key or os.environ.get(KEY_VARIABLE))
+        with waiting(f"asking {output.one_line(base_url)} for its models"):
+            server = find_server(base_url, key or os.environ.get(KEY_VARIABLE))
     except KeyWanted as problem:
         if not asking:
             pipe = "pipe another one" if key else "pipe it"
@@ -269,16 +282,31 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     except NoModelServer as problem:
         raise UsageProblem(str(problem)) from None
     chosen = model or _model_of(server, asking=asking)
-    name = chosen if chosen.startswith(("chat/", "responses/")) else f"chat/{chosen}"
-    variables = {ADDRESS_VARIABLE: server.address, **({KEY_VARIABLE: key} if key else {})}
-    if not (trial := _try(name, variables)).is_answer:
-        raise UsageProblem(f"{server.address} is there, but the model did not answer: {trial.said}")
-    exported = os.environ.get(ADDRESS_VARIABLE)
-    if exported and exported != server.address:
+    said = []
+    for protocol in protocols_of(server, chosen):
+        variables = {protocol.address_variable: protocol.address}
+        if given := key or protocol.key_without_one:
+            variables[protocol.key_variable] = given
+        try:
+            trial = _try(protocol.model, variables)
+        except ModelNotConfigured as problem:
+            trial = _Tried(is_answer=False, said=str(problem))
+        if trial.is_answer:
+            _warn_of_exported(protocol)
+            key_name = protocol.key_variable if key else None
+            address = (protocol.address_variable, protocol.address)
+            return Answers(protocol.model, "", key_name, key, *address)
+        said.append(trial.said)
+    raise UsageProblem(f"{server.address} is there, but the model did not answer: {' '.join(said)}")
+
+
+def _warn_of_exported(protocol: ServerProtocol) -> None:
+    exported = os.environ.get(protocol.address_variable)
+    if exported and exported != protocol.address:
         output.notice(
-            f"{ADDRESS_VARIABLE} is {exported} in this shell, which comes before the file: unset it."
+            f"{protocol.address_variable} is {exported} in this shell, which comes before the "
+            "file: unset it."
         )
-    return Answers(name, "", KEY_VARIABLE if key else None, key, ADDRESS_VARIABLE, server.address)
 
 
 def _model_of(server: OwnServer, *, asking: bool) -> str:
@@ -301,7 +329,7 @@ def _model_of(server: OwnServer, *, asking: bool) -> str:
     if len(models) > MOST_LISTED:
         output.notice(f"  … and {len(models) - MOST_LISTED} more; type the name of one")
     default = models[0] if models else None
-    typed = str(typer.prompt("Model of the server", default=default, err=True)).strip()
+    typed = ask("Model of the server", default=default)
     is_number = typed.isdecimal() and 0 < int(typed) <= len(models) and typed not in models
     return models[int(typed) - 1] if is_number else typed
 
@@ -321,7 +349,7 @@ def _try(model: str, variables: Mapping[str, str]) -> _Tried:
     from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
 
     output.notice(f"Asking {model} for a small answer …")
-    with _environment(variables):
+    with _environment(variables), waiting(f"waiting for an answer of {model}"):
         trial = asyncio.run(try_model(model))
     said = trial_sentence(model, trial)
     output.notice(said)
@@ -352,7 +380,7 @@ def _ask_model() -> str:
         "http://localhost:11434."
     )
     default = str(Settings.model_fields["model"].default)
-    return str(typer.prompt("Model", default=default, err=True)).strip()
+    return ask("Model", default=default)
 
 
 def _ask_key(place: ConfigurationFile, name: str) -> str | None:
@@ -373,7 +401,7 @@ def _ask_key(place: ConfigurationFile, name: str) -> str | None:
 
 def _ask_sandbox() -> str:
     try:
-        asyncio.run(require_sandbox(_only_sandbox(SandboxKind.DOCKER)))
+        check_sandbox(_only_sandbox(SandboxKind.DOCKER))
     except ImagesMissing:
         pass  # they are offered later
     except NoSandbox as problem:
@@ -402,10 +430,10 @@ def _require_model(place: ConfigurationFile, model: str, name: str | None, key: 
 def _prepare_images(answers: Answers, *, asking: bool, build: bool) -> bool:
     """Build images that are missing, if a person says so; return whether a run can start."""
     try:
-        asyncio.run(require_sandbox(_only_sandbox(answers.sandbox)))
+        check_sandbox(_only_sandbox(answers.sandbox))
     except ImagesMissing:
         question = "The images of sandboxes are not built yet. Build them now (about 3 minutes)?"
-        if build or (asking and typer.confirm(question, default=True, err=True)):
+        if build or (asking and confirm(question, default=True)):
             return run_program(["build"], quiet=True) == ExitCode.DONE
         output.notice("Before the first run: fanout images build")
         return False
@@ -429,7 +457,7 @@ def _makes_first_run(
         return False
     if wanted is None and asking and is_ready:
         question = f"Make a first run now? {EXAMPLE_AGENT} reads a small sample and explains it."
-        return bool(typer.confirm(question, default=True, err=True))
+        return confirm(question, default=True)
     return bool(wanted)
 
 

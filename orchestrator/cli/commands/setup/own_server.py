@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -13,6 +13,14 @@ from fanout.orchestrator.cli.terminal import output
 
 ADDRESS_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
+
+NO_KEY = "none"
+
+_MAKERS = (
+    ("claude-", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+    ("gemini-", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY"),
+)
+"""How models' names begin, with the variables that their maker's own tools read."""
 
 ASK_SECONDS = 10.0
 """For the list of models, which a server has at hand; a person waits."""
@@ -26,6 +34,19 @@ _ADDRESS = re.compile(
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|models|embeddings)$")
 _OLLAMAS_OWN = re.compile(r"/api(?:/(?:tags|chat|generate|version))?$")
 """The paths of Ollama's own interface, beside which it has that of OpenAI."""
+
+
+class ServerProtocol(NamedTuple):
+    """How a model of a server may be asked."""
+
+    model: str
+    """Its name, as settings have it."""
+    address_variable: str
+    address: str
+    key_variable: str
+    key_without_one: str = ""
+    """Sent in a trial where no key is given: an exported key of a maker is for the maker's own
+    service, and not for whoever is at the address."""
 
 
 class NoModelServer(Exception):
@@ -63,7 +84,8 @@ def find_server(given: str, key: str | None) -> OwnServer:
         NoModelServer: Nothing answers there, or something else.
     """
     addresses = list(_base_addresses(given))
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    # An Anthropic-compatible server looks at the second one.
+    headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
     is_there, said = False, ""
     is_https = addresses[0].startswith("https:")  # certificates take long to load
     with httpx.Client(
@@ -89,6 +111,29 @@ def find_server(given: str, key: str | None) -> OwnServer:
         f"{addresses[0]}/models has no list of models: {said}. Is it the address of a server of "
         "models, and its port?"
     )
+
+
+def protocols_of(server: OwnServer, model: str) -> list[ServerProtocol]:
+    """Return the ways in which a server may be asked for a model, the likeliest first.
+
+    A proxy serves models of every maker through OpenAI's interface; other servers have the
+    interface of the model's own maker.
+
+    Args:
+        server: The server.
+        model: The model's name, as the server has it or with the prefix of a protocol.
+    """
+    is_complete = model.startswith(("chat/", "responses/"))
+    name = model if is_complete else f"chat/{model}"
+    root = re.sub(r"/v\d+(?:beta)?$", "", server.address)
+    return [
+        ServerProtocol(name, ADDRESS_VARIABLE, server.address, KEY_VARIABLE),
+        *(
+            ServerProtocol(model, address_variable, root, key_variable, NO_KEY)
+            for prefix, address_variable, key_variable in _MAKERS
+            if model.startswith(prefix)
+        ),
+    ]
 
 
 def _base_addresses(given: str) -> Iterator[str]:

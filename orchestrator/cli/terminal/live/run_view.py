@@ -16,7 +16,7 @@ from fanout.orchestrator.cli.terminal.approval_prompt import answer_approvals
 from fanout.orchestrator.cli.terminal.live.watcher import (
     Fetch,
     Watcher,
-    change_line,
+    print_change,
     remembered,
     shown,
     still_open,
@@ -50,7 +50,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
     console = Console(stderr=True) if output.stderr_is_terminal() else None
     lines = _Lines(console)
     seen: list[JobRecord] = []
-    on_change = _print_change if console is None else None
+    on_change = print_change if console is None else None
     try:
         async with shown(
             client,
@@ -182,7 +182,3 @@ def _call_line(event: JournalEvent) -> str:
     first = arguments.get("description") or next(iter(arguments.values()), "")
     text = f"{event.data['tool']} {first}" if isinstance(first, str) else str(event.data["tool"])
     return output.one_line(text, CALL_CHARACTERS)
-
-
-def _print_change(record: JobRecord) -> None:
-    output.notice(change_line(record))

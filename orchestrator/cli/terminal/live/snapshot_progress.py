@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.live.waiting import speaking, waiting
 from fanout.orchestrator.workspace.workspace import Workspace
 
 _SHOWN_AFTER_SECONDS = 1.0
@@ -18,18 +19,20 @@ _LOOK_SECONDS = 0.1
 
 @asynccontextmanager
 async def snapshot_progress(workspace: Workspace) -> AsyncIterator[None]:
-    """Show on a terminal how far a snapshot of a folder is, if it takes longer than a moment.
+    """Show how far a snapshot of a folder is, if it takes longer than a moment; a pipe is told so.
 
     Args:
         workspace: The folder, whose snapshot is stored in the context.
     """
     if not output.stderr_is_terminal():
-        yield
+        with waiting(f"reading the files of {workspace.root}"):
+            yield
         return
     is_stored = threading.Event()
     showing = asyncio.ensure_future(asyncio.to_thread(_show, workspace, is_stored))
     try:
-        yield
+        with speaking():
+            yield
     finally:
         is_stored.set()
         await showing

@@ -17,6 +17,11 @@ from rich.text import Text
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.live.board import Board
+from fanout.orchestrator.cli.terminal.live.waiting import (
+    MAX_SILENT_SECONDS,
+    SILENT_SECONDS,
+    speaking,
+)
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord
@@ -26,10 +31,8 @@ from fanout.orchestrator.shortening import count
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
-FIRST_SILENCE_SECONDS = 5.0
-"""Where no table is drawn: after so long without a line, one says what the jobs do."""
-MAX_SILENCE_SECONDS = 60.0
-"""Between two such lines; each pause is twice as long as the one before."""
+LOOK_SECONDS = 0.25
+"""Between two looks, where no table is drawn, whether a line has to say what the jobs do."""
 MOST_DOING = 3
 """Jobs that such lines are about."""
 FOLLOWED_JOBS = 200
@@ -99,6 +102,7 @@ class Watcher:
         self._seen: dict[str, tuple[str, int, tuple[str, ...]]] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._silence = _Silence()
+        self._is_up_to_date = False
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -150,21 +154,22 @@ class Watcher:
             if record.id not in self._followers and len(self._followers) < FOLLOWED_JOBS:
                 self._followers[record.id] = asyncio.create_task(self._read_journal(record))
 
-    def _say_what_jobs_do(self) -> None:
-        """Print what the jobs do, if nothing was printed for long; for where no table is."""
-        for line in self._silence.lines(self.board.records):
-            output.notice(line)
+    async def say_what_jobs_do(self) -> None:
+        """Print what the jobs do, whenever nothing was printed for long; for where no table is."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            records = self.board.records if self._is_up_to_date else None
+            for line in self._silence.lines(records):
+                output.notice(line)
 
     async def watch(self) -> None:
         """Poll until cancelled; failures are kept in `failure` and polling continues."""
         while True:
             try:
                 await self.poll()
-                self.failure = None
+                self.failure, self._is_up_to_date = None, True
             except JobFailure as failure:
-                self.failure = failure
-            if self._on_change is not None and self._live is None:
-                self._say_what_jobs_do()
+                self.failure, self._is_up_to_date = failure, False
             await asyncio.sleep(POLL_SECONDS)
 
     async def read_to_the_end(self) -> None:
@@ -194,28 +199,42 @@ class _Silence:
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self._pause = FIRST_SILENCE_SECONDS
+        self._pause = SILENT_SECONDS
         self._errors: dict[str, str] = {}
 
     def ends(self) -> None:
         """Begin again: something was printed."""
-        self._since, self._pause = time.monotonic(), FIRST_SILENCE_SECONDS
+        self._since, self._pause = time.monotonic(), SILENT_SECONDS
 
-    def lines(self, records: Sequence[JobRecord]) -> list[str]:
-        """Return a line for each job that is at work, a few at most; none before its time."""
+    def lines(self, records: Sequence[JobRecord] | None) -> list[str]:
+        """Return a line for each job that is at work, a few at most; none before its time.
+
+        Args:
+            records: The jobs; None: Redis does not answer.
+        """
+        if records is None:
+            return ["Still waiting for Redis"] if self._is_time() else []
         live = [record for record in records if not record.state.is_terminal]
         busy = [record for record in live if record.activity is not None] or live[:1]
         failed = [record for record in busy if self._is_news(record)]
         if failed:
             self.ends()
             return [doing_line(record) for record in failed[:MOST_DOING]]
-        if not busy or time.monotonic() - self._since < self._pause:
+        if not self._is_time():
             return []
-        self._since = time.monotonic()
-        self._pause = min(2 * self._pause, MAX_SILENCE_SECONDS)
+        if not busy:
+            return ["Still waiting for jobs: none is open"]
         more = len(busy) - MOST_DOING
         rest = [f"… and {more} more jobs at work"] if more > 0 else []
-        return [*map(doing_line, busy[:MOST_DOING]), *rest]
+        return [*(f"Still {doing_line(record)}" for record in busy[:MOST_DOING]), *rest]
+
+    def _is_time(self) -> bool:
+        """Return whether nothing was printed for the pause, which then becomes longer."""
+        if time.monotonic() - max(self._since, output.printed_at()) < self._pause:
+            return False
+        self._since = time.monotonic()
+        self._pause = min(2 * self._pause, MAX_SILENT_SECONDS)
+        return True
 
     def _is_news(self, record: JobRecord) -> bool:
         at_work = record.activity
@@ -243,28 +262,30 @@ async def shown(
         on_event: called with each event of the jobs' journals, of the first `FOLLOWED_JOBS` jobs.
     """
     watcher = Watcher(client, fetch, on_change, on_event)
-    watching = asyncio.create_task(watcher.watch())
+    tasks = [asyncio.create_task(watcher.watch())]
     try:
         if console is not None:
             watcher.draw(console)
-        yield watcher
-        with suppress(JobFailure):
-            await watcher.poll()  # reports the final states
-            await watcher.read_to_the_end()
+        elif on_change is not None:
+            tasks.append(asyncio.create_task(watcher.say_what_jobs_do()))
+        with speaking():
+            yield watcher
+            with suppress(JobFailure):
+                await watcher.poll()  # reports the final states
+                await watcher.read_to_the_end()
     except BaseException:
         watcher.stop_drawing(erase=True)  # it would say for ever that jobs run
         raise
     finally:
         watcher.stop_drawing()
-        await cancel_and_wait(watching)
+        await cancel_and_wait(*tasks)
         await watcher.close()
 
 
 def doing_line(record: JobRecord) -> str:
     """Format what a job does at this moment as one plain line."""
-    return "  ".join(
-        filter(None, (record.id, record.state, record.agent, formatting.doing(record)))
-    )
+    short = formatting.short_id(record.id)
+    return "  ".join(filter(None, (record.state, short, record.agent, formatting.doing(record))))
 
 
 def change_line(record: JobRecord) -> str:
@@ -280,6 +301,11 @@ def change_line(record: JobRecord) -> str:
         why,
     )
     return "  ".join(filter(None, parts))
+
+
+def print_change(record: JobRecord) -> None:
+    """Print a job's new state on stderr."""
+    output.notice(change_line(record))
 
 
 def remembered(fetch: Fetch, seen: list[JobRecord]) -> Fetch:

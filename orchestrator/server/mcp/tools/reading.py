@@ -71,7 +71,7 @@ class Reading:
         """Return the agents that jobs may name."""
         async with self._door.open(context) as opened:
             opened.jobs.caller.require(Scope.READ)
-            agents = sorted(opened.jobs.definitions.items())
+            agents = sorted((await opened.jobs.definitions()).items())
         return AgentLines(
             agents=[AgentLine(name=name, description=one.description) for name, one in agents]
         )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import typer
 
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.live.waiting import speaking
 
 
 class Choice(NamedTuple):
@@ -36,11 +37,39 @@ def choose(question: str, choices: Sequence[Choice]) -> str:
         output.notice(f"  {number}  {choice.name}: {choice.what}")
     names = ", ".join(choice.name for choice in choices)
     while True:
-        typed = typer.prompt("Choose", default=choices[0].name, err=True).strip()
+        typed = ask("Choose", default=choices[0].name)
         chosen = _chosen(typed, choices)
         if chosen is not None:
             return chosen
         output.notice(f"Type one of {names}, the beginning of one, or its number.")
+
+
+def ask(question: str, *, default: str | None = None) -> str:
+    """Return what a person types, without the space around it.
+
+    Args:
+        question: The question.
+        default: What an empty line means; None: it is asked again.
+
+    Raises:
+        typer.Abort: the input has ended.
+    """
+    with speaking():
+        return str(typer.prompt(question, default=default, err=True)).strip()
+
+
+def confirm(question: str, *, default: bool = False) -> bool:
+    """Return whether a person says yes.
+
+    Args:
+        question: The question.
+        default: What an empty line means.
+
+    Raises:
+        typer.Abort: the input has ended.
+    """
+    with speaking():
+        return bool(typer.confirm(question, default=default, err=True))
 
 
 def ask_secret(question: str) -> str:
@@ -50,7 +79,8 @@ def ask_secret(question: str) -> str:
         typer.Abort: the input has ended.
     """
     try:
-        return getpass(f"{question}: ", stream=sys.stderr)
+        with speaking():
+            return getpass(f"{question}: ", stream=sys.stderr)
     except (EOFError, KeyboardInterrupt):
         raise typer.Abort from None
 
