@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
@@ -102,6 +110,71 @@ class Limits(WireModel):
         return fallback.model_copy(update=self.model_dump(exclude_none=True))
 
 
+MAX_CHOICES = 50
+"""Of one list of a caller's policy: each job carries the lists of its caller."""
+MAX_CHOICE_CHARACTERS = 1_000
+"""Of one entry, so that the lists leave room in a job's record: a longer command is a script."""
+
+Choices = Annotated[
+    tuple[
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHOICE_CHARACTERS)],
+        ...,
+    ],
+    Field(max_length=MAX_CHOICES),
+]
+"""Entries of a caller's policy."""
+
+
+class CallerPolicy(WireModel):
+    """What a key or a token of the service may choose for its jobs.
+
+    Beyond it a job has what the definition of its agent says, and narrower limits. A field that is
+    None is not set, so that a more general policy decides (`over`); if none does, it permits
+    nothing. A job carries the policy of its caller: workers check it again, and the jobs below it
+    have it too.
+    """
+
+    anything: bool = False
+    """Whether it permits all that the installation does, as keys of earlier releases may. Such a
+    policy is not stored with a job."""
+    models: Choices | None = None
+    """Names or patterns, such as `gemini-*`."""
+    networks: Choices | None = None
+    """Hosts, as in `limits.network`."""
+    verify: Choices | None = None
+    """Commands for `verify` and `verify_merges`, each exactly as it may be sent; `*`: any."""
+    limits: Limits = Limits()
+    """The largest values; a limit of the definition that is larger may be asked for as well."""
+
+    @field_validator("limits")
+    @classmethod
+    def _has_numbers_only(cls, limits: Limits) -> Limits:
+        if limits.network is not None:
+            raise ValueError("hosts that may be chosen are listed in networks")
+        return limits
+
+    def over(self, fallback: CallerPolicy) -> CallerPolicy:
+        """Return this policy, with what it does not set taken from a more general one.
+
+        One that sets something does not take over that the other permits anything.
+        """
+        given = {
+            name: value
+            for name in ("models", "networks", "verify")
+            if (value := getattr(self, name)) is not None
+        }
+        if self.anything or (not given and self.limits == Limits()):
+            return self if self.anything else fallback
+        limits = self.limits.over(fallback.limits)
+        return fallback.model_copy(update={**given, "limits": limits, "anything": False})
+
+
+DEFINITIONS_ONLY = CallerPolicy()
+"""The policy of keys and tokens for which an operator has set none."""
+ANYTHING = CallerPolicy(anything=True)
+"""The policy of keys that were made before there were policies."""
+
+
 class ModelRate(WireModel):
     """The rate limits of one model, over all workers and coordinators; None: no limit."""
 
@@ -159,6 +232,9 @@ class JobSpec(WireModel, ValidTextModel):
     owner: str = Field(default="", max_length=MAX_OWNER_CHARACTERS)
     """Who may see and change it over the service, with all jobs below it; empty: nobody but those
     who may see the jobs of all owners."""
+    caller_policy: CallerPolicy | None = None
+    """What the key or the token may choose with which it was submitted, with all jobs below it;
+    None: whatever the installation permits, since the operator has submitted it."""
     agent: AgentName = "general-purpose"
     """The definition of the agent that works on it."""
     description: str = Field(min_length=1, max_length=200_000)

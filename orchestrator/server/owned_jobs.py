@@ -103,7 +103,8 @@ class OwnedJobs:
 
         Raises:
             KeyReused: An idempotency key was used before for a different job.
-            UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
+            UnknownAgent, LimitExceeded, ChoiceRefused, InvalidJob, BlobMissing: As
+                `JobClient.submit_many`.
         """
         async with self._recorded("job.submit", Scope.SUBMIT) as call:
             for spec in specs:
@@ -154,7 +155,8 @@ class OwnedJobs:
     def _owned(self, spec: JobSpec) -> JobSpec:
         """Return a specification as the caller's."""
         owner, tenant = self.caller.submits_as
-        return spec.model_copy(update={"owner": owner, "tenant": tenant})
+        policy = self.caller.policy
+        return spec.model_copy(update={"owner": owner, "tenant": tenant, "caller_policy": policy})
 
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
         """Refuse snapshots that the caller has not stored, as if they did not exist.
@@ -300,7 +302,7 @@ class OwnedJobs:
         """Submit the same job again as a tree of its own, and return the new id."""
         async with self._recorded("job.retry", Scope.SUBMIT, job_id):
             await self._check(job_id)
-            return await self._client.retry(job_id)
+            return await self._client.retry(job_id, caller_policy=self.caller.policy)
 
     async def send(self, job_id: str, text: str) -> None:
         """Send a message to a job's agent.

@@ -8,6 +8,7 @@ import jwt
 
 from fanout.orchestrator.configuration.sections.api_settings import (
     EVERYBODY,
+    CallerSettings,
     OidcSettings,
     Scope,
     is_reserved,
@@ -44,10 +45,12 @@ class TokenVerifier:
     Args:
         settings: With an issuer and an audience.
         keys: The issuer's keys.
+        callers: What tokens may choose for their jobs.
     """
 
-    def __init__(self, settings: OidcSettings, keys: IssuerKeys) -> None:
+    def __init__(self, settings: OidcSettings, keys: IssuerKeys, callers: CallerSettings) -> None:
         self._settings = settings
+        self._callers = callers
         self._keys = keys
 
     async def caller(self, token: str) -> Caller:
@@ -71,6 +74,7 @@ class TokenVerifier:
             tenant=tenant,
             scopes=self._scopes(claims),
             key_id=f"{TOKEN}{float(claims['exp']) + settings.leeway_seconds:.0f}",
+            policy=self._callers.policy_of(tenant),
         )
 
     async def _claims(self, token: str) -> dict[str, Any]:
