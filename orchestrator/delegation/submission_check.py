@@ -51,7 +51,7 @@ def check_submission(
     if policy is None or policy.anything:
         _check_network(spec, own, ceilings.network, "FANOUT_CEILINGS__NETWORK")
         return
-    _check_network(spec, own, policy.networks, "FANOUT_API__CALLERS__NETWORKS")
+    _check_network(spec, own, policy.limits.network, "FANOUT_API__CALLERS__LIMITS__NETWORK")
     if spec.parent_id is None:  # those of other jobs are what a worker has made of their parents'
         _check_verify(spec, policy, definition)
         _check_limits(spec, policy, own)

@@ -10,7 +10,6 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 from ulid import ULID
@@ -139,34 +138,24 @@ class CallerPolicy(WireModel):
     policy is not stored with a job."""
     models: Choices | None = None
     """Names or patterns, such as `gemini-*`."""
-    networks: Choices | None = None
-    """Hosts, as in `limits.network`."""
     verify: Choices | None = None
     """Commands for `verify` and `verify_merges`, each exactly as it may be sent; `*`: any."""
     limits: Limits = Limits()
-    """The largest values; a limit of the definition that is larger may be asked for as well."""
-
-    @field_validator("limits")
-    @classmethod
-    def _has_numbers_only(cls, limits: Limits) -> Limits:
-        if limits.network is not None:
-            raise ValueError("hosts that may be chosen are listed in networks")
-        return limits
+    """The largest values, and hosts beyond the definition's; a larger limit of the definition may
+    be asked for as well."""
 
     def over(self, fallback: CallerPolicy) -> CallerPolicy:
         """Return this policy, with what it does not set taken from a more general one.
 
         One that sets something does not take over that the other permits anything.
         """
-        given = {
-            name: value
-            for name in ("models", "networks", "verify")
-            if (value := getattr(self, name)) is not None
-        }
-        if self.anything or (not given and self.limits == Limits()):
+        if self.anything or self == DEFINITIONS_ONLY:
             return self if self.anything else fallback
-        limits = self.limits.over(fallback.limits)
-        return fallback.model_copy(update={**given, "limits": limits, "anything": False})
+        return CallerPolicy(
+            models=fallback.models if self.models is None else self.models,
+            verify=fallback.verify if self.verify is None else self.verify,
+            limits=self.limits.over(fallback.limits),
+        )
 
 
 DEFINITIONS_ONLY = CallerPolicy()

@@ -166,9 +166,8 @@ def doors(install_for_module: Installer) -> Iterator[Doors]:
     made = Doors(place, server, secret)
     listed = CallerPolicy(
         models=("gemini-*",),
-        networks=("pypi.org",),
         verify=("make test",),
-        limits=Limits(timeout_seconds=3600),
+        limits=Limits(timeout_seconds=3600, network=("pypi.org",)),
     )
     policies = {"new": DEFINITIONS_ONLY, "old": ANYTHING, "listed": listed}
     for name, policy in policies.items():

@@ -35,6 +35,15 @@ NameOrEverybody = Annotated[
     str, StringConstraints(pattern=rf"^({_NAME}|\*)$", max_length=MAX_NAME_CHARACTERS)
 ]
 
+DEFAULT_TENANT = "default"
+"""Of keys and tokens that name none."""
+
+
+def share_of(tenant: str) -> str:
+    """Return whose share of the workers jobs use that are submitted for a tenant, or for all."""
+    return DEFAULT_TENANT if tenant == EVERYBODY else tenant
+
+
 _OUR_NAMES = frozenset({"fanout", "operator", "root", "system"})
 """Under which the operator's own sessions and local programs submit, answer and are recorded."""
 
@@ -155,7 +164,7 @@ class CallerSettings(CallerPolicy):
         """Return what a caller may choose.
 
         Args:
-            tenant: Whose share of the workers the caller uses.
+            tenant: That of the caller, or `*`.
             key: The name of its key; None for a token.
             made_with: What the key was made with; None for a key of the configuration.
         """
@@ -163,7 +172,7 @@ class CallerSettings(CallerPolicy):
         general = CallerPolicy.model_validate(
             {name: getattr(self, name) for name in CallerPolicy.model_fields}
         )
-        by_tenant = self.tenants.get(tenant, DEFINITIONS_ONLY).over(general)
+        by_tenant = self.tenants.get(share_of(tenant), DEFINITIONS_ONLY).over(general)
         return by_key.over((made_with or DEFINITIONS_ONLY).over(by_tenant))
 
 

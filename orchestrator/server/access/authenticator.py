@@ -12,10 +12,9 @@ from fanout.orchestrator.configuration.sections.api_settings import (
     Scope,
     StaticKey,
 )
-from fanout.orchestrator.jobs.spec import ANYTHING
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, KeyStore, fingerprint, is_key
 from fanout.orchestrator.server.access.attempts import FailedAttempts
-from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated, share_of
+from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.access.oidc.tokens import TOKEN, TokenVerifier
 
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
@@ -171,14 +170,13 @@ def presented(headers: Iterable[tuple[str, str]]) -> str | None:
 def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
     """Return whom a key stands for; scopes of other releases are left out."""
     known = {scope.value for scope in Scope}
-    made_with = ANYTHING if record.policy is None else record.policy
     return Caller(
         name=record.name,
         owner=record.owner,
         tenant=record.tenant,
         scopes=frozenset(Scope(name) for name in record.scopes if name in known),
         key_id=record.id,
-        policy=callers.policy_of(share_of(record.tenant), record.name, made_with),
+        policy=callers.policy_of(record.tenant, record.name, record.made_with),
     )
 
 
@@ -190,6 +188,6 @@ def _static(name: str, key: StaticKey, callers: CallerSettings) -> _Static:
         tenant=key.tenant,
         scopes=frozenset(Scope(scope) for scope in key.scopes),
         key_id=f"{STATIC}{name}:{digest[:STATIC_ID_CHARACTERS]}",
-        policy=callers.policy_of(share_of(key.tenant), name),
+        policy=callers.policy_of(key.tenant, name),
     )
     return _Static(digest, caller)

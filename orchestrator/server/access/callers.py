@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope, share_of
 from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"
@@ -35,11 +35,6 @@ class Owned(Protocol):
     @property
     def owner(self) -> str:
         """The owner in that tenant."""
-
-
-def share_of(tenant: str) -> str:
-    """Return whose share of the workers jobs use that are submitted for a tenant, or for all."""
-    return "default" if tenant == EVERYBODY else tenant
 
 
 @dataclass(frozen=True)

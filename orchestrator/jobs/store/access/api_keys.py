@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
+from fanout.orchestrator.jobs.spec import ANYTHING, DEFINITIONS_ONLY, CallerPolicy
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
@@ -66,6 +66,11 @@ class ApiKey(BaseModel):
     policy: CallerPolicy | None = None
     """What it may choose for its jobs, as it was made; None: it was made before there were policies
     and keeps what it had."""
+
+    @property
+    def made_with(self) -> CallerPolicy:
+        """What it may choose, as far as settings say nothing else."""
+        return ANYTHING if self.policy is None else self.policy
 
     def works(self, now: float) -> bool:
         """Return whether the key is neither revoked nor expired at a time."""

@@ -7,6 +7,7 @@ from typing import Any
 import jwt
 
 from fanout.orchestrator.configuration.sections.api_settings import (
+    DEFAULT_TENANT,
     EVERYBODY,
     CallerSettings,
     OidcSettings,
@@ -19,7 +20,6 @@ from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys, Unkno
 
 TOKEN = "token:"  # noqa: S105 - the beginning of an id
 """The beginning of the id of a token; its end follows, in seconds since the epoch."""
-DEFAULT_TENANT = "default"
 MAX_TENANT_CHARACTERS = 64
 """As of a job's tenant."""
 NEEDED_CLAIMS = ["exp", "iss", "aud", "sub"]
