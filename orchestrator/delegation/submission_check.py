@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, Limits
 SCRIPTED = "scripted:"
 """The beginning of the name of a model whose replies are in a file of the worker's host."""
 ANY = "*"
+DEFINITIONS_SAY = "what agent definitions say"
 SHOWN_CHARACTERS = 100
 """Of a value of the caller's, in a refusal."""
 
@@ -36,9 +37,10 @@ def check_submission(
 
     Raises:
         UnknownAgent: Its agent does not exist.
-        LimitExceeded: A limit is above the installation's, or a host is not one of its agent's.
+        LimitExceeded: A limit is above the installation's.
         InvalidJob: It has a command that its agent could not run by itself.
-        ChoiceRefused: Its caller may not choose its model, command, host or limit.
+        ChoiceRefused: It asks for a host that its agent does not have, or its caller may not choose
+            its model, a command or a limit.
     """
     definition, policy = definitions[spec.agent], spec.caller_policy
     own = definition.job_limits().over(defaults)
@@ -121,8 +123,8 @@ def _check_model(spec: JobSpec, policy: CallerPolicy, definitions: AgentDefiniti
     for name in names:
         if name not in own and not any(fnmatchcase(name, pattern) for pattern in listed):
             raise ChoiceRefused(
-                f"The model {_shown(name)} is none that this caller may choose, which are "
-                f"{_listed(listed, 'those of agent definitions only')}: leave model out, or have an "
+                f"This caller may not choose the model {_shown(name)}, only "
+                f"{_listed(listed, DEFINITIONS_SAY)}: leave model out, or have an "
                 "operator permit it (FANOUT_API__CALLERS__MODELS, or a new key with "
                 "`fanout keys create --may-choose-model`)."
             )
@@ -135,9 +137,10 @@ def _check_verify(spec: JobSpec, policy: CallerPolicy, definition: AgentDefiniti
         permitted = {getattr(definition, name), *listed, None}
         if command not in permitted and ANY not in listed:
             raise ChoiceRefused(
-                f"The command in {name} is none that this caller may choose, which are "
-                f"{_listed(listed, 'those of agent definitions only')}: leave {name} out, or have "
-                "an operator permit it (FANOUT_API__CALLERS__VERIFY, or a new key with "
+                f"This caller may not choose the command in {name}, only "
+                f"{_listed(listed, DEFINITIONS_SAY)}: leave {name} out (null, where a continuation "
+                "has it from the earlier job), or have an operator permit it "
+                "(FANOUT_API__CALLERS__VERIFY, or a new key with "
                 "`fanout keys create --may-choose-verify`)."
             )
 
@@ -145,12 +148,13 @@ def _check_verify(spec: JobSpec, policy: CallerPolicy, definition: AgentDefiniti
 def _check_limits(spec: JobSpec, policy: CallerPolicy, own: Limits) -> None:
     """Refuse limits above the definition's, and above those that the policy opens."""
     for name, asked in spec.limits:
-        given = [value for value in (getattr(own, name), getattr(policy.limits, name)) if value]
-        if name == "network" or asked is None or getattr(own, name) is None:
+        of_definition, opened = getattr(own, name), getattr(policy.limits, name)
+        if name == "network" or asked is None or of_definition is None:
             continue
-        if not asked <= max(given):
+        most = max(of_definition, opened or 0)
+        if not asked <= most:
             raise ChoiceRefused(
-                f"limits.{name} asks for {asked:,}, and this caller may choose {max(given):,} at "
+                f"limits.{name} asks for {asked:,}, and this caller may choose {most:,} at "
                 "the most: ask for less, or have an operator permit it "
                 f"(FANOUT_API__CALLERS__LIMITS__{name.upper()}, or a new key with "
                 "`fanout keys create --may-choose-limit`)."
