@@ -43,8 +43,8 @@ class Ceilings(WireModel):
     """As much as the disk of a job can hold."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """The hosts that definitions may name and that the operator's own jobs may ask for, also
-    addresses; unset: definitions may name any DNS name of the internet, and jobs ask for none beyond
-    them."""
+    addresses; unset: definitions may name any DNS name of the internet, and jobs ask for no other
+    hosts."""
 
     def check(self, limits: Limits) -> None:
         """Refuse limits above the ceilings.

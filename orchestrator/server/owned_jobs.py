@@ -29,7 +29,13 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
+    ChoiceRefused,
+    InvalidJob,
+    UnknownApproval,
+    UnknownJob,
+)
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
@@ -43,6 +49,7 @@ MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
 OUTCOMES: Mapping[type[Exception], str] = {
     NotAllowed: "not allowed",
+    ChoiceRefused: "not allowed",
     UnknownJob: "not found",
     UnknownApproval: "not found",
 }
