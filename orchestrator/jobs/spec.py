@@ -100,7 +100,7 @@ class Limits(WireModel):
     disk_bytes: int | None = Field(default=None, ge=1024**2)
     """Bytes that the job may add to its workspace."""
     network: Literal["none"] | tuple[str, ...] | None = None
-    """`none`, or the names of the hosts that commands may reach."""
+    """`none`, or the names of the hosts that commands may reach; of a job: some of its agent's."""
     network_bytes: int | None = Field(default=None, ge=1024)
     """Bytes that commands may send to and receive from these hosts, summed over all attempts."""
 
