@@ -169,13 +169,9 @@ class JobClient(JobReader):
                 "A job that continues another starts from that job's files: give no workspace."
             )
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
+        defaults, ceilings = self._settings.limits.for_jobs(), self._settings.ceilings
         for spec, _ in jobs:
-            check_submission(
-                spec,
-                self.definitions,
-                defaults=self._settings.limits.for_jobs(),
-                ceilings=self._settings.ceilings,
-            )
+            check_submission(spec, self.definitions, defaults=defaults, ceilings=ceilings)
             _check_model(spec.model)
             await _check_output_schema(spec)
         if self._settings.worker.pool:  # its worker has these settings and keys; others may differ
