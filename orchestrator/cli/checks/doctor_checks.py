@@ -310,8 +310,6 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         info = await redis_info(reachable)
         async with JobClient.from_settings(reachable) as client:
             workers, definitions = await client.workers(), client.definitions
-        async with open_access_stores(str(reachable.redis_url), reachable.redis_prefix) as stores:
-            keys = await stores.keys.list()
     except JobFailure as error:
         advice = "Start Redis or correct FANOUT_REDIS_URL."
         return [Check("fail", "redis", str(error), advice)]
@@ -327,8 +325,18 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         *(Check("warn", "worker", found, advice) for found, advice in differences),
         *_disk_limits(workers),
         *_folder_renames(workers),
-        *unbound_keys(keys, settings.api.callers),
+        *await _service_keys(reachable),
     ]
+
+
+async def _service_keys(settings: Settings) -> Iterable[Check]:
+    """Check the keys of the service, where the user of Redis may read them."""
+    try:
+        async with open_access_stores(str(settings.redis_url), settings.redis_prefix) as stores:
+            records = await stores.keys.list()
+    except LedgerUnavailable:
+        return ()
+    return unbound_keys(records, settings.api.callers)
 
 
 def unbound_keys(records: Sequence[ApiKey], callers: CallerSettings) -> Iterable[Check]:
