@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx2
 
+from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.services import START_SECONDS, Installation
@@ -93,12 +94,18 @@ async def make_key(
     *scopes: str,
     owner: str | None = None,
     tenant: str = "default",
+    policy: CallerPolicy = DEFINITIONS_ONLY,
 ) -> str:
     """A new key, with all scopes unless some are named."""
     settings = installation.settings
     url = installation.environment["FANOUT_REDIS_URL"]
     async with open_access_stores(url, settings.redis_prefix) as stores:
         key, _ = await stores.keys.create(
-            name, scopes or ALL, owner=owner or name, tenant=tenant, created_by="test"
+            name,
+            scopes or ALL,
+            owner=owner or name,
+            tenant=tenant,
+            created_by="test",
+            policy=policy,
         )
     return key

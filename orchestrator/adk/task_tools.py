@@ -42,12 +42,8 @@ from fanout.orchestrator.delegation.answers import (
     task_error,
     task_result,
 )
-from fanout.orchestrator.delegation.calls import (
-    DEFAULT_SUBAGENT,
-    TaskCall,
-    check_agent,
-    check_verify,
-)
+from fanout.orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent
+from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.delegation.tool_texts import (
     CANCEL_TASK,
     CHECK_TASK,
@@ -300,7 +296,7 @@ class TaskTools:
     def _spec(self, tool_context: ToolContext, call_id: str, task: TaskCall) -> JobSpec:
         check_agent(task.subagent_type, self._agents)
         definition = self._client.definitions[task.subagent_type]
-        check_verify(task, definition, self._interrupt_on)
+        check_commands(definition, self._interrupt_on, verify=task.verify)
         return task.job_spec(
             call_id,
             root_id=self._root_of(tool_context),

@@ -22,11 +22,12 @@ from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.configuration.live_definitions import LiveDefinitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.delegation.continuation import Continuations
+from fanout.orchestrator.delegation.submission_check import check_submission
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import JournalEvent
@@ -172,6 +173,7 @@ class JobClient(JobReader):
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
+            ChoiceRefused: One asks for what its caller may not choose; nothing is stored.
             InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
                 model is of no kind that there is, or cannot be asked, or what it
                 `continues` has not ended, or it has a workspace besides.
@@ -184,10 +186,10 @@ class JobClient(JobReader):
             )
         await self.current_definitions()
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
+        defaults, ceilings = self._settings.limits.for_jobs(), self._settings.ceilings
         for spec, _ in jobs:
-            self.definitions[spec.agent]  # raises UnknownAgent
+            check_submission(spec, self.definitions, defaults=defaults, ceilings=ceilings)
             _check_model(spec.model)
-            self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
         await self._check_models([(spec.agent, spec.model) for spec, _ in jobs])
         starts = {
@@ -195,7 +197,12 @@ class JobClient(JobReader):
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
         }
         specs = [
-            spec.model_copy(update=starts[folder, spec.agent].update()) if folder else spec
+            spec.model_copy(
+                update={
+                    **(starts[folder, spec.agent].update() if folder else {}),
+                    "caller_policy": _stored_policy(spec.caller_policy),
+                }
+            )
             for spec, folder in jobs
         ]
         used = {
@@ -317,16 +324,24 @@ class JobClient(JobReader):
         """
         await self._ledger.send(job_id, text)
 
-    async def retry(self, job_id: str) -> str:
+    async def retry(self, job_id: str, *, caller_policy: CallerPolicy | None = None) -> str:
         """Submit the same job again as a tree of its own, and return the new id.
+
+        Args:
+            job_id: The job.
+            caller_policy: What the one who asks may choose; None: what the job's own caller may.
 
         Raises:
             UnknownJob: The job does not exist.
             UnknownAgent: Its agent no longer exists.
+            ChoiceRefused: It asks for what the one who asks may not choose.
         """
         spec = await self._ledger.specification(job_id)
         its_own = {"id", "root_id", "parent_id", "depth", "idempotency_key"}
-        return await self.submit(JobSpec.model_validate(spec.model_dump(exclude=its_own)))
+        given = spec.model_dump(exclude=its_own)
+        if caller_policy is not None:
+            given["caller_policy"] = caller_policy
+        return await self.submit(JobSpec.model_validate(given))
 
     async def session_event(self, entry: JournalEvent) -> bytes | None:
         """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none.
@@ -419,6 +434,14 @@ def _check_model(name: str | None) -> None:
         possible_model(name or "")
     except ValueError as error:
         raise InvalidJob(f"model: {error}.") from None
+
+
+def _stored_policy(policy: CallerPolicy | None) -> CallerPolicy | None:
+    """Return a policy as a job carries it.
+
+    One that permits anything is left out, so that workers of earlier releases run such jobs.
+    """
+    return None if policy is None or policy.anything else policy
 
 
 async def _check_output_schema(spec: JobSpec) -> None:

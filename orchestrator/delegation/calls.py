@@ -9,8 +9,6 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 
@@ -104,28 +102,6 @@ def check_agent(name: str, agents: Mapping[str, str]) -> None:
     """
     if name not in agents:
         raise InvalidJob(f"There is no subagent_type {name!r}; there are: {', '.join(agents)}.")
-
-
-def check_verify(task: TaskCall, definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
-    """Reject a verification by an agent whose commands a person has to approve, or that has none.
-
-    The model that delegates has written the command, and nobody is asked before it runs.
-
-    Args:
-        task: The task.
-        definition: The definition of the agent that does it.
-        interrupt_on: The policy that the task inherits.
-
-    Raises:
-        InvalidJob: The task has a `verify` that its agent could not run by itself.
-    """
-    asks = any(policy.get("execute") for policy in (interrupt_on, definition.interrupt_on))
-    has_none = definition.tools is not None and "execute" not in definition.tools
-    if task.verify and (asks or has_none):
-        raise InvalidJob(
-            f"{definition.name} may not run commands by itself: leave verify out, or name another "
-            "subagent_type."
-        )
 
 
 def agent_list(agents: Mapping[str, str]) -> str:

@@ -42,8 +42,9 @@ class Ceilings(WireModel):
     network_bytes: int = Field(default=64 * GIB, ge=1024)
     """As much as the disk of a job can hold."""
     network: Literal["none"] | tuple[str, ...] | None = None
-    """The hosts that jobs may ask for, which may be addresses here; unset: any DNS name of the
-    internet."""
+    """The hosts that definitions may name and that the operator's own jobs may ask for, also
+    addresses; unset: definitions may name any DNS name of the internet, and jobs ask for no other
+    hosts."""
 
     def check(self, limits: Limits) -> None:
         """Refuse limits above the ceilings.

@@ -36,6 +36,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
         "The job asks for more than this installation allows.",
         "To see what it allows: fanout config",
     ),
+    "ChoiceRefused": FailureText(
+        "The caller may not choose what the job asks for.",
+        "To see what callers may choose: fanout keys ls",
+    ),
     "ApprovalRefused": FailureText("The answer to the approval was not accepted.", _APPROVALS),
     "UnknownApproval": FailureText("There is no such approval.", _APPROVALS),
     "InvalidAnswer": FailureText("The answer to the approval cannot be used.", _APPROVALS),

@@ -5,6 +5,7 @@
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
     │   ├── LimitExceeded     it asks for more than the installation gives a job
+    │   ├── ChoiceRefused     its caller may not choose this
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
     │       ├── InvalidAnswer       the answer is incomplete or too long
@@ -71,6 +72,13 @@ class LimitExceeded(InvalidJob):
     """A limit of the job is above the installation's ceiling, or names a host that none may reach.
 
     The text names the limit, the value and the ceiling.
+    """
+
+
+class ChoiceRefused(InvalidJob):
+    """A model, a command, a host or a limit that the job's caller may not choose.
+
+    The text says what the caller may choose instead, and who can permit it.
     """
 
 

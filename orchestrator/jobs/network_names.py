@@ -14,6 +14,9 @@ from typing import Literal
 Network = Literal["none"] | tuple[str, ...]
 """`none`, or the names of hosts."""
 
+WITHOUT_PORT = ("80", "443")
+"""The ports that an entry without one permits."""
+
 _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
 _ENTRY = re.compile(
     rf"(?P<wildcard>\*\.)?(?P<name>(?=.{{1,253}}(?::|$)){_LABEL}(?:\.{_LABEL})+)(?::(?P<port>\d{{1,5}}))?"
@@ -71,19 +74,16 @@ def _covers(wide: str, narrow: str) -> bool:
     wide, narrow = (_ascii(entry.lower()) for entry in (wide, narrow))
     if wide == narrow:
         return True
-    wide_name, wide_port = _split(wide)
-    name, port = _split(narrow)
-    if not wide_name.startswith("*."):
-        return False
-    is_below = name.removeprefix("*").endswith(wide_name[1:])
-    return is_below and (wide_port == port or (not wide_port and port in {"80", "443"}))
-
-
-def _split(entry: str) -> tuple[str, str]:
-    match = _ENTRY.fullmatch(entry)
-    if match is None:
-        return entry, ""
-    return f"{match['wildcard'] or ''}{match['name']}", match["port"] or ""
+    permitted, asked = _ENTRY.fullmatch(wide), _ENTRY.fullmatch(narrow)
+    if permitted is None or asked is None:
+        return False  # such as an address in brackets: it permits itself only
+    if permitted["wildcard"]:
+        names = f".{asked['name']}" if asked["wildcard"] else asked["name"]
+        is_within = names.endswith(f".{permitted['name']}")
+    else:
+        is_within = not asked["wildcard"] and asked["name"] == permitted["name"]
+    is_port = permitted["port"] or asked["port"] not in {None, *WITHOUT_PORT}
+    return is_within and (not is_port or permitted["port"] == asked["port"])
 
 
 def _ascii(text: str) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    model_validator,
+)
 from ulid import ULID
 
 from fanout.orchestrator.approvals import InterruptOn
@@ -93,13 +100,68 @@ class Limits(WireModel):
     disk_bytes: int | None = Field(default=None, ge=1024**2)
     """Bytes that the job may add to its workspace."""
     network: Literal["none"] | tuple[str, ...] | None = None
-    """`none`, or the names of the hosts that commands may reach."""
+    """`none`, or the names of the hosts that commands may reach; of a job: some of its agent's."""
     network_bytes: int | None = Field(default=None, ge=1024)
     """Bytes that commands may send to and receive from these hosts, summed over all attempts."""
 
     def over(self, fallback: Limits) -> Limits:
         """Return these limits, with the unset ones taken from `fallback`."""
         return fallback.model_copy(update=self.model_dump(exclude_none=True))
+
+
+MAX_CHOICES = 50
+"""Of one list of a caller's policy: each job carries the lists of its caller."""
+MAX_CHOICE_CHARACTERS = 1_000
+"""Of one entry, so that the lists leave room in a job's record: a longer command is a script."""
+
+Choices = Annotated[
+    tuple[
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHOICE_CHARACTERS)],
+        ...,
+    ],
+    Field(max_length=MAX_CHOICES),
+]
+"""Entries of a caller's policy."""
+
+
+class CallerPolicy(WireModel):
+    """What a key or a token of the service may choose for its jobs.
+
+    Beyond it a job has what the definition of its agent says, and narrower limits. A field that is
+    None is not set, so that a more general policy decides (`over`); if none does, it permits
+    nothing. A job carries the policy of its caller: workers check it again, and the jobs below it
+    have it too.
+    """
+
+    anything: bool = False
+    """Whether it permits all that the installation does, as keys of earlier releases may. Such a
+    policy is not stored with a job."""
+    models: Choices | None = None
+    """Names or patterns, such as `gemini-*`."""
+    verify: Choices | None = None
+    """Commands for `verify` and `verify_merges`, each exactly as it may be sent; `*`: any."""
+    limits: Limits = Limits()
+    """The largest values, and hosts beyond the definition's; a larger limit of the definition may
+    be asked for as well."""
+
+    def over(self, fallback: CallerPolicy) -> CallerPolicy:
+        """Return this policy, with what it does not set taken from a more general one.
+
+        One that sets something does not take over that the other permits anything.
+        """
+        if self.anything or self == DEFINITIONS_ONLY:
+            return self if self.anything else fallback
+        return CallerPolicy(
+            models=fallback.models if self.models is None else self.models,
+            verify=fallback.verify if self.verify is None else self.verify,
+            limits=self.limits.over(fallback.limits),
+        )
+
+
+DEFINITIONS_ONLY = CallerPolicy()
+"""The policy of keys and tokens for which an operator has set none."""
+ANYTHING = CallerPolicy(anything=True)
+"""The policy of keys that were made before there were policies."""
 
 
 class ModelRate(WireModel):
@@ -159,6 +221,9 @@ class JobSpec(WireModel, ValidTextModel):
     owner: str = Field(default="", max_length=MAX_OWNER_CHARACTERS)
     """Who may see and change it over the service, with all jobs below it; empty: nobody but those
     who may see the jobs of all owners."""
+    caller_policy: CallerPolicy | None = None
+    """What the key or the token may choose with which it was submitted, with all jobs below it;
+    None: whatever the installation permits, since the operator has submitted it."""
     agent: AgentName = "general-purpose"
     """The definition of the agent that works on it."""
     description: str = Field(min_length=1, max_length=200_000)

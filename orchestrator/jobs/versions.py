@@ -28,13 +28,16 @@ from typing import Any
 
 WIRE_OLDEST = 1
 """The oldest version that this release reads."""
-WIRE_NEWEST = 2
+WIRE_NEWEST = 3
 """The newest version that this release reads. Releases of version 1 have two layouts of Redis that
-they do not tell apart, and raise a job to 2 that they cannot read: version 2 reads both."""
+they do not tell apart, and raise a job to 2 that they cannot read: version 2 reads both. With
+version 3 a job carries its caller's policy, which workers of earlier releases would not check."""
 
-ADDED: Mapping[int, frozenset[str]] = MappingProxyType({2: frozenset()})
+ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
+    {2: frozenset(), 3: frozenset({"caller_policy"})}
+)
 """Version -> the fields of a specification that it added or changed, those of its limits as
-`limits.pids`. All other fields are of version 1."""
+`limits.pids`; a field in one of them is as new as that one. All other fields are of version 1."""
 
 
 def version_of(stored: Mapping[str, Any]) -> int:

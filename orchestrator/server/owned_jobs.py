@@ -29,7 +29,13 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
+    ChoiceRefused,
+    InvalidJob,
+    UnknownApproval,
+    UnknownJob,
+)
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
@@ -43,6 +49,7 @@ MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
 OUTCOMES: Mapping[type[Exception], str] = {
     NotAllowed: "not allowed",
+    ChoiceRefused: "not allowed",
     UnknownJob: "not found",
     UnknownApproval: "not found",
 }
@@ -102,7 +109,8 @@ class OwnedJobs:
 
         Raises:
             KeyReused: An idempotency key was used before for a different job.
-            UnknownAgent, LimitExceeded, InvalidJob, BlobMissing: As `JobClient.submit_many`.
+            UnknownAgent, LimitExceeded, ChoiceRefused, InvalidJob, BlobMissing: As
+                `JobClient.submit_many`.
         """
         async with self._recorded("job.submit", Scope.SUBMIT) as call:
             for spec in specs:
@@ -153,7 +161,8 @@ class OwnedJobs:
     def _owned(self, spec: JobSpec) -> JobSpec:
         """Return a specification as the caller's."""
         owner, tenant = self.caller.submits_as
-        return spec.model_copy(update={"owner": owner, "tenant": tenant})
+        policy = self.caller.policy
+        return spec.model_copy(update={"owner": owner, "tenant": tenant, "caller_policy": policy})
 
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
         """Refuse snapshots that the caller has not stored, as if they did not exist.
@@ -299,7 +308,7 @@ class OwnedJobs:
         """Submit the same job again as a tree of its own, and return the new id."""
         async with self._recorded("job.retry", Scope.SUBMIT, job_id):
             await self._check(job_id)
-            return await self._client.retry(job_id)
+            return await self._client.retry(job_id, caller_policy=self.caller.policy)
 
     async def send(self, job_id: str, text: str) -> None:
         """Send a message to a job's agent.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.spec import ANYTHING
 from fanout.orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
@@ -25,7 +26,9 @@ from tests.services import Installation, Installer, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
-LISTED = {f"layout-{listed['layout']}": listed for listed in listed_releases()}
+LISTED = {
+    f"wire-{listed['wire']}-layout-{listed['layout']}": listed for listed in listed_releases()
+}
 SCRIPT = (
     conversation(
         "parent",
@@ -181,7 +184,7 @@ async def test_workers_first_then_servers_and_clients_and_back_under_load(
     place: Installation, client: JobClient, earlier: Release
 ) -> None:
     old = await start_worker(earlier, place, client)
-    key = await make_key(place, "ann")
+    key = await make_key(place, "ann", policy=ANYTHING)  # as keys of earlier releases
     async with serving(earlier, place) as old_server:
         ids = await submit_by_command(earlier, place, "old command, old worker")
         new = await start_worker(THIS_RELEASE, place, client, others=1)
@@ -210,8 +213,8 @@ async def test_workers_first_then_servers_and_clients_and_back_under_load(
 async def test_a_job_that_two_earlier_releases_have_left_stuck_runs_here(
     place: Installation, client: JobClient, releases: dict[str, Release]
 ) -> None:
-    await releases["layout-2"].run(place, ON_A_LEDGER.format("submitted(ledger)"))
-    refusal = await releases["layout-1"].run(place, ON_A_LEDGER.format("claimed(ledger)"))
+    await releases["wire-1-layout-2"].run(place, ON_A_LEDGER.format("submitted(ledger)"))
+    refusal = await releases["wire-1-layout-1"].run(place, ON_A_LEDGER.format("claimed(ledger)"))
     record = await client.get("stuck")
     assert (record.state, record.wire) == (JobState.QUEUED, 2), refusal
 

@@ -14,6 +14,8 @@ from fanout.orchestrator.configuration.bundled import bundled
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 
 WITHOUT_A_FIXED_DEFAULT = {
+    "FANOUT_API__CALLERS__KEYS",
+    "FANOUT_API__CALLERS__TENANTS",
     "FANOUT_API__KEYS",
     "FANOUT_STATE_DIR",
     "FANOUT_MODELS",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import SecretStr
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.delegation.submission_check import check_submission
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
@@ -42,6 +43,14 @@ class JobServices:
     """Reads again what a person has changed since; awaited before a job begins."""
     ceilings: Ceilings = field(default_factory=Ceilings)
     """What no job may exceed."""
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse a job that asks for what it may not have.
+
+        Raises:
+            InvalidJob: As `check_submission`.
+        """
+        check_submission(spec, self.definitions, defaults=self.defaults, ceilings=self.ceilings)
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.

@@ -16,13 +16,12 @@ from typing import Any
 import structlog
 
 from fanout.orchestrator.jobs.failures import (
+    InvalidJob,
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
-    LimitExceeded,
     NotUnderstood,
     SandboxFailure,
-    UnknownAgent,
 )
 from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
@@ -182,8 +181,9 @@ class JobRunner:
         await self._services.refresh()
         try:
             definition = self._services.definitions[claim.spec.agent]
+            self._services.check(claim.spec)
             limits = self._services.limits_of(claim.spec)
-        except (UnknownAgent, LimitExceeded) as failure:
+        except InvalidJob as failure:
             return Outcome(failure=failure)
         attempt = Attempt(claim, definition, limits, claimed_at, self._stop_turns)
         with (

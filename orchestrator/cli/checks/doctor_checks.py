@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fanout.orchestrator.cli.checks.key_policies import unbound_names
 from fanout.orchestrator.cli.checks.leftovers import left_by_others
 from fanout.orchestrator.cli.checks.worker_differences import worker_differences
 from fanout.orchestrator.cli.terminal.live.waiting import waiting
@@ -27,6 +28,7 @@ from fanout.orchestrator.configuration.configuration_file import (
     secret_variables,
 )
 from fanout.orchestrator.configuration.definition_files import is_relative
+from fanout.orchestrator.configuration.sections.api_settings import CallerSettings
 from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -36,6 +38,8 @@ from fanout.orchestrator.configuration.settings import (
 from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
 from fanout.orchestrator.embedded.redis_server import find_redis_server
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
+from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
+from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -54,6 +58,8 @@ OLDEST_REDIS = (6, 2)
 NEARLY_FULL = 0.8
 """The share of Redis's memory above which a person should act."""
 MIB = 1024**2
+SHOWN_KEYS = 3
+"""Names of keys in a line; `fanout keys ls` has all."""
 REMOTE_SECONDS = 5.0
 """For the card of a remote agent: a person waits."""
 PROBE = b"fanout doctor was here\n"
@@ -325,7 +331,29 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
         *(Check("warn", "worker", found, advice) for found, advice in differences),
         *_disk_limits(workers),
         *_folder_renames(workers),
+        *await _service_keys(reachable),
     ]
+
+
+async def _service_keys(settings: Settings) -> Iterable[Check]:
+    """Check the keys of the service, where the user of Redis may read them."""
+    try:
+        async with open_access_stores(str(settings.redis_url), settings.redis_prefix) as stores:
+            records = await stores.keys.list()
+    except LedgerUnavailable:
+        return ()
+    return unbound_keys(records, settings.api.callers)
+
+
+def unbound_keys(records: Sequence[ApiKey], callers: CallerSettings) -> Iterable[Check]:
+    """Check whether what keys may choose for their jobs is bounded."""
+    if names := unbound_names(records, callers):
+        shown = ", ".join(names[:SHOWN_KEYS]) + (" …" if len(names) > SHOWN_KEYS else "")
+        advice = (
+            "Whoever has one names any model, command and limit: list what it may choose "
+            "(FANOUT_API__CALLERS__KEYS), or replace it by a new key."
+        )
+        yield Check("warn", "keys may choose anything", shown, advice)
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from fanout.orchestrator.cli.checks.doctor_checks import Check
+from fanout.orchestrator.cli.checks.doctor_checks import Check, unbound_keys
 from fanout.orchestrator.configuration.sections.api_settings import (
     EVERYBODY,
     ApiSettings,
@@ -57,6 +57,8 @@ async def _keys(settings: Settings) -> AsyncIterator[Check]:
     of_all = f", {len(everybody)} of them for everybody's jobs" if everybody else ""
     count = len(working) + len(settings.api.keys)
     yield Check("ok", "service keys", f"{count}{of_all}")
+    for check in unbound_keys(working, settings.api.callers):
+        yield check
     if unused := _unused(working, now):
         advice = f"Revoke those that are not needed: fanout keys revoke {unused[0]}"
         names = ", ".join(unused[:3]) + (" …" if len(unused) > 3 else "")  # noqa: PLR2004 - a line

@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
+
 MIB = 1024**2
 MIN_KEY_CHARACTERS = 32
 """Of a key that a person chose: as hexadecimal digits these are 128 random bits."""
@@ -32,6 +34,15 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=MAX_NA
 NameOrEverybody = Annotated[
     str, StringConstraints(pattern=rf"^({_NAME}|\*)$", max_length=MAX_NAME_CHARACTERS)
 ]
+
+DEFAULT_TENANT = "default"
+"""Of keys and tokens that name none."""
+
+
+def share_of(tenant: str) -> str:
+    """Return whose share of the workers jobs use that are submitted for a tenant, or for all."""
+    return DEFAULT_TENANT if tenant == EVERYBODY else tenant
+
 
 _OUR_NAMES = frozenset({"fanout", "operator", "root", "system"})
 """Under which the operator's own sessions and local programs submit, answer and are recorded."""
@@ -134,6 +145,37 @@ class StaticKey(_Section):
     """Whose share of the workers is used."""
 
 
+class CallerSettings(CallerPolicy):
+    """What keys and tokens may choose for their jobs, beyond what agent definitions say.
+
+    For each list counts what `keys` has of the key, then what the key was made with, then what
+    `tenants` has of its tenant, then what is set here.
+    """
+
+    tenants: dict[Name, CallerPolicy] = Field(default_factory=dict)
+    """For the keys and tokens of one tenant."""
+    keys: dict[Name, CallerPolicy] = Field(default_factory=dict)
+    """For one key, by its name; also for a key that was made before there were these settings, and
+    that may choose anything until it is named here."""
+
+    def policy_of(
+        self, tenant: str, key: str | None = None, made_with: CallerPolicy | None = None
+    ) -> CallerPolicy:
+        """Return what a caller may choose.
+
+        Args:
+            tenant: That of the caller, or `*`.
+            key: The name of its key; None for a token.
+            made_with: What the key was made with; None for a key of the configuration.
+        """
+        by_key = self.keys.get(key, DEFINITIONS_ONLY) if key else DEFINITIONS_ONLY
+        general = CallerPolicy.model_validate(
+            {name: getattr(self, name) for name in CallerPolicy.model_fields}
+        )
+        by_tenant = self.tenants.get(share_of(tenant), DEFINITIONS_ONLY).over(general)
+        return by_key.over((made_with or DEFINITIONS_ONLY).over(by_tenant))
+
+
 class OidcSettings(_Section):
     """Bearer tokens of an OpenID Connect issuer."""
 
@@ -183,6 +225,8 @@ class ApiSettings(_Section):
     """0: any free one."""
     keys: dict[Annotated[Name, AfterValidator(_of_a_key)], StaticKey] = Field(default_factory=dict)
     """Keys by name, for containers; JSON: `{"ci": {"key": "…", "scopes": ["submit", "read"]}}`."""
+    callers: CallerSettings = CallerSettings()
+    """What keys and tokens may choose for their jobs."""
     oidc: OidcSettings = OidcSettings()
     """Bearer tokens of an issuer."""
     public_url: Origin | None = None

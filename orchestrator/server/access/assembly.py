@@ -95,8 +95,8 @@ def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
     oidc = settings.oidc
     tokens = None
     if oidc.issuer is not None:
-        tokens = TokenVerifier(oidc, IssuerKeys(oidc.issuer, oidc.keys_seconds))
+        tokens = TokenVerifier(oidc, IssuerKeys(oidc.issuer, oidc.keys_seconds), settings.callers)
     attempts = FailedAttempts(settings.failed_logins_per_minute)
-    authenticator = Authenticator(stores.keys, settings.keys, tokens, attempts)
+    authenticator = Authenticator(stores.keys, settings.keys, settings.callers, tokens, attempts)
     sessions = Sessions(stores.sessions, authenticator, settings)
     return Access(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)

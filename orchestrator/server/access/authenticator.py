@@ -7,7 +7,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope, StaticKey
+from fanout.orchestrator.configuration.sections.api_settings import (
+    CallerSettings,
+    Scope,
+    StaticKey,
+)
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, KeyStore, fingerprint, is_key
 from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
@@ -38,6 +42,7 @@ class Authenticator:
     Args:
         keys: The keys that `fanout keys` makes.
         static: The keys of the configuration, by name.
+        callers: What keys may choose for their jobs.
         tokens: Checks the tokens of an issuer; None: none are accepted.
         attempts: The failures of each address.
     """
@@ -46,11 +51,13 @@ class Authenticator:
         self,
         keys: KeyStore,
         static: Mapping[str, StaticKey],
+        callers: CallerSettings,
         tokens: TokenVerifier | None,
         attempts: FailedAttempts,
     ) -> None:
         self._keys = keys
-        self._static = [_static(name, key) for name, key in static.items()]
+        self._callers = callers
+        self._static = [_static(name, key, callers) for name, key in static.items()]
         self._tokens = tokens
         self._attempts = attempts
 
@@ -101,10 +108,23 @@ class Authenticator:
         """
         if key_id.startswith(TOKEN):
             return time.time() < float(key_id.removeprefix(TOKEN))
+        return await self.holder(key_id) is not None
+
+    async def holder(self, key_id: str) -> Caller | None:
+        """Return whom a key stands for; None when it does not work any more.
+
+        Args:
+            key_id: The id of a key.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
         if key_id.startswith(STATIC):
-            return any(one.caller.key_id == key_id for one in self._static)
+            found = (one.caller for one in self._static if one.caller.key_id == key_id)
+            return next(found, None)
         record = await self._keys.get(key_id)
-        return record is not None and record.works(time.time())
+        works = record is not None and record.works(time.time())
+        return caller_of_key(record, self._callers) if record is not None and works else None
 
     async def _find(self, credential: str, *, tokens: bool) -> Caller:
         if (static := self._find_static(credential)) is not None:
@@ -113,7 +133,7 @@ class Authenticator:
             record = await self._keys.find(credential)
             if record is None:
                 raise NotAuthenticated(NOT_KNOWN)
-            return caller_of_key(record)
+            return caller_of_key(record, self._callers)
         if tokens and self._tokens is not None and credential.count(".") == DOTS_OF_A_TOKEN:
             return await self._tokens.caller(credential)
         raise NotAuthenticated(NOT_KNOWN)
@@ -147,7 +167,7 @@ def presented(headers: Iterable[tuple[str, str]]) -> str | None:
     return credential
 
 
-def caller_of_key(record: ApiKey) -> Caller:
+def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
     """Return whom a key stands for; scopes of other releases are left out."""
     known = {scope.value for scope in Scope}
     return Caller(
@@ -156,10 +176,11 @@ def caller_of_key(record: ApiKey) -> Caller:
         tenant=record.tenant,
         scopes=frozenset(Scope(name) for name in record.scopes if name in known),
         key_id=record.id,
+        policy=callers.policy_of(record.tenant, record.name, record.made_with),
     )
 
 
-def _static(name: str, key: StaticKey) -> _Static:
+def _static(name: str, key: StaticKey, callers: CallerSettings) -> _Static:
     digest = fingerprint(key.key.get_secret_value())
     caller = Caller(
         name=name,
@@ -167,5 +188,6 @@ def _static(name: str, key: StaticKey) -> _Static:
         tenant=key.tenant,
         scopes=frozenset(Scope(scope) for scope in key.scopes),
         key_id=f"{STATIC}{name}:{digest[:STATIC_ID_CHARACTERS]}",
+        policy=callers.policy_of(key.tenant, name),
     )
     return _Static(digest, caller)

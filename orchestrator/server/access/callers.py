@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope, share_of
+from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"
 """The credential of who has this machine or its Redis, and the owner of the jobs which that person
@@ -46,6 +47,8 @@ class Caller:
         tenant: Whose share of the workers is used; `*`, with the owner `*`: sees all tenants.
         scopes: What the caller may do.
         key_id: The id of the key or of the session, for the audit log.
+        policy: What the caller may choose for a job; None: whatever the installation permits, since
+            it is the operator.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Caller:
     tenant: str
     scopes: frozenset[Scope]
     key_id: str = ""
+    policy: CallerPolicy | None = DEFINITIONS_ONLY
 
     def require(self, scope: Scope) -> None:
         """Check a scope.
@@ -72,7 +76,7 @@ class Caller:
     @property
     def submits_as(self) -> tuple[str, str]:
         """The owner and the tenant of the jobs that the caller submits."""
-        tenant = "default" if self.tenant == EVERYBODY else self.tenant
+        tenant = share_of(self.tenant)
         if self.key_id == OPERATOR:  # the name is that of a person, and a key may have it
             return OPERATOR, tenant
         return self.name if self.owner == EVERYBODY else self.owner, tenant

@@ -55,7 +55,7 @@ class Sessions:
         grant = await self._store.take_login(token)
         if grant is None:
             return None
-        caller = _caller(grant)
+        caller = _operator(grant)
         return caller, await self.begin(caller)
 
     async def caller(self, session_id: str) -> Caller | None:
@@ -63,12 +63,12 @@ class Sessions:
         grant = await self._store.get(session_id)
         if grant is None:
             return None
-        if grant.credential != OPERATOR and not await self._authenticator.is_valid(
-            grant.credential
-        ):
+        if grant.credential == OPERATOR:
+            return _operator(grant)
+        caller = await self._authenticator.holder(grant.credential)
+        if caller is None:
             await self._store.end(session_id)
-            return None
-        return _caller(grant)
+        return caller
 
     async def end(self, session_id: str) -> str:
         """End a session, and return the header that removes its cookie."""
@@ -146,7 +146,8 @@ def _grant(caller: Caller) -> Grant:
     )
 
 
-def _caller(grant: Grant) -> Caller:
+def _operator(grant: Grant) -> Caller:
+    """Return whom the session of a login link stands for."""
     known = {scope.value for scope in Scope}
     return Caller(
         name=grant.name,
@@ -154,4 +155,5 @@ def _caller(grant: Grant) -> Caller:
         tenant=grant.tenant,
         scopes=frozenset(Scope(name) for name in grant.scopes if name in known),
         key_id=grant.credential,
+        policy=None,
     )

@@ -96,7 +96,7 @@ class JobRequest(_Body):
     context: Text | None = Field(default=None, max_length=1_000_000)
     """Further text for the agent."""
     model: str | None = Field(default=None, max_length=200)
-    """Overrides the agent definition's."""
+    """Overrides the agent definition's, if the caller may choose it."""
     snapshot: BlobId | None = None
     """The workspace that it starts from, as `POST /v1/snapshots` returns it; null: an empty one."""
     continues: JobId | None = None
@@ -106,13 +106,15 @@ class JobRequest(_Body):
     output_schema: dict[str, JsonValue] | None = None
     """A JSON Schema that the answer has to fit."""
     verify: ShellCommand | None = None
-    """A command that has to exit with 0 in the sandbox before the job succeeds."""
+    """A command that has to exit with 0 in the sandbox before the job succeeds, if the caller may
+    choose it."""
     verify_merges: ShellCommand | None = None
-    """A command that has to exit with 0 before changes of tasks are kept."""
+    """A command that has to exit with 0 before changes of tasks are kept, if the caller may choose
+    it."""
     max_reworks: MaxReworks | None = None
     """How often the agent may rework what does not pass."""
     limits: Limits = Limits()
-    """Override the agent definition's."""
+    """Override the agent definition's: narrower, or as far as the caller may choose."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """Tools that a person has to approve, beside those of the definition."""
     priority: int = Field(default=0, ge=-100, le=100)

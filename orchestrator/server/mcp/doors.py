@@ -17,7 +17,7 @@ from fanout.orchestrator.server.mcp.folders import LocalFolders
 from fanout.orchestrator.server.mcp.workspaces import RemoteWorkspaces, Workspaces
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
-OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope))
+OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope), policy=None)
 """Who starts the server on this machine: the command line gives that person every job as well."""
 
 ToolContext = Context[Any, Any]

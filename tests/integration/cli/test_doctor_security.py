@@ -144,13 +144,26 @@ async def test_it_names_keys_that_nobody_uses_and_an_address_without_https(
     async with open_access_stores(ledger_url, Keys().prefix) as stores:
         for name, owner in (("old", "old"), ("ops", "*")):
             given = {"owner": owner, "tenant": "default", "created_by": "test"}
-            _, record = await stores.keys.create(name, ["read"], **given)
-            if name == "old":
+            _, record = await stores.keys.create(name, ["read", "submit"], **given)
+            if name == "old":  # as a release without policies has left it
                 await stores.redis.hset(Keys().api_key(record.id), "created_at", "1")
+                await stores.redis.hdel(Keys().api_key(record.id), "policy")
 
     found = findings(fanout, FANOUT_API__HOST="0.0.0.0")  # noqa: S104 - what is found
 
     assert found["service address"]["status"] == "warn"
     assert "https" in found["service address"]["advice"]
     assert found["service keys"]["found"] == "2, 1 of them for everybody's jobs"
+    assert found["keys may choose anything"]["found"] == "old"
+    plain = fanout("doctor", "--json").json["checks"]
+    assert [one["found"] for one in plain if one["name"] == "keys may choose anything"] == ["old"]
+    listed = {one["name"]: one["may_choose"] for one in fanout("keys", "ls", "--json").json["keys"]}
+    assert listed == {
+        "old": "anything (made before there were lists)",
+        "ops": "what agent definitions say",
+    }
+    bound = fanout(
+        "keys", "ls", "--json", env={"FANOUT_API__CALLERS__KEYS": '{"old": {"models": ["a"]}}'}
+    )
+    assert bound.json["keys"][0]["may_choose"] == "models: a"
     assert found["service keys unused"]["found"] == "1 not used for 90 days: old"

@@ -67,3 +67,25 @@ def test_no_key_has_a_name_of_the_operator(fanout: Fanout, given: list[str]) -> 
 
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
     assert "reserved for the operator" in refused.err
+
+
+def test_what_a_key_may_choose_is_given_when_it_is_made_and_listed(fanout: Fanout) -> None:
+    fanout("keys", "create", "plain", "--scope", "submit")
+    chosen = ["--may-choose-model", "gemini-*", "--may-choose-verify", "make test"]
+    chosen += ["--may-choose-host", "pypi.org", "--may-choose-limit", "timeout_seconds=3600"]
+    fanout("keys", "create", "listed", "--scope", "submit", *chosen)
+    fanout("keys", "create", "free", "--scope", "submit", "--may-choose-anything")
+    wrong = fanout("keys", "create", "x", "--scope", "read", "--may-choose-limit", "hours=1")
+    both = fanout("keys", "create", "x", "--scope", "read", *chosen, "--may-choose-anything")
+
+    listed = fanout("keys", "ls", "--json").json["keys"]
+
+    assert {one["name"]: one["may_choose"] for one in listed} == {
+        "plain": "what agent definitions say",
+        "listed": "models: gemini-*; verify: make test; hosts: pypi.org; "
+        "limits: timeout_seconds=3600",
+        "free": "anything",
+    }
+    assert "MAY CHOOSE" in fanout("keys", "ls").out
+    assert (wrong.code, both.code) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert "timeout_seconds=3600" in wrong.err

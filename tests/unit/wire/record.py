@@ -41,6 +41,7 @@ FULL = JobSpec.model_validate(
     {
         "id": "job-full", "root_id": "job-root", "parent_id": "job-parent", "depth": 1, "tenant": "a-team",
         "owner": "ann",
+        "caller_policy": {"models": ["gemini-*"], "limits": {"cpus": 4}},
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
         "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH,
         "layers": [HASH],

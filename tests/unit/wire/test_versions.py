@@ -50,11 +50,16 @@ def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
     now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
     new = {name for name, form in now.items() if first.get(name) != form}
     entered = set().union(*versions.ADDED.values())
-    assert new <= entered, (
-        f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/versions.py"
-    )
+    unseen = {name for name in new if not entered & _with_outer_fields(name)}
+    assert not unseen, f"enter {sorted(unseen)} in ADDED of orchestrator/jobs/versions.py"
     assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
     assert max(versions.ADDED, default=1) <= versions.WIRE_NEWEST
+
+
+def _with_outer_fields(name: str) -> set[str]:
+    """A field and those that it is in: `a.b.c`, `a.b` and `a`."""
+    parts = name.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 @pytest.mark.parametrize("model", sorted(recorded_forms(versions.WIRE_NEWEST)))

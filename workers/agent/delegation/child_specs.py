@@ -16,7 +16,8 @@ from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
 )
 from fanout.orchestrator.deep_agent import ModelUsage
-from fanout.orchestrator.delegation.calls import TaskCall, check_agent, check_verify
+from fanout.orchestrator.delegation.calls import TaskCall, check_agent
+from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
@@ -113,7 +114,8 @@ class ChildSpecs:
             task = TaskCall.of_item(item, number)
             check_agent(task.subagent_type, self.agents)
             policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
-            check_verify(task, self._services.definitions[task.subagent_type], policies)
+            definition = self._services.definitions[task.subagent_type]
+            check_commands(definition, policies, verify=task.verify)
             child = task.job_spec(
                 f"{call_id}.{number}",
                 root_id=parent.root_id,
@@ -121,6 +123,7 @@ class ChildSpecs:
                 depth=parent.depth + 1,
                 tenant=parent.tenant,
                 owner=parent.owner,
+                caller_policy=parent.caller_policy,
                 limits=self._limits_of(task.subagent_type, task.timeout_seconds),
                 interrupt_on=policies,
                 priority=parent.priority,
@@ -155,6 +158,7 @@ class ChildSpecs:
             root_id=earlier.root_id,
             parent_id=earlier.parent_id,
             depth=earlier.depth,
+            caller_policy=earlier.caller_policy,
             priority=earlier.priority,
             max_attempts=earlier.max_attempts,
             traceparent=earlier.traceparent,

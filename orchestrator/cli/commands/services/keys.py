@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from fanout.orchestrator.cli.checks.key_policies import may_choose
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.live.waiting import waiting
@@ -21,6 +22,7 @@ from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS
 from fanout.orchestrator.configuration.sections.api_settings import (
     EVERYBODY,
     MAX_NAME_CHARACTERS,
+    CallerSettings,
     Name,
     NameOrEverybody,
     Scope,
@@ -28,11 +30,19 @@ from fanout.orchestrator.configuration.sections.api_settings import (
 )
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.embedded.use import in_use
+from fanout.orchestrator.jobs.spec import (
+    MAX_CHOICE_CHARACTERS,
+    MAX_CHOICES,
+    CallerPolicy,
+    Limits,
+)
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, NameTaken, UnknownKey
 from fanout.orchestrator.jobs.store.access.audit_stream import AuditEntry
 from fanout.orchestrator.jobs.store.access.stores import AccessStores, open_access_stores
 from fanout.orchestrator.spelling import did_you_mean
 
+MAX_SHOWN_CHOICES = 120
+"""Characters of a line about what a key may choose; --json has all of it."""
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 MAX_AUDIT_ENTRIES = 10_000
 """Printed by one call: more are read page by page over HTTP."""
@@ -59,11 +69,40 @@ def create(
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="30d, 12h, 90m; default: never.")
     ] = None,
+    may_choose_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="A model that its jobs may name, such as 'gemini-*'; can be given several times. "
+            "By default its jobs have what agent definitions say, as for the options below.",
+        ),
+    ] = None,
+    may_choose_verify: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="A command for verify and verify_merges; '*': any."),
+    ] = None,
+    may_choose_host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A host for limits.network.")
+    ] = None,
+    may_choose_limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="The largest value of another limit."),
+    ] = None,
+    may_choose_anything: Annotated[
+        bool, typer.Option(help="Whatever the installation permits, as keys of earlier releases.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a key for the service, and print it once."""
     scopes, name = _scopes(scope or []), _name("NAME", name)
-    given = {
+    given: dict[str, Any] = {
+        "policy": _policy(
+            anything=may_choose_anything,
+            models=may_choose_model,
+            verify=may_choose_verify,
+            hosts=may_choose_host,
+            limits=may_choose_limit,
+        ),
         "owner": _name("--owner", owner or name, everybody=owner is not None),
         "tenant": _name("--tenant", tenant, everybody=owner == EVERYBODY),
         "expires_at": None if expires is None else time.time() + _duration(expires),
@@ -83,7 +122,7 @@ async def _create(name: str, scopes: Sequence[Scope], *, as_json: bool, **given:
         of_all = "all tenants" if record.tenant == EVERYBODY else f"the tenant {record.tenant}"
         output.notice(f"Warning: this key sees and changes the jobs of all owners of {of_all}.")
     if as_json:
-        output.document({"key": key, **_shown(record)})
+        output.document({"key": key, **_shown(record, load_settings().api.callers)})
         return
     output.notice("Copy this key; it is not shown again:")
     output.payload(key)
@@ -95,10 +134,11 @@ def ls(as_json: AsJson = False) -> None:
 
 
 async def _ls(*, as_json: bool) -> None:
+    callers = load_settings().api.callers
     async with _opened() as stores:
         records = await stores.keys.list()
     if as_json:
-        output.document({"keys": [_shown(record) for record in records]})
+        output.document({"keys": [_shown(record, callers) for record in records]})
         return
     if not records:
         output.notice("There are no keys: `fanout keys create NAME --scope read` makes one.")
@@ -112,10 +152,12 @@ async def _ls(*, as_json: bool) -> None:
             output.one_line(record.tenant, MAX_NAME_CHARACTERS),
             _state(record),
             _time(record.last_used_at) or "never",
+            output.one_line(may_choose(record, callers), MAX_SHOWN_CHOICES),
         )
         for record in records
     ]
-    output.table(("ID", "NAME", "SCOPES", "OWNER", "TENANT", "STATE", "LAST USED"), rows)
+    columns = ("ID", "NAME", "SCOPES", "OWNER", "TENANT", "STATE", "LAST USED", "MAY CHOOSE")
+    output.table(columns, rows)
 
 
 def revoke(
@@ -135,7 +177,7 @@ async def _revoke(key: str, *, as_json: bool) -> None:
             raise UsageProblem(f"{refusal}{did_you_mean(key, known)}") from None
         await _note(stores, await stores.operator(), "key.revoke", record)
     if as_json:
-        output.document(_shown(record))
+        output.document(_shown(record, load_settings().api.callers))
     else:
         output.payload(f"{record.id}  {record.name}  revoked")
 
@@ -238,8 +280,43 @@ def _duration(text: str) -> int:
     return seconds
 
 
-def _shown(record: ApiKey) -> dict[str, Any]:
-    return record.model_dump(mode="json") | {"state": _state(record)}
+def _policy(
+    *,
+    anything: bool,
+    models: list[str] | None,
+    verify: list[str] | None,
+    hosts: list[str] | None,
+    limits: list[str] | None,
+) -> CallerPolicy:
+    """Return what a new key may choose."""
+    if anything and (models or verify or hosts or limits):
+        raise UsageProblem("--may-choose-anything leaves nothing to list: give it alone.")
+    numbers = {name: value for name, _, value in (one.partition("=") for one in limits or ())}
+    names = [name for name in Limits.model_fields if name != "network"]
+    try:
+        bounds = Limits.model_validate({"network": hosts, **numbers})
+    except ValidationError:
+        raise UsageProblem(
+            "--may-choose-limit is written like timeout_seconds=3600, with a number that is allowed; "
+            f"there are {', '.join(names)}."
+        ) from None
+    try:
+        return CallerPolicy(
+            anything=anything,
+            models=None if models is None else tuple(models),
+            verify=None if verify is None else tuple(verify),
+            limits=bounds,
+        )
+    except ValidationError:
+        raise UsageProblem(
+            f"--may-choose-model and --may-choose-verify can each be given {MAX_CHOICES} times, with "
+            f"1 to {MAX_CHOICE_CHARACTERS:,} characters."
+        ) from None
+
+
+def _shown(record: ApiKey, callers: CallerSettings) -> dict[str, Any]:
+    shown = record.model_dump(mode="json", exclude={"policy"})
+    return shown | {"state": _state(record), "may_choose": may_choose(record, callers)}
 
 
 def _state(record: ApiKey) -> str:

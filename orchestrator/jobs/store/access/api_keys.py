@@ -16,11 +16,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.spec import ANYTHING, DEFINITIONS_ONLY, CallerPolicy
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
@@ -62,6 +63,14 @@ class ApiKey(BaseModel):
     last_used_at: float | None = None
     """Up to a minute late."""
     revoked_at: float | None = None
+    policy: CallerPolicy | None = None
+    """What it may choose for its jobs, as it was made; None: it was made before there were policies
+    and keeps what it had."""
+
+    @property
+    def made_with(self) -> CallerPolicy:
+        """What it may choose, as far as settings say nothing else."""
+        return ANYTHING if self.policy is None else self.policy
 
     def works(self, now: float) -> bool:
         """Return whether the key is neither revoked nor expired at a time."""
@@ -102,6 +111,7 @@ class KeyStore:
         tenant: str,
         created_by: str,
         expires_at: float | None = None,
+        policy: CallerPolicy = DEFINITIONS_ONLY,
     ) -> tuple[str, ApiKey]:
         """Make a key, and return it with its record; it cannot be shown again.
 
@@ -119,6 +129,7 @@ class KeyStore:
             created_at=time.time(),
             created_by=created_by,
             expires_at=expires_at,
+            policy=policy,
         )
         fields = _fields(record) | {"hash": fingerprint(key)}
         with redis_failures():
@@ -225,8 +236,17 @@ def _random(characters: int) -> str:
 
 def _fields(record: ApiKey) -> dict[str, str]:
     given = record.model_dump(exclude_none=True) | {"scopes": " ".join(record.scopes)}
+    if record.policy is not None:
+        given["policy"] = record.policy.model_dump_json(exclude_defaults=True)
     return {name: str(value) for name, value in given.items()}
 
 
 def _record(fields: dict[str, str]) -> ApiKey:
-    return ApiKey.model_validate(fields | {"scopes": tuple(fields["scopes"].split())})
+    """Return the record of stored fields; a policy of another form permits nothing."""
+    given: dict[str, Any] = {**fields, "scopes": tuple(fields["scopes"].split())}
+    if "policy" in fields:
+        try:
+            given["policy"] = CallerPolicy.model_validate_json(fields["policy"])
+        except ValidationError:
+            given["policy"] = DEFINITIONS_ONLY
+    return ApiKey.model_validate(given)

@@ -7,7 +7,9 @@ from typing import Any
 import jwt
 
 from fanout.orchestrator.configuration.sections.api_settings import (
+    DEFAULT_TENANT,
     EVERYBODY,
+    CallerSettings,
     OidcSettings,
     Scope,
     is_reserved,
@@ -18,7 +20,6 @@ from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys, Unkno
 
 TOKEN = "token:"  # noqa: S105 - the beginning of an id
 """The beginning of the id of a token; its end follows, in seconds since the epoch."""
-DEFAULT_TENANT = "default"
 MAX_TENANT_CHARACTERS = 64
 """As of a job's tenant."""
 NEEDED_CLAIMS = ["exp", "iss", "aud", "sub"]
@@ -44,10 +45,12 @@ class TokenVerifier:
     Args:
         settings: With an issuer and an audience.
         keys: The issuer's keys.
+        callers: What tokens may choose for their jobs.
     """
 
-    def __init__(self, settings: OidcSettings, keys: IssuerKeys) -> None:
+    def __init__(self, settings: OidcSettings, keys: IssuerKeys, callers: CallerSettings) -> None:
         self._settings = settings
+        self._callers = callers
         self._keys = keys
 
     async def caller(self, token: str) -> Caller:
@@ -71,6 +74,7 @@ class TokenVerifier:
             tenant=tenant,
             scopes=self._scopes(claims),
             key_id=f"{TOKEN}{float(claims['exp']) + settings.leeway_seconds:.0f}",
+            policy=self._callers.policy_of(tenant),
         )
 
     async def _claims(self, token: str) -> dict[str, Any]:

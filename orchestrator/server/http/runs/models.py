@@ -75,11 +75,13 @@ class RunRequest(_Body):
     context: Text | None = Field(default=None, max_length=1_000_000)
     """Further text for the agent."""
     model: str | None = Field(default=None, max_length=200)
-    """Overrides the agent definition's."""
+    """Overrides the agent definition's, if the caller may choose it."""
     verify: ShellCommand | None = None
-    """A command that has to exit with 0 in the sandbox before the run succeeds."""
+    """A command that has to exit with 0 in the sandbox before the run succeeds, if the caller may
+    choose it."""
     verify_merges: ShellCommand | None = None
-    """A command that has to exit with 0 before changes of tasks are kept."""
+    """A command that has to exit with 0 before changes of tasks are kept, if the caller may choose
+    it."""
     max_reworks: MaxReworks | None = None
     """How often the agent may rework what does not pass."""
     continues: JobId | None = None
@@ -87,7 +89,7 @@ class RunRequest(_Body):
     at: EventId | None = None
     """A checkpoint of that run from which this one goes on; null: its end."""
     limits: Limits = Limits()
-    """Override the agent definition's."""
+    """Override the agent definition's: narrower, or as far as the caller may choose."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """Tools that a person has to approve, beside those of the definition."""
     output_schema: dict[str, JsonValue] | None = None

@@ -1,0 +1,169 @@
+"""What a job may not have: one check for clients, all doors of the service, and workers.
+
+A client refuses a job before it is stored. The worker is the authority, as it is for ceilings: it
+checks again with its own definitions and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from fanout.orchestrator.jobs.ceilings import Ceilings
+from fanout.orchestrator.jobs.failures import ChoiceRefused, InvalidJob
+from fanout.orchestrator.jobs.network_names import Network, is_covered
+from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, Limits
+
+SCRIPTED = "scripted:"
+"""The beginning of the name of a model whose replies are in a file of the worker's host."""
+ANY = "*"
+DEFINITIONS_SAY = "what agent definitions say"
+SHOWN_CHARACTERS = 100
+"""Of a value of the caller's, in a refusal."""
+
+
+def check_submission(
+    spec: JobSpec, definitions: AgentDefinitions, *, defaults: Limits, ceilings: Ceilings
+) -> None:
+    """Refuse what a job asks for and may not have.
+
+    Args:
+        spec: The job, with what it takes from the one that it continues.
+        definitions: The agents of the installation.
+        defaults: The limits of a job, where neither it nor its agent sets them.
+        ceilings: The largest limits of any job.
+
+    Raises:
+        UnknownAgent: Its agent does not exist.
+        LimitExceeded: A limit is above the installation's.
+        InvalidJob: It has a command that its agent could not run by itself.
+        ChoiceRefused: It asks for a host that its agent does not have, or its caller may not choose
+            its model, a command or a limit.
+    """
+    definition, policy = definitions[spec.agent], spec.caller_policy
+    own = definition.job_limits().over(defaults)
+    ceilings.check(spec.limits)
+    check_commands(
+        definition, spec.interrupt_on, verify=spec.verify, verify_merges=spec.verify_merges
+    )
+    if policy is not None:
+        _check_model(spec, policy, definitions)
+    if policy is None or policy.anything:
+        _check_network(spec, own, ceilings.network, "FANOUT_CEILINGS__NETWORK")
+        return
+    _check_network(spec, own, policy.limits.network, "FANOUT_API__CALLERS__LIMITS__NETWORK")
+    if spec.parent_id is None:  # those of other jobs are what a worker has made of their parents'
+        _check_verify(spec, policy, definition)
+        _check_limits(spec, policy, own)
+
+
+def check_commands(
+    definition: AgentDefinition, interrupt_on: InterruptOn, **commands: str | None
+) -> None:
+    """Refuse commands for an agent whose commands a person has to approve, or that runs none.
+
+    Nobody would be asked before they run: the definition itself may have them, but not the job.
+
+    Args:
+        definition: The definition of the agent.
+        interrupt_on: The policy that the job has besides.
+        commands: The job's own `verify` and `verify_merges`.
+
+    Raises:
+        InvalidJob: The text names the command that is refused.
+    """
+    asks = any(policy.get("execute") for policy in (interrupt_on, definition.interrupt_on))
+    has_none = definition.tools is not None and "execute" not in definition.tools
+    for name, command in commands.items():
+        if command and (asks or has_none) and command != getattr(definition, name):
+            why = "a person approves its commands" if asks else "it has no tool execute"
+            raise InvalidJob(
+                f"{definition.name} may not run commands by itself ({why}): leave {name} out, name "
+                f"another agent, or have an operator put the command into {name} of its definition."
+            )
+
+
+def _check_network(spec: JobSpec, own: Limits, opened: Network | None, setting: str) -> None:
+    """Refuse hosts beyond those of the agent, whoever asks for them.
+
+    Args:
+        spec: The job.
+        own: The limits of its agent.
+        opened: Other hosts that an operator has opened to who asks.
+        setting: Where an operator opens them.
+    """
+    if not isinstance(spec.limits.network, tuple):
+        return
+    given = (hosts for hosts in (own.network, opened) if isinstance(hosts, tuple))
+    permitted = [host for hosts in given for host in hosts]
+    for host in spec.limits.network:
+        if not is_covered(host, permitted):
+            raise ChoiceRefused(
+                f"limits.network asks for {_shown(host)}, and a job of {spec.agent} reaches "
+                f"{_listed(permitted, 'no host')}: ask for no others, or have an operator add it "
+                f"to the network of the agent's definition or to {setting}."
+            )
+
+
+def _check_model(spec: JobSpec, policy: CallerPolicy, definitions: AgentDefinitions) -> None:
+    names = [name for part in (spec.model or "").split(",") if (name := part.strip())]
+    if any(name.casefold().startswith(SCRIPTED) for name in names):
+        raise ChoiceRefused(
+            "A scripted model is named by the definition of an agent, and by no caller: leave model "
+            "out, or have an operator define an agent with it."
+        )
+    if policy.anything:
+        return
+    # The model of a run holds for the jobs below it, whose agents name none.
+    known = definitions.values() if spec.parent_id else (definitions[spec.agent],)
+    own = {name.strip() for one in known for name in (one.model or "").split(",")}
+    listed = policy.models or ()
+    for name in names:
+        if name not in own and not any(fnmatchcase(name, pattern) for pattern in listed):
+            raise ChoiceRefused(
+                f"This caller may not choose the model {_shown(name)}, only "
+                f"{_listed(listed, DEFINITIONS_SAY)}: leave model out, or have an "
+                "operator permit it (FANOUT_API__CALLERS__MODELS, or a new key with "
+                "`fanout keys create --may-choose-model`)."
+            )
+
+
+def _check_verify(spec: JobSpec, policy: CallerPolicy, definition: AgentDefinition) -> None:
+    listed = policy.verify or ()
+    for name in ("verify", "verify_merges"):
+        command = getattr(spec, name)
+        permitted = {getattr(definition, name), *listed, None}
+        if command not in permitted and ANY not in listed:
+            raise ChoiceRefused(
+                f"This caller may not choose the command in {name}, only "
+                f"{_listed(listed, DEFINITIONS_SAY)}: leave {name} out (null, where a continuation "
+                "has it from the earlier job), or have an operator permit it "
+                "(FANOUT_API__CALLERS__VERIFY, or a new key with "
+                "`fanout keys create --may-choose-verify`)."
+            )
+
+
+def _check_limits(spec: JobSpec, policy: CallerPolicy, own: Limits) -> None:
+    """Refuse limits above the definition's, and above those that the policy opens."""
+    for name, asked in spec.limits:
+        of_definition, opened = getattr(own, name), getattr(policy.limits, name)
+        if name == "network" or asked is None or of_definition is None:
+            continue
+        most = max(of_definition, opened or 0)
+        if not asked <= most:
+            raise ChoiceRefused(
+                f"limits.{name} asks for {asked:,}, and this caller may choose {most:,} at "
+                "the most: ask for less, or have an operator permit it "
+                f"(FANOUT_API__CALLERS__LIMITS__{name.upper()}, or a new key with "
+                "`fanout keys create --may-choose-limit`)."
+            )
+
+
+def _shown(text: str) -> str:
+    return repr(text[:SHOWN_CHARACTERS])
+
+
+def _listed(entries: Iterable[str], without: str) -> str:
+    return ", ".join(entry[:SHOWN_CHARACTERS] for entry in entries) or without
