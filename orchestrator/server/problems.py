@@ -31,7 +31,7 @@ from fanout.orchestrator.server.access.callers import (
     NotAuthenticated,
 )
 from fanout.orchestrator.server.owned_jobs import KeyReused
-from fanout.orchestrator.server.uploads import ServiceFull
+from fanout.orchestrator.server.uploads import ServiceFull, TooManyUploads, UploadTooSlow
 from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
 from fanout.orchestrator.workspace.exchange.cloned import CloneRefused
 from fanout.orchestrator.workspace.exchange.received import ArchiveRefused
@@ -47,6 +47,8 @@ STATUS: Mapping[type[Exception], int] = {
     CloneRefused: 422,
     WorkspaceUnusable: 422,
     ServiceFull: 507,
+    TooManyUploads: 429,
+    UploadTooSlow: 408,
     BlobStoreUnusable: 503,
     UnknownJob: 404,
     UnknownApproval: 404,
