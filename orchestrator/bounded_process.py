@@ -85,7 +85,8 @@ def run_program(
         OSError: It cannot be started.
     """
     process = subprocess.Popen(  # noqa: S603 - a program of ours
-        bounds.command([sys.executable, "-P", "-m", module, *arguments]),
+        bounds.command([sys.executable, "-B", "-P", "-m", module, *arguments]),
+        # With -B: a limit of the files that it writes would cut its compiled modules off.
         env={"PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

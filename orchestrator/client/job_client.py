@@ -24,7 +24,12 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.conversation import event_json
-from fanout.orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
+from fanout.orchestrator.jobs.failures import (
+    InvalidAnswer,
+    InvalidJob,
+    LedgerUnavailable,
+    LimitExceeded,
+)
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import JobRecord
@@ -34,13 +39,17 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
-from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
+from fanout.orchestrator.turns import TooManyWaiting, Turns
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.workspace import Workspace
+
+_schema_turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=256)
+"""For checks of schemas in this process, each of which takes seconds at worst."""
 
 
 class JobClient(JobReader):
@@ -171,7 +180,7 @@ class JobClient(JobReader):
             self.definitions[spec.agent]  # raises UnknownAgent
             _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
-            await _check_output_schema(spec)
+        await _check_output_schemas([spec for spec, _ in jobs])
         if self._settings.worker.pool:  # its worker has these settings and keys; others may differ
             models = [(spec.agent, spec.model) for spec, _ in jobs]
             await asyncio.to_thread(check_models, self._settings, self.definitions, models)
@@ -382,14 +391,22 @@ def _check_model(name: str | None) -> None:
         raise InvalidJob(f"model: {error}.") from None
 
 
-async def _check_output_schema(spec: JobSpec) -> None:
-    """Refuse a schema that no worker would use.
+async def _check_output_schemas(specs: Sequence[JobSpec]) -> None:
+    """Refuse schemas that no worker would use, in the turn of their owner.
 
     Raises:
-        InvalidJob: The schema cannot be used; the text says why.
+        InvalidJob: A schema cannot be used; the text says why.
+        LimitExceeded: Too many submissions of the owner wait for this check.
     """
-    if spec.output_schema is not None:
-        try:
-            await asyncio.to_thread(SchemaCheck, spec.output_schema)  # its first use imports much
-        except InvalidOutputSchema as error:
-            raise InvalidJob(str(error)) from error
+    schemas = [spec.output_schema for spec in specs if spec.output_schema is not None]
+    if not schemas:
+        return
+    try:
+        async with _schema_turns.turn(f"{specs[0].tenant}/{specs[0].owner}"):
+            await asyncio.to_thread(check_schemas, schemas)  # its first use imports much
+    except InvalidOutputSchema as error:
+        raise InvalidJob(str(error)) from error
+    except TooManyWaiting:
+        raise LimitExceeded(
+            "Too many jobs with an output_schema are being submitted at once: wait for some."
+        ) from None

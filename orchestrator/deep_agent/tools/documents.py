@@ -109,7 +109,7 @@ async def _converted(name: str, kind: str, data: bytes) -> tuple[int, str]:
     )
     program = str(Path(text_program.__file__))
     launch = processes.Launch(
-        argv=bounds.command([sys.executable, "-I", program, kind]),
+        argv=bounds.command([sys.executable, "-B", "-I", program, kind]),
         env={},
         stdin=data,
         timeout_seconds=CONVERSION_SECONDS,
