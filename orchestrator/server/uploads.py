@@ -11,7 +11,7 @@ from pathlib import Path
 from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.turns import TooManyWaiting, Turns
+from fanout.orchestrator.turns import Turns
 from fanout.orchestrator.workspace.exchange.cloned import GitRules, GitSource, clone
 from fanout.orchestrator.workspace.exchange.received import unpack, write_files
 
@@ -36,10 +36,6 @@ class ServiceFull(JobFailure):
     """The disk of the service has no room."""
 
 
-class TooManyUploads(JobFailure):
-    """The caller has too many uploads that are not done."""
-
-
 class UploadTooSlow(JobFailure):
     """An upload took longer than it may."""
 
@@ -47,8 +43,8 @@ class UploadTooSlow(JobFailure):
 class Uploads:
     """Makes snapshots of what callers send.
 
-    Every method raises what `OwnedJobs.add_snapshot` raises, and `ServiceFull`, `TooManyUploads`
-    and `UploadTooSlow`.
+    Every method raises what `OwnedJobs.add_snapshot` raises, and `ServiceFull`, `CallerBusy` and
+    `UploadTooSlow`.
 
     Args:
         rules: Which Git repositories are cloned.
@@ -70,7 +66,7 @@ class Uploads:
     @asynccontextmanager
     async def receiving(self, jobs: OwnedJobs) -> AsyncIterator[None]:
         """Hold one of the caller's places for what is being received; limit its time."""
-        async with _turn(self._receiving, jobs), _in_time(RECEIVE_SECONDS):
+        async with jobs.turn(self._receiving), _in_time(RECEIVE_SECONDS):
             yield
 
     async def archive(self, jobs: OwnedJobs, content: AsyncIterator[bytes]) -> StoredFiles:
@@ -137,21 +133,9 @@ class Uploads:
         """Fill a folder in the caller's turn, and return its snapshot."""
         folder = place / "files"  # the place itself is locked by its maker
         folder.mkdir()
-        async with _turn(self._storing, jobs), _in_time(STORE_SECONDS):
+        async with jobs.turn(self._storing), _in_time(STORE_SECONDS):
             await to_its_end(lambda is_wanted: fill(folder, is_wanted), self._threads)
             return await jobs.add_snapshot(folder)
-
-
-@asynccontextmanager
-async def _turn(turns: Turns, jobs: OwnedJobs) -> AsyncIterator[None]:
-    owner, tenant = jobs.caller.submits_as
-    try:
-        async with turns.turn(f"{tenant}/{owner}"):
-            yield
-    except TooManyWaiting:
-        raise TooManyUploads(
-            "Too many of your uploads and clones are not done: wait for some of them."
-        ) from None
 
 
 @asynccontextmanager
