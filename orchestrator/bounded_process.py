@@ -28,7 +28,7 @@ _BLOCK_BYTES = 512
 """The unit of `ulimit -f` in POSIX."""
 
 
-class Unbounded(Exception):
+class Killed(Exception):
     """A program was killed because it took too long, or because it is not wanted any more."""
 
 
@@ -81,7 +81,7 @@ def run_program(
         is_wanted: Asked while it runs; when it returns False, it is killed.
 
     Raises:
-        Unbounded: It was killed; the text says why.
+        Killed: It was killed; the text says why.
         OSError: It cannot be started.
     """
     process = subprocess.Popen(  # noqa: S603 - a program of ours
@@ -100,9 +100,9 @@ def run_program(
                 output, _ = process.communicate(timeout=_ASK_SECONDS)
                 return process.returncode, output[:MAX_ANSWER_BYTES].decode(errors="replace")
             if not is_wanted():
-                raise Unbounded("It is not wanted any more.")
+                raise Killed("It is not wanted any more.")
             if time.monotonic() >= deadline:
-                raise Unbounded(f"It takes more than {seconds:g} seconds.")
+                raise Killed(f"It takes more than {seconds:g} seconds.")
     finally:
         kill_group(process)
 

@@ -30,9 +30,10 @@ DEFAULT_SECONDS = 60.0
 MAX_OUTPUT_BYTES = 256 * 1024**2
 """A million paths of 256 bytes."""
 
-MAX_MEMORY_BYTES = 2 * 1024**3
-"""Of one process of Git: it reads objects of up to 512 MiB as a whole, of which it may need three.
-An object in a pack of kilobytes says that it has gigabytes."""
+MAX_MEMORY_BYTES = 4 * 1024**3
+"""Of one process of Git: it reads objects of up to 512 MiB as a whole, of which it may need three,
+and packs a person's large repository with several threads. An object of a few bytes may say that it
+has more."""
 
 _CPU_SHARE = 2
 """How much more processor time than time it may use: it has threads."""
@@ -101,6 +102,7 @@ def run_git(
     seconds: float = DEFAULT_SECONDS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
     max_file_bytes: int | None = None,
+    max_memory_bytes: int = MAX_MEMORY_BYTES,
     protocols: str = "",
     watch: Callable[[], None] = lambda: None,
 ) -> tuple[int, bytes]:
@@ -121,6 +123,7 @@ def run_git(
         seconds: After this time, it is killed with all its processes.
         max_output_bytes: After so much output, it is killed as well.
         max_file_bytes: Of each file that it writes; None: no limit.
+        max_memory_bytes: Of its address space.
         protocols: By which it may connect a host, with colons between them.
         watch: Called twice a second; when it raises GitFailed, Git is killed.
 
@@ -134,7 +137,7 @@ def run_git(
         environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(borrowed)
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
     bounds = ProcessBounds(
-        memory_bytes=MAX_MEMORY_BYTES, cpu_seconds=_CPU_SHARE * seconds, file_bytes=max_file_bytes
+        memory_bytes=max_memory_bytes, cpu_seconds=_CPU_SHARE * seconds, file_bytes=max_file_bytes
     )
     with _readable(stdin) as given:
         process = _start(["--no-pager", *options, *arguments], folder, environment, given, bounds)

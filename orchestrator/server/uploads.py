@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from shutil import rmtree
 
 from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
 from fanout.orchestrator.jobs.failures import JobFailure
@@ -134,8 +135,11 @@ class Uploads:
         folder = place / "files"  # the place itself is locked by its maker
         folder.mkdir()
         async with jobs.turn(self._storing), _in_time(STORE_SECONDS):
-            await to_its_end(lambda is_wanted: fill(folder, is_wanted), self._threads)
-            return await jobs.add_snapshot(folder)
+            try:
+                await to_its_end(lambda is_wanted: fill(folder, is_wanted), self._threads)
+                return await jobs.add_snapshot(folder)
+            finally:  # in the turn as well: it takes as long as making them
+                await to_its_end(lambda _: rmtree(folder, ignore_errors=True), self._threads)
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ from fanout.orchestrator.turns import TooManyWaiting, Turns
 MAX_DOCUMENT_BYTES = 20 * 1024**2
 """The largest document that is converted to text."""
 
-CONVERSION_SECONDS = 30.0
-"""How long a conversion may take on a busy machine."""
+CONVERSION_SECONDS = 60.0
+"""How long a conversion may take on a busy machine, where it leaves the processor to others."""
 
 CONVERSION_CPU_SECONDS = 20
 """Of processor time: about a thousand pages of a PDF."""

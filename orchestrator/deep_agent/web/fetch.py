@@ -62,7 +62,7 @@ class WebFetch:
         if offset < 0:
             raise ToolMistake("offset is a number of characters from 0.")
         final, kind, data = await self._load(_checked(url))
-        text = _decoded(data, kind)
+        text = await asyncio.to_thread(_decoded, data, kind)
         if any(part in kind for part in _HTML):
             text = await text_of_html(final, text)
         part = text[offset : offset + MAX_CHARACTERS]

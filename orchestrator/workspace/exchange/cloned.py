@@ -32,10 +32,10 @@ _SUBMODULE = b"160000"
 MAX_LISTED_BYTES = 64 * 1024**2
 """Of the list of a commit's files, before it is looked at: as all paths of an archive. Trees that
 are in each other name millions of files in a few kilobytes."""
+MAX_MEMORY_BYTES = 2 * 1024**3
+"""Of Git while it takes in what a stranger sends: half of what it may have for a person's own."""
 _PACK_SHARE = 2
 """How much larger than the files of a commit the history that comes with it may be."""
-
-
 _OWN_BYTES = 64 * 1024**2
 """Of a file of Git's own, such as an index, in any repository."""
 
@@ -187,6 +187,7 @@ class _Git:
             protocols="https" if settings else "",
             seconds=max(self._deadline - time.monotonic(), 0.0),
             max_output_bytes=MAX_LISTED_BYTES,
+            max_memory_bytes=MAX_MEMORY_BYTES,
             max_file_bytes=_PACK_SHARE * self._max_bytes + _OWN_BYTES,
             watch=self._watch,
         )

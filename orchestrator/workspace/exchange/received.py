@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fanout.orchestrator.bounded_process import ProcessBounds, Unbounded, run_program
+from fanout.orchestrator.bounded_process import Killed, ProcessBounds, run_program
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.workspace.exchange import unpacking
 
@@ -58,7 +58,7 @@ def unpack(
         code, said = run_program(
             unpacking.__name__, arguments, bounds, seconds=UNPACK_SECONDS, is_wanted=is_wanted
         )
-    except Unbounded as failure:
+    except Killed as failure:
         raise ArchiveRefused(f"The archive was not unpacked. {failure}") from None
     if code == unpacking.REFUSED:
         raise ArchiveRefused(said)
