@@ -38,6 +38,9 @@ MAX_MATCHED_CHARACTERS = 100_000
 CHECK_SECONDS = 2.0
 """CPU time of one check; an ordinary one takes milliseconds."""
 
+SEVERAL_SECONDS = 4.0
+"""CPU time for the schemas of jobs that are submitted at once: a thousand ordinary ones need 2."""
+
 MAX_KEYWORDS_DEEP = 260
 """Keywords inside each other in one check: four for each level of a schema that is as deep as
 allowed. The stack of Python holds 300."""
@@ -168,6 +171,26 @@ class SchemaCheck:
         if error is None:
             return None
         return f"The answer does not fit the schema at {error.json_path}: {error.message[:500]}."
+
+
+def check_schemas(schemas: Iterable[Mapping[str, Any]]) -> None:
+    """Check that schemas can be used, all of them in one time limit; equal ones once.
+
+    Raises:
+        InvalidOutputSchema: One cannot be used, or they take too long to check.
+    """
+    ends_at = time.thread_time() + SEVERAL_SECONDS
+    checked: set[str] = set()
+    for schema in schemas:
+        text = json.dumps(schema)
+        if text in checked:
+            continue
+        if time.thread_time() > ends_at:
+            raise InvalidOutputSchema(
+                "The output_schemas of these jobs take too long to check: submit fewer at once."
+            )
+        SchemaCheck(schema)
+        checked.add(text)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,11 @@ _ESCAPE = re.compile(
 """An escape of JSON: a surrogate pair, half of one, or any other."""
 
 
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""A text in JSON."""
+_SIGNS = (b",", b"[", b"{")
+"""Each begins a value in JSON."""
+
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -93,6 +98,12 @@ def clean_json(data: bytes) -> bytes:
     if b"\\u" not in data:
         return data
     return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
+
+
+def count_values(data: bytes, most: int) -> int:
+    """Return about how many values JSON has, without parsing it; exactly only beyond `most`."""
+    values = sum(map(data.count, _SIGNS))
+    return sum(map(_STRING.sub(b"", data).count, _SIGNS)) if values > most else values
 
 
 def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -25,7 +25,12 @@ from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.delegation.submission_check import check_submission
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.conversation import event_json
-from fanout.orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
+from fanout.orchestrator.jobs.failures import (
+    InvalidAnswer,
+    InvalidJob,
+    LedgerUnavailable,
+    LimitExceeded,
+)
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import JobRecord
@@ -36,7 +41,8 @@ from fanout.orchestrator.jobs.store.notifications.notification_store import Noti
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
+from fanout.orchestrator.turns import TooManyWaiting, Turns
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.merge import merge
@@ -47,6 +53,8 @@ from fanout.orchestrator.workspace.workspace import Workspace
 WORKERS_SECONDS = 5.0
 """How old what workers say of the models that they can ask may be when a job is submitted; before
 one is refused it is read again."""
+_schema_turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=256)
+"""For checks of schemas in this process, each of which takes seconds at worst."""
 
 
 class JobClient(JobReader):
@@ -190,7 +198,7 @@ class JobClient(JobReader):
         for spec, _ in jobs:
             check_submission(spec, self.definitions, defaults=defaults, ceilings=ceilings)
             _check_model(spec.model)
-            await _check_output_schema(spec)
+        await _check_output_schemas([spec for spec, _ in jobs])
         await self._check_models([(spec.agent, spec.model) for spec, _ in jobs])
         starts = {
             (folder, agent): await self.start_files(folder, agent)
@@ -444,14 +452,22 @@ def _stored_policy(policy: CallerPolicy | None) -> CallerPolicy | None:
     return None if policy is None or policy.anything else policy
 
 
-async def _check_output_schema(spec: JobSpec) -> None:
-    """Refuse a schema that no worker would use.
+async def _check_output_schemas(specs: Sequence[JobSpec]) -> None:
+    """Refuse schemas that no worker would use, in the turn of their owner.
 
     Raises:
-        InvalidJob: The schema cannot be used; the text says why.
+        InvalidJob: A schema cannot be used; the text says why.
+        LimitExceeded: Too many submissions of the owner wait for this check.
     """
-    if spec.output_schema is not None:
-        try:
-            await asyncio.to_thread(SchemaCheck, spec.output_schema)  # its first use imports much
-        except InvalidOutputSchema as error:
-            raise InvalidJob(str(error)) from error
+    schemas = [spec.output_schema for spec in specs if spec.output_schema is not None]
+    if not schemas:
+        return
+    try:
+        async with _schema_turns.turn(f"{specs[0].tenant}/{specs[0].owner}"):
+            await asyncio.to_thread(check_schemas, schemas)  # its first use imports much
+    except InvalidOutputSchema as error:
+        raise InvalidJob(str(error)) from error
+    except TooManyWaiting:
+        raise LimitExceeded(
+            "Too many jobs with an output_schema are being submitted at once: wait for some."
+        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,14 +109,17 @@ class JobFiles:
         return (await asyncio.to_thread(ResultArchive, base, bundles)).chunks()
 
 
-async def to_its_end(work: Callable[[IsWanted], Result]) -> Result:
+async def to_its_end(work: Callable[[IsWanted], Result], threads: Executor) -> Result:
     """Run blocking work in a thread; a cancelled caller tells it so, and waits for its end.
 
     Args:
         work: Gets a function that returns False when the caller is cancelled.
+        threads: One of these runs it.
     """
     unwanted = threading.Event()
-    running = asyncio.ensure_future(asyncio.to_thread(work, lambda: not unwanted.is_set()))
+    running = asyncio.get_running_loop().run_in_executor(
+        threads, work, lambda: not unwanted.is_set()
+    )
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import SecretStr
 
-import fanout
+from fanout.orchestrator.bounded_process import import_path
 from fanout.orchestrator.configuration.configuration_file import (
     VARIABLE,
     absolute,
@@ -25,9 +25,6 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.process_secrets import inherited_environment
-
-IMPORT_ROOT = Path(fanout.__file__).resolve().parents[1]
-"""The folder of our package: the first one on a child's path."""
 
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
@@ -111,7 +108,7 @@ def program_environment() -> dict[str, str]:
 
 def helper_environment() -> dict[str, str]:
     """Return the environment of a Python program of ours that needs no settings and no keys."""
-    ours = {"PYTHONPATH": _path(), "PYTHONSAFEPATH": "1", **_NO_DOTENV}
+    ours = {"PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1", **_NO_DOTENV}
     return inherited_environment() | ours
 
 
@@ -198,9 +195,3 @@ def _own_agents(settings: Settings) -> str:
     """
     folder = settings.agents_dir
     return "" if folder is None or folder == default_agents() else str(folder.resolve())
-
-
-def _path() -> str:
-    """Return our packages and the absolute folders of PYTHONPATH: others are of this directory."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join([str(IMPORT_ROOT), *filter(os.path.isabs, given)])

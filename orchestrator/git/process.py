@@ -12,14 +12,14 @@ import os
 import select
 import selectors
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+from fanout.orchestrator.bounded_process import ProcessBounds, kill_group
 
 NO_REPOSITORY = Path(os.devnull)
 """As Git's directory: commands that need none find none, wherever they run."""
@@ -29,6 +29,14 @@ DEFAULT_SECONDS = 60.0
 
 MAX_OUTPUT_BYTES = 256 * 1024**2
 """A million paths of 256 bytes."""
+
+MAX_MEMORY_BYTES = 4 * 1024**3
+"""Of one process of Git: it reads objects of up to 512 MiB as a whole, of which it may need three,
+and packs a person's large repository with several threads. An object of a few bytes may say that it
+has more."""
+
+_CPU_SHARE = 2
+"""How much more processor time than time it may use: it has threads."""
 
 _READ_BYTES = 64 * 1024
 """The size of a pipe."""
@@ -52,6 +60,9 @@ _SETTINGS = (
     "gpg.program=false",
     "gc.auto=0",
     "maintenance.auto=false",
+    # Else a pack is mapped a GiB at a time, which would be most of the memory that it may use.
+    "core.packedGitWindowSize=64m",
+    "core.packedGitLimit=512m",
 )
 
 _ENVIRONMENT = {
@@ -90,6 +101,8 @@ def run_git(
     accepted: Collection[int] = (0,),
     seconds: float = DEFAULT_SECONDS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
+    max_file_bytes: int | None = None,
+    max_memory_bytes: int = MAX_MEMORY_BYTES,
     protocols: str = "",
     watch: Callable[[], None] = lambda: None,
 ) -> tuple[int, bytes]:
@@ -109,6 +122,8 @@ def run_git(
         accepted: The exit codes that are not a failure.
         seconds: After this time, it is killed with all its processes.
         max_output_bytes: After so much output, it is killed as well.
+        max_file_bytes: Of each file that it writes; None: no limit.
+        max_memory_bytes: Of its address space.
         protocols: By which it may connect a host, with colons between them.
         watch: Called twice a second; when it raises GitFailed, Git is killed.
 
@@ -121,14 +136,17 @@ def run_git(
     if borrowed is not None:
         environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(borrowed)
     options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
+    bounds = ProcessBounds(
+        memory_bytes=max_memory_bytes, cpu_seconds=_CPU_SHARE * seconds, file_bytes=max_file_bytes
+    )
     with _readable(stdin) as given:
-        process = _start(["--no-pager", *options, *arguments], folder, environment, given)
+        process = _start(["--no-pager", *options, *arguments], folder, environment, given, bounds)
     try:
         output, errors = _read(process, time.monotonic() + seconds, max_output_bytes, watch)
     except GitFailed as failure:
         raise GitFailed(f"git {arguments[0]} {failure}") from None
     finally:
-        _end(process)
+        kill_group(process)
     if process.returncode not in accepted:
         reason = os.fsdecode(errors).strip().partition("\n")[0][:300]
         raise GitFailed(reason or f"git {arguments[0]} ended with code {process.returncode}")
@@ -159,7 +177,11 @@ def _readable(content: bytes | IO[bytes]) -> IO[bytes]:
 
 
 def _start(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: IO[bytes]
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    stdin: IO[bytes],
+    bounds: ProcessBounds,
 ) -> subprocess.Popen[bytes]:
     # A relative folder would let the folder that Git runs in bring its own program.
     path = os.pathsep.join(entry for entry in os.get_exec_path() if Path(entry).is_absolute())
@@ -168,7 +190,7 @@ def _start(
         raise GitFailed("git is not installed")
     try:
         return subprocess.Popen(  # noqa: S603 - no shell
-            [program, *arguments],
+            bounds.command([program, *arguments]),
             cwd=folder,
             env={**environment, "PATH": path},
             stdin=stdin,
@@ -207,12 +229,3 @@ def _read(
     except subprocess.TimeoutExpired:
         raise GitFailed("took too long") from None
     return bytes(output), bytes(errors)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what still runs of a process and its group, and close its pipes."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    with process:  # closes the pipes and waits
-        pass

@@ -33,6 +33,7 @@ from fanout.orchestrator.jobs.failures import (
     BlobMissing,
     ChoiceRefused,
     InvalidJob,
+    JobFailure,
     UnknownApproval,
     UnknownJob,
 )
@@ -44,9 +45,17 @@ from fanout.orchestrator.jobs.store.notifications.subscription import Subscripti
 from fanout.orchestrator.jobs.store.stored import owner_key
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
+from fanout.orchestrator.turns import TooManyWaiting, Turns
 
 MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
+CHANGES_AT_ONCE = 4
+"""Change bundles that one server reads at the same time: Git compares their files, in a thread of
+which a process has few."""
+CHANGES_OF_OWNER = 2
+"""Of these, for one owner."""
+WAITING_OF_OWNER = 64
+"""Calls of one owner that wait for a bundle; further ones are refused."""
 OUTCOMES: Mapping[type[Exception], str] = {
     NotAllowed: "not allowed",
     ChoiceRefused: "not allowed",
@@ -77,6 +86,17 @@ class _Call:
     """A call that changes something, for the audit log."""
 
     target: str
+
+
+class CallerBusy(JobFailure):
+    """Too much that costs much is asked for by one owner at the same time."""
+
+
+_changes_turns = Turns(
+    at_once=CHANGES_AT_ONCE,
+    of_one_owner=CHANGES_OF_OWNER,
+    waiting_of_one_owner=WAITING_OF_OWNER,
+)
 
 
 class KeyReused(Exception):
@@ -265,10 +285,30 @@ class OwnedJobs:
 
     @asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:
-        """Open the change bundle of a job that has ended, as `JobClient.changes`."""
+        """Open the change bundle of a job that has ended, as `JobClient.changes`, in its turn.
+
+        Raises:
+            CallerBusy: Too many bundles of the caller's are being read.
+        """
         await self._read(job_id)
-        async with self._client.changes(job_id) as bundle:
+        async with self.turn(_changes_turns), self._client.changes(job_id) as bundle:
             yield bundle
+
+    @asynccontextmanager
+    async def turn(self, turns: Turns) -> AsyncIterator[None]:
+        """Wait for one of the caller's turns at something, and hold it during the context.
+
+        Raises:
+            CallerBusy: Too much of the caller's waits already.
+        """
+        owner, tenant = self.caller.submits_as
+        try:
+            async with turns.turn(f"{tenant}/{owner}"):
+                yield
+        except TooManyWaiting:
+            raise CallerBusy(
+                "Too much that you have asked for is not done yet: wait for some of it."
+            ) from None
 
     async def archive(self, job_id: str, *, changed_only: bool) -> Iterator[bytes]:
         """Return the files after a job that has ended as a tar.gz, in chunks; iterating blocks.

@@ -31,8 +31,8 @@ from fanout.orchestrator.server.access.callers import (
     NotAllowed,
     NotAuthenticated,
 )
-from fanout.orchestrator.server.owned_jobs import KeyReused
-from fanout.orchestrator.server.uploads import ServiceFull
+from fanout.orchestrator.server.owned_jobs import CallerBusy, KeyReused
+from fanout.orchestrator.server.uploads import ServiceFull, UploadTooSlow
 from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
 from fanout.orchestrator.workspace.exchange.cloned import CloneRefused
 from fanout.orchestrator.workspace.exchange.received import ArchiveRefused
@@ -48,6 +48,8 @@ STATUS: Mapping[type[Exception], int] = {
     CloneRefused: 422,
     WorkspaceUnusable: 422,
     ServiceFull: 507,
+    CallerBusy: 429,
+    UploadTooSlow: 408,
     BlobStoreUnusable: 503,
     UnknownJob: 404,
     UnknownApproval: 404,
@@ -68,7 +70,7 @@ STATUS: Mapping[type[Exception], int] = {
 """What each failure is in HTTP; of a class that is not here, what its base is."""
 
 RETRY_SECONDS = 2
-"""Until the next try after an outage of Redis: it is back within seconds after a restart."""
+"""Until the next try: Redis is back within seconds after a restart, and other work has ended."""
 
 
 class Problem(Exception):
@@ -129,7 +131,7 @@ def problem_response(
     response = JSONResponse(body, status, media_type=PROBLEM)
     if status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
 

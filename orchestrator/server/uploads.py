@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
+from shutil import rmtree
 
 from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.turns import Turns
 from fanout.orchestrator.workspace.exchange.cloned import GitRules, GitSource, clone
 from fanout.orchestrator.workspace.exchange.received import unpack, write_files
 
-AT_ONCE = 4
+AT_ONCE = 6
 """Archives that one server unpacks and repositories that it clones at the same time: each takes a
-thread, of which a process has few, and a disk."""
+process, a thread and a disk."""
+AT_ONCE_OF_OWNER = 2
+"""Of these, for one owner: a slow clone does not delay the owner's next upload."""
+RECEIVED_AT_ONCE = 64
+"""Archives that one server receives at the same time: its disk has them until they are stored."""
+RECEIVED_AT_ONCE_OF_OWNER = 8
+"""Of these, from one owner, those that wait to be unpacked included."""
+WAITING_OF_OWNER = 32
+"""Uploads and clones of one owner that wait for a turn; further ones are refused."""
+RECEIVE_SECONDS = 3600.0
+"""For the bytes of one archive: 2 GiB at 5 Mbit/s. Whoever sends none at all is cut off before."""
+STORE_SECONDS = 600.0
+"""For unpacking or cloning, and for the snapshot."""
 
 
 class ServiceFull(JobFailure):
     """The disk of the service has no room."""
 
 
+class UploadTooSlow(JobFailure):
+    """An upload took longer than it may."""
+
+
 class Uploads:
     """Makes snapshots of what callers send.
 
-    Every method raises what `OwnedJobs.add_snapshot` raises, and `ServiceFull`.
+    Every method raises what `OwnedJobs.add_snapshot` raises, and `ServiceFull`, `CallerBusy` and
+    `UploadTooSlow`.
 
     Args:
         rules: Which Git repositories are cloned.
@@ -32,7 +53,22 @@ class Uploads:
 
     def __init__(self, rules: GitRules | None = None) -> None:
         self._rules = rules or GitRules()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._receiving = Turns(
+            at_once=RECEIVED_AT_ONCE,
+            of_one_owner=RECEIVED_AT_ONCE_OF_OWNER,
+            waiting_of_one_owner=WAITING_OF_OWNER,
+        )
+        self._storing = Turns(
+            at_once=AT_ONCE, of_one_owner=AT_ONCE_OF_OWNER, waiting_of_one_owner=WAITING_OF_OWNER
+        )
+        # Those of the process are for short work: a clone holds one for minutes.
+        self._threads = ThreadPoolExecutor(AT_ONCE, "upload")
+
+    @asynccontextmanager
+    async def receiving(self, jobs: OwnedJobs) -> AsyncIterator[None]:
+        """Hold one of the caller's places for what is being received; limit its time."""
+        async with jobs.turn(self._receiving), _in_time(RECEIVE_SECONDS):
+            yield
 
     async def archive(self, jobs: OwnedJobs, content: AsyncIterator[bytes]) -> StoredFiles:
         """Store the files of an archive: a tar, a tar.gz or a zip.
@@ -44,16 +80,17 @@ class Uploads:
         Raises:
             ArchiveRefused: It cannot be a workspace.
         """
+        room = jobs.max_snapshot_bytes
         async with jobs.private_place() as place:
-            archive, folder = place / "archive", place / "files"
+            archive = place / "archive"
             await _save(content, archive)
-            folder.mkdir()
-            room = jobs.max_snapshot_bytes
-            async with self._turns:
-                await to_its_end(
-                    lambda is_wanted: unpack(archive, folder, max_bytes=room, is_wanted=is_wanted)
-                )
-                return await jobs.add_snapshot(folder)
+            return await self._stored(
+                jobs,
+                place,
+                lambda folder, is_wanted: unpack(
+                    archive, folder, max_bytes=room, is_wanted=is_wanted
+                ),
+            )
 
     async def files(self, jobs: OwnedJobs, files: Mapping[str, bytes]) -> StoredFiles:
         """Store files.
@@ -65,12 +102,11 @@ class Uploads:
         Raises:
             ArchiveRefused: A path leads out of the workspace, or the files are too large.
         """
+        room = jobs.max_snapshot_bytes
         async with jobs.private_place() as place:
-            folder = place / "files"  # the place itself is locked by its maker
-            folder.mkdir()
-            room = jobs.max_snapshot_bytes
-            await asyncio.to_thread(write_files, files, folder, max_bytes=room)
-            return await jobs.add_snapshot(folder)
+            return await self._stored(
+                jobs, place, lambda folder, _: write_files(files, folder, max_bytes=room)
+            )
 
     async def repository(self, jobs: OwnedJobs, source: GitSource) -> StoredFiles:
         """Store the files of a Git repository, with its last commits.
@@ -82,17 +118,41 @@ class Uploads:
         Raises:
             CloneRefused: Its address is not allowed, it is too large, or Git failed.
         """
+        room = jobs.max_snapshot_bytes
         async with jobs.private_place() as place:
-            folder = place / "files"
-            folder.mkdir()
-            room = jobs.max_snapshot_bytes
-            async with self._turns:
-                await to_its_end(
-                    lambda is_wanted: clone(
-                        source, folder, self._rules, max_bytes=room, is_wanted=is_wanted
-                    )
-                )
+            return await self._stored(
+                jobs,
+                place,
+                lambda folder, is_wanted: clone(
+                    source, folder, self._rules, max_bytes=room, is_wanted=is_wanted
+                ),
+            )
+
+    async def _stored(
+        self, jobs: OwnedJobs, place: Path, fill: Callable[[Path, Callable[[], bool]], None]
+    ) -> StoredFiles:
+        """Fill a folder in the caller's turn, and return its snapshot."""
+        folder = place / "files"  # the place itself is locked by its maker
+        folder.mkdir()
+        async with jobs.turn(self._storing), _in_time(STORE_SECONDS):
+            try:
+                await to_its_end(lambda is_wanted: fill(folder, is_wanted), self._threads)
                 return await jobs.add_snapshot(folder)
+            finally:  # in the turn as well: it takes as long as making them
+                await to_its_end(lambda _: rmtree(folder, ignore_errors=True), self._threads)
+
+
+@asynccontextmanager
+async def _in_time(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise UploadTooSlow(
+            f"The files were not stored within {seconds:g} seconds: send fewer, or try again."
+        ) from None
 
 
 async def _save(content: AsyncIterator[bytes], archive: Path) -> None:

@@ -142,6 +142,22 @@ def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
     run()
 
 
+def test_folders_that_only_paths_name_and_headers_without_an_end_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_FOLDERS", 100)
+    folders, header = tmp_path / "folders", tmp_path / "header"
+    archive_of(
+        [("d/" * 99 + "f", tarfile.REGTYPE, ""), ("e/f", tarfile.REGTYPE, "")], tmp_path, folders
+    )
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, archives.MAX_EXTENDED_BYTES + 1
+    header.write_bytes(info.tobuf() + b"1" * (info.size + 511))
+    for archive, said in ((folders, "more than 100 folders"), (header, "header that is too large")):
+        with pytest.raises(archives.UnusableArchive, match=said):
+            archives.unpack(archive, tmp_path, lambda _path: None)
+
+
 def test_no_layer_changes_anything_but_the_tree_it_is_put_on() -> None:
     kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.CHRTYPE]
     names = st.one_of(NAMES, ABSOLUTE, st.sampled_from(["a/b", "a/b/c", "link/victim", "b"]))

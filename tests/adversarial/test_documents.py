@@ -23,7 +23,7 @@ async def test_a_page_that_unpacks_to_gigabytes_takes_no_memory_of_ours() -> Non
 async def test_a_file_that_takes_too_long_ends_with_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(documents, "PDF_SECONDS", 0.01)
+    monkeypatch.setattr(documents, "CONVERSION_SECONDS", 0.01)
     started = time.monotonic()
 
     with pytest.raises(ToolMistake, match="damaged, or takes more"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import stat
 import struct
 import tarfile
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.workspace.exchange import received
+from fanout.orchestrator.workspace.exchange import received, unpacking
 from fanout.orchestrator.workspace.exchange.received import ArchiveRefused, unpack, write_files
+from fanout.orchestrator.workspace.exchange.unpacking import Refused
 
 MANY = 10 * 1024**2
 
@@ -27,7 +29,7 @@ def attempt(tmp_path: Path) -> Callable[..., Path]:
         archive, folder = tmp_path / "archive", tmp_path / "in" / "files"
         archive.write_bytes(content)
         folder.mkdir(parents=True)
-        unpack(archive, folder, max_bytes=max_bytes)
+        unpacking.unpack(archive, folder, max_bytes)
         return folder
 
     return unpacked
@@ -62,7 +64,8 @@ FILE, HARD, SYM, CHAR, FOLDER, FIFO = b"0"[0], b"1"[0], b"2"[0], b"3"[0], b"5"[0
         ([("link", "../..", SYM)], "outside the workspace"),
         ([("a/link", "x/../../../y", SYM)], "outside the workspace"),
         ([("link", ".git/hooks", SYM)], "Git's own data"),
-        ([("dir", "other", SYM), ("dir/file", b"x", FILE)], "two members at one path"),
+        ([("dir", "other", SYM), ("dir/file", b"x", FILE)], "below a symlink"),
+        ([("dir/file", b"x", FILE), ("dir", "other", SYM)], "two members at one path"),
         ([("hard", "/etc/passwd", HARD)], "outside"),
         ([("hard", "../../etc/passwd", HARD)], "outside"),
         ([("link", "target", SYM), ("hard", "link", HARD)], "hard link"),
@@ -80,14 +83,14 @@ def test_a_hostile_tar_is_refused_and_writes_nothing_outside(
     members: list[tuple[str, bytes | str | None, int]],
     said: str,
 ) -> None:
-    with pytest.raises(ArchiveRefused, match=said):
+    with pytest.raises(Refused, match=said):
         attempt(tar(*members))
     assert {one.name for one in tmp_path.iterdir()} == {"archive", "in"}
     assert [one.name for one in (tmp_path / "in").iterdir()] == ["files"]
 
 
 def test_bombs_and_damaged_archives_are_refused(
-    tmp_path: Path, attempt: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bomb = gzip.compress(tar(("zeros", bytes(4 * 1024**2), FILE)))
     assert len(bomb) < 10_000
@@ -96,8 +99,8 @@ def test_bombs_and_damaged_archives_are_refused(
         folder = tmp_path / said.replace(" ", "-") / "files"
         folder.mkdir(parents=True, exist_ok=True)
         (tmp_path / "archive").write_bytes(content)
-        with pytest.raises(ArchiveRefused, match=said):
-            unpack(tmp_path / "archive", folder, max_bytes=max_bytes)
+        with pytest.raises(Refused, match=said):
+            unpacking.unpack(tmp_path / "archive", folder, max_bytes)
         used = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
         assert used <= max_bytes
 
@@ -110,7 +113,7 @@ def test_bombs_and_damaged_archives_are_refused(
     header = tarfile.TarInfo("pax")
     header.type, header.size = tarfile.XHDTYPE, 2**31
     refused(header.tobuf() + bytes(1024), "header that is too large")
-    monkeypatch.setattr(received, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(unpacking, "MAX_MEMBERS", 3)
     refused(tar(*((f"f{number}", b"", FILE) for number in range(5))), "more than 3 members")
 
 
@@ -126,8 +129,8 @@ def test_a_hostile_zip_is_refused(tmp_path: Path) -> None:
         (tmp_path / "archive").write_bytes(content)
         folder = tmp_path / "files"
         folder.mkdir(exist_ok=True)
-        with pytest.raises(ArchiveRefused, match=said):
-            unpack(tmp_path / "archive", folder, max_bytes=1024**2)
+        with pytest.raises(Refused, match=said):
+            unpacking.unpack(tmp_path / "archive", folder, 1024**2)
         assert not (tmp_path / "out").exists()
 
     def special(mode: int, target: bytes) -> Callable[[zipfile.ZipFile], None]:
@@ -141,6 +144,89 @@ def test_a_hostile_zip_is_refused(tmp_path: Path) -> None:
     refused(special(stat.S_IFLNK | 0o777, b"x" * 5000), "too many bytes")
     refused(special(stat.S_IFCHR | 0o666, b""), "something else")
     refused(lambda archive: archive.writestr("one", b"x"), "cannot be read|too large", 3 * 2**30)
+
+
+def deep(count: int, depth: int) -> bytes:
+    """A tar of empty files, each below folders of its own that no member names."""
+    below = "d/" * (depth - 1) + "f"
+    return tar(*((f"{number}/{below}", b"", FILE) for number in range(count)))
+
+
+def with_header(size: int) -> bytes:
+    """A tar with an extended header of digits, which `tarfile` of some releases reads slowly."""
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, size
+    return header.tobuf() + b"1" * size + bytes(-size % 512) + tar(("a", b"x", FILE))
+
+
+def zip_of(*paths: str) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for path in paths:
+            archive.writestr(path, b"")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(gzip.compress(deep(130, 200)), "25,000 folders", id="implied folders"),
+        pytest.param(
+            zip_of(*(f"{number}/" + "d/" * 199 for number in range(130))),
+            "25,000 folders",
+            id="implied folders of a zip",
+        ),
+        pytest.param(
+            tar(*((f"{number}/.git/HEAD", b"", FILE) for number in range(101))),
+            "100 Git repositories",
+            id="repositories",
+        ),
+        pytest.param(tar(("a/" * 258, None, FOLDER)), "too deep", id="depth"),
+        pytest.param(tar(("/".join(["x" * 250] * 13), b"", FILE)), "too long", id="long path"),
+        pytest.param(
+            tar(("a", b"x" * 99, FILE), ("b", "a", HARD)), "more than 150", id="hard links"
+        ),
+        pytest.param(with_header(unpacking.MAX_EXTENDED_BYTES + 1), "header", id="extended header"),
+    ],
+)
+def test_a_bomb_is_counted_and_refused_before_its_first_file_is_written(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "archive").write_bytes(content)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with pytest.raises(Refused, match=said):
+        unpacking.unpack(tmp_path / "archive", folder, 150)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_archive_is_unpacked_by_a_process_that_is_killed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, folder = tmp_path / "archive", tmp_path / "files"
+    archive.write_bytes(tar(("a/b", b"bread", FILE)))
+    folder.mkdir()
+    unpack(archive, folder, max_bytes=100)
+    assert (folder / "a" / "b").read_bytes() == b"bread"
+    with pytest.raises(ArchiveRefused, match="more than 4 bytes"):
+        unpack(archive, tmp_path / "others", max_bytes=4)
+    endless = tmp_path / "endless"
+    os.mkfifo(endless)  # nobody writes into it
+    with pytest.raises(ArchiveRefused, match="not wanted any more"):
+        unpack(endless, folder, max_bytes=100, is_wanted=lambda: False)
+    monkeypatch.setattr(received, "UNPACK_SECONDS", 0.0)
+    with pytest.raises(ArchiveRefused, match="more than 0 seconds"):
+        unpack(endless, folder, max_bytes=100)
+
+
+def test_a_process_that_reads_an_archive_cannot_take_more_memory_than_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(tar(("a", b"bread", FILE)))
+    monkeypatch.setattr(received, "UNPACK_MEMORY_BYTES", 8 * 1024**2)
+    with pytest.raises(ArchiveRefused, match="too much time or memory"):
+        unpack(archive, tmp_path, max_bytes=100)
 
 
 def test_files_of_a_message_stay_inside(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch
+from fanout.orchestrator.deep_agent.tools import documents
 from fanout.orchestrator.deep_agent.web import fetch
 from fanout.orchestrator.deep_agent.web.public_http import public_client
 from fanout.orchestrator.public_addresses import is_public
@@ -46,6 +47,14 @@ class Site(BaseHTTPRequestHandler):
             body, kind = b"x" * (fetch.MAX_BYTES + 1), "text/plain"
         elif path == "/image":
             kind = "image/png"
+        elif path == "/comments":
+            body = b"<!--" * 50_000
+        elif path == "/nested":
+            body = b"<div>" * 5_000 + b"Rye."
+        elif path == "/no-markup":
+            body = b"<![ "
+        elif path == "/encoded":
+            body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
         elif path == "/long":
             body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
         elif path == "/flood":
@@ -221,6 +230,25 @@ async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on
     assert len(first["content"]) == fetch.MAX_CHARACTERS
     assert rest["content"] == "yyyyy"
     assert "next_offset" not in rest
+
+
+async def test_a_page_that_is_slow_to_convert_is_left_by_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(documents, "CONVERSION_CPU_SECONDS", 1)
+    with site() as (url, _):
+        result = await fetched(f"{url}/comments", allowed=HERE)
+    assert "takes more than 1 seconds or 1 GiB of memory" in result["error"]
+
+
+async def test_an_odd_page_costs_no_more_than_another_one() -> None:
+    with site() as (url, _):
+        nested = await fetched(f"{url}/nested", allowed=HERE)
+        odd = await fetched(f"{url}/no-markup", allowed=HERE)
+        encoded = await fetched(f"{url}/encoded", allowed=HERE)
+    assert nested["content"] == "Rye."
+    assert "cannot be read as HTML" in odd["error"]
+    assert encoded["content"].startswith("a-b9b9")  # as UTF-8: no decoder of names was asked
 
 
 async def test_a_search_sends_its_key_in_the_header_only_and_survives_odd_rows(

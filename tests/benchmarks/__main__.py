@@ -20,6 +20,7 @@ from rich.console import Console
 from tests.benchmarks import (
     agent_setup,
     children,
+    costly_work,
     growth,
     harness,
     jobs,
@@ -50,6 +51,7 @@ SECTIONS = (
     starts_at_once.SECTION,
     warm.SECTION,
     neighbours.SECTION,
+    costly_work.SECTION,
     leaks.SECTION,
     snapshots.SECTION,
     workspaces.SECTION,

@@ -27,6 +27,7 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSo
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.turns import working_for
 from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.answer import JobWorker, failure_of
 from fanout.workers.agent.delegation.children import AwaitedTasks
@@ -142,8 +143,12 @@ class JobRunner:
         if isinstance(claimed, str):
             return Unfinished(claimed, has_run=False)
         claim, claimed_at = claimed
-        with structlog.contextvars.bound_contextvars(
-            job=job_id, attempt=claim.attempt, agent=claim.spec.agent
+        spec = claim.spec
+        with (
+            structlog.contextvars.bound_contextvars(
+                job=job_id, attempt=claim.attempt, agent=spec.agent
+            ),
+            working_for(f"{spec.tenant}/{spec.owner}"),
         ):
             log.info("attempt started")
             outcome = await self._attempt(claim, claimed_at, progress)

@@ -254,7 +254,8 @@ class ApiSettings(_Section):
     max_streams: int = Field(default=1000, ge=1)
     """Concurrent event streams of one server process; each takes some 0.3 MiB."""
     max_streams_of_caller: int = Field(default=600, ge=1)
-    """Of one caller among them, so that the others get some, too."""
+    """Of one caller among them, so that the others get some, too; as many of its requests may wait
+    for their answers at one server process."""
     requests_per_minute: int = Field(default=6000, ge=1)
     """Of one caller at one server process: enough for a program that polls a hundred jobs."""
     failed_logins_per_minute: int = Field(default=20, ge=1)

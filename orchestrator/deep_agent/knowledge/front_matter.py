@@ -16,6 +16,9 @@ import yaml
 
 from fanout.orchestrator.valid_text import clean_text
 
+MAX_DEPTH = 64
+"""Of lists and mappings in each other: twice as deep as any written by hand."""
+
 _BEGINNING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _END_WITHOUT_A_LINE = re.compile(r"^[ \t]*$|^#", re.MULTILINE)
@@ -76,6 +79,18 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
 
 class _Loader(yaml.BaseLoader):
     """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node; the time of those in it grows with the square of their depth."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise yaml.YAMLError("it is nested too deeply")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
         """Return the text of a node."""

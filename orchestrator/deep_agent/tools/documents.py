@@ -1,29 +1,47 @@
-"""Documents as text: PDFs page by page, notebooks cell by cell."""
+"""Documents as text: PDFs page by page, notebooks cell by cell, pages of the web as Markdown."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
+from fanout.orchestrator.bounded_process import ProcessBounds
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools import pdf_text
+from fanout.orchestrator.deep_agent.tools import text_program
+from fanout.orchestrator.turns import TooManyWaiting, Turns
 
 MAX_DOCUMENT_BYTES = 20 * 1024**2
 """The largest document that is converted to text."""
 
-PDF_SECONDS = 30.0
-"""How long the conversion of a PDF may take on a busy machine."""
+CONVERSION_SECONDS = 60.0
+"""How long a conversion may take on a busy machine, where it leaves the processor to others."""
 
-_MAX_TEXT_BYTES = 5 * pdf_text.MAX_CHARACTERS
-"""Of a converted PDF: UTF-8 has up to four bytes a character, and each page has a heading."""
+CONVERSION_CPU_SECONDS = 20
+"""Of processor time: about a thousand pages of a PDF."""
+
+CONVERSION_MEMORY_BYTES = 1024**3
+"""Of the process: far more than a parser of an honest document needs."""
+
+AT_ONCE = 4
+"""Conversions in one worker: together they take no more memory than a large job."""
+
+AT_ONCE_OF_OWNER = 2
+"""Of these, for the jobs of one owner."""
+
+WAITING_OF_OWNER = 64
+"""Conversions for the jobs of one owner that wait for a turn: more than agents ask for at once."""
+
+_MAX_TEXT_BYTES = 5 * text_program.MAX_CHARACTERS
+"""UTF-8 has up to four bytes a character, and each page has a heading."""
+
+_turns = Turns(
+    at_once=AT_ONCE, of_one_owner=AT_ONCE_OF_OWNER, waiting_of_one_owner=WAITING_OF_OWNER
+)
 
 
 async def text_of_pdf(path: str, data: bytes) -> str:
-    """Return the text of a PDF; it is parsed in a process with limits on time and memory.
+    """Return the text of a PDF.
 
     Args:
         path: For the message.
@@ -32,23 +50,12 @@ async def text_of_pdf(path: str, data: bytes) -> str:
     Raises:
         ToolMistake: It cannot be read.
     """
-    launch = processes.Launch(
-        argv=[sys.executable, "-I", str(Path(pdf_text.__file__))],
-        env={},
-        stdin=data,
-        timeout_seconds=PDF_SECONDS,
-        max_output_bytes=_MAX_TEXT_BYTES,
-        merge_stderr=False,
-    )
-    ended = await processes.run(launch)
-    if ended.exit_code == pdf_text.ENCRYPTED:
+    code, text = await _converted(path, text_program.PDF, data)
+    if code == text_program.ENCRYPTED:
         raise ToolMistake(f"{path} is a PDF that needs a password.")
-    if ended.exit_code != 0 or ended.truncated:
-        raise ToolMistake(
-            f"{path} cannot be read as a PDF: it is damaged, or takes more than "
-            f"{pdf_text.MAX_SECONDS} seconds or {pdf_text.MAX_MEMORY_BYTES} bytes of memory."
-        )
-    return ended.text
+    if code != 0:
+        raise ToolMistake(f"{path} cannot be read as a PDF: it is damaged, or {_too_much()}.")
+    return text
 
 
 async def text_of_notebook(path: str, data: bytes) -> str:
@@ -61,35 +68,58 @@ async def text_of_notebook(path: str, data: bytes) -> str:
     Raises:
         ToolMistake: It is no notebook of format 4.
     """
+    code, text = await _converted(path, text_program.NOTEBOOK, data)
+    if code == text_program.NOT_OF_KIND:
+        raise ToolMistake(f"{path} is not a notebook of format 4.")
+    if code != 0:
+        raise ToolMistake(f"{path} cannot be shown as a notebook: it {_too_much()}.")
+    return text
+
+
+async def text_of_html(url: str, page: str) -> str:
+    """Return what a page says, as Markdown.
+
+    Args:
+        url: For the message.
+        page: The page.
+
+    Raises:
+        ToolMistake: It cannot be read.
+    """
+    code, text = await _converted(url, text_program.HTML, page.encode(errors="replace"))
+    if code == text_program.NOT_OF_KIND:
+        raise ToolMistake(f"{url} cannot be read as HTML.")
+    if code != 0:
+        raise ToolMistake(f"{url} cannot be converted to text: it {_too_much()}.")
+    return text
+
+
+def _too_much() -> str:
+    return f"takes more than {CONVERSION_CPU_SECONDS} seconds or 1 GiB of memory"
+
+
+async def _converted(name: str, kind: str, data: bytes) -> tuple[int, str]:
+    """Convert a document in a process with limits; return its exit code and the text.
+
+    Raises:
+        ToolMistake: Too many conversions for this owner wait.
+    """
+    bounds = ProcessBounds(
+        memory_bytes=CONVERSION_MEMORY_BYTES, cpu_seconds=CONVERSION_CPU_SECONDS, yields=True
+    )
+    program = str(Path(text_program.__file__))
+    launch = processes.Launch(
+        argv=bounds.command([sys.executable, "-B", "-I", program, kind]),
+        env={},
+        stdin=data,
+        timeout_seconds=CONVERSION_SECONDS,
+        max_output_bytes=_MAX_TEXT_BYTES,
+        merge_stderr=False,
+    )
     try:
-        return await asyncio.to_thread(_notebook, data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ToolMistake(f"{path} is not a notebook of format 4.") from None
-
-
-def _notebook(data: bytes) -> str:
-    cells = json.loads(data)["cells"]
-    parts = []
-    for number, cell in enumerate(cells, start=1):
-        parts.append(f"--- cell {number} of {len(cells)}: {cell['cell_type']} ---")
-        parts.append(_joined(cell["source"]))
-        for output in cell.get("outputs", ()):
-            parts += ["--- output ---", _output(output)]
-    return "".join(part.removesuffix("\n") + "\n" for part in parts)
-
-
-def _output(output: dict[str, Any]) -> str:
-    """Return an output's text, or what kind of data it is."""
-    if output["output_type"] == "stream":
-        return _joined(output["text"])
-    if output["output_type"] == "error":
-        return f"{output['ename']}: {output['evalue']}"
-    shown = output["data"]
-    if "text/plain" not in shown:
-        return f"({', '.join(sorted(shown))}, not shown)"
-    others = ", ".join(sorted(shown.keys() - {"text/plain"}))
-    return _joined(shown["text/plain"]) + (f"\n({others}, not shown)" if others else "")
-
-
-def _joined(text: str | list[str]) -> str:
-    return text if isinstance(text, str) else "".join(text)
+        async with _turns.turn():
+            ended = await processes.run(launch)
+    except TooManyWaiting:
+        raise ToolMistake(f"Too many documents are being read: read {name} later.") from None
+    code = ended.exit_code
+    return (code or -1) if ended.truncated or ended.timed_out else code, ended.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Collection
 from typing import Any
 
@@ -11,6 +12,7 @@ from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.tools.documents import text_of_html
 from fanout.orchestrator.deep_agent.web.public_http import public_client
 
 MAX_BYTES = 5 * 1024**2
@@ -21,6 +23,10 @@ MAX_CHARACTERS = 40_000
 
 FETCH_SECONDS = 30.0
 """For one page with all its redirects: an agent has other sources."""
+
+_NOT_OF_PAGES = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
+"""Python's encodings of names and of its own code: the time of some grows with the square of a
+page's size."""
 
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = ("text/", "application/json", "application/xml", "application/yaml", "+json", "+xml")
@@ -56,7 +62,9 @@ class WebFetch:
         if offset < 0:
             raise ToolMistake("offset is a number of characters from 0.")
         final, kind, data = await self._load(_checked(url))
-        text = await asyncio.to_thread(_as_text, data, kind)
+        text = await asyncio.to_thread(_decoded, data, kind)
+        if any(part in kind for part in _HTML):
+            text = await text_of_html(final, text)
         part = text[offset : offset + MAX_CHARACTERS]
         found: dict[str, Any] = {"status": "success", "url": final, "content": part}
         if offset + len(part) < len(text):
@@ -115,20 +123,11 @@ def _require_text(url: str, kind: str) -> None:
         raise ToolMistake(f"{url} is {media_type or 'of no kind'}, not text.")
 
 
-def _as_text(data: bytes, kind: str) -> str:
-    charset = httpx.Headers({"content-type": kind}).get("content-type", "").partition("charset=")[2]
+def _decoded(data: bytes, kind: str) -> str:
+    """Return the text of an answer; an encoding that is unknown or none of a page is UTF-8."""
+    charset = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
     try:
-        text = data.decode(charset.strip(" \"';") or "utf-8", errors="replace")
+        codec = codecs.lookup(charset or "utf-8").name
+        return data.decode("utf-8" if codec in _NOT_OF_PAGES else codec, errors="replace")
     except LookupError:
-        text = data.decode(errors="replace")
-    if not any(part in kind for part in _HTML):
-        return text
-    from bs4 import BeautifulSoup  # noqa: PLC0415 - an extra
-    from markdownify import MarkdownConverter  # noqa: PLC0415 - an extra
-
-    page = BeautifulSoup(text, "html.parser")
-    for hidden in page(["script", "style", "noscript", "template", "svg", "iframe"]):
-        hidden.decompose()
-    markdown = str(MarkdownConverter(heading_style="ATX").convert_soup(page))
-    lines = (line.rstrip() for line in markdown.splitlines())
-    return "\n".join(line for line in lines if line)
+        return data.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""How much of a server process one caller may use: requests a minute, open streams."""
+"""How much of a server process one caller may use: requests a minute, open requests, streams."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class CallerLimits:
         self._max_streams = settings.max_streams
         self._max_streams_of_caller = settings.max_streams_of_caller
         self._streams: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
+        """Requests that are not answered and are no streams, such as those that wait for a job."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, unless its caller has had enough."""
@@ -53,10 +55,18 @@ class CallerLimits:
             )
             return
         self._requests.take(name)
+        if self._open[name] >= self._max_streams_of_caller:
+            await refuse(
+                *(scope, receive, send),
+                status=429,
+                detail="Too many of your requests are not answered yet: wait for some of them.",
+                headers={"Retry-After": FULL_SECONDS},
+            )
+            return
         await self._serve(name, scope, receive, send)
 
     async def _serve(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, and count it while it is a stream."""
+        """Serve a request, and count it while it is open, or a stream."""
         is_counted = is_refused = False
 
         async def counted(message: Message) -> None:
@@ -72,15 +82,18 @@ class CallerLimits:
                     await refuse(scope, receive, send, status=status, detail=detail, headers=wait)
                     return
                 is_counted = True
+                self._open[name] -= 1
                 self._streams[name] += 1
             await send(message)
 
+        self._open[name] += 1
         try:
             await self._app(scope, receive, counted)
         finally:
-            if is_counted:
-                self._streams[name] -= 1
-                self._streams += Counter()  # forgets those that have none
+            kind = self._streams if is_counted else self._open
+            kind[name] -= 1
+            if not kind[name]:
+                del kind[name]
 
     def _full_status(self, name: str) -> int | None:
         if self._streams[name] >= self._max_streams_of_caller:

@@ -7,6 +7,7 @@ measured before.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.workspace.exchange.received import MAX_MEMBERS
+from fanout.orchestrator.workspace.exchange.unpacking import Inventory, Member, Refused
 
 MAX_DEPTH = 1_000
 """Commits that are fetched: more are a history, not what a job needs to know."""
@@ -25,9 +26,18 @@ HTTPS_PORT = 443
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./+@-]{0,249}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SIZE = re.compile(rb"^\d{6} \w+ [0-9a-f]+ +(\d+|-)\t", re.MULTILINE)
+_ENTRY = re.compile(rb"(\d{6}) \w+ [0-9a-f]+ +(\d+|-)\t([^\0]+)\0")
+"""Of `ls-tree -l -z`: mode, size and path."""
+_SUBMODULE = b"160000"
+MAX_LISTED_BYTES = 64 * 1024**2
+"""Of the list of a commit's files, before it is looked at: as all paths of an archive. Trees that
+are in each other name millions of files in a few kilobytes."""
+MAX_MEMORY_BYTES = 2 * 1024**3
+"""Of Git while it takes in what a stranger sends: half of what it may have for a person's own."""
 _PACK_SHARE = 2
 """How much larger than the files of a commit the history that comes with it may be."""
+_OWN_BYTES = 64 * 1024**2
+"""Of a file of Git's own, such as an index, in any repository."""
 
 
 class CloneRefused(JobFailure):
@@ -146,6 +156,7 @@ def _connection(url: SplitResult, rules: GitRules) -> list[str]:
         "protocol.https.allow=always",
         *([f"http.curloptResolve={host}:{port}:{shown}"] if is_name else []),
         "http.followRedirects=false",
+        "pack.threads=1",  # each would have memory of its own
         "fetch.unpackLimit=1",  # one file, which grows while it is watched
         "http.proxy=",
         "http.lowSpeedLimit=1000",
@@ -175,6 +186,9 @@ class _Git:
             settings=settings or (),
             protocols="https" if settings else "",
             seconds=max(self._deadline - time.monotonic(), 0.0),
+            max_output_bytes=MAX_LISTED_BYTES,
+            max_memory_bytes=MAX_MEMORY_BYTES,
+            max_file_bytes=_PACK_SHARE * self._max_bytes + _OWN_BYTES,
             watch=self._watch,
         )
         return output
@@ -185,13 +199,15 @@ class _Git:
         Raises:
             GitFailed: They are.
         """
-        sizes = _SIZE.findall(self.run(["ls-tree", "-r", "-l", "FETCH_HEAD^{commit}"]))
-        if len(sizes) > MAX_MEMBERS:
-            raise GitFailed(f"its commit has more than {MAX_MEMBERS:,} files")
-        if sum(int(size) for size in sizes if size != b"-") > self._max_bytes:
-            raise GitFailed(
-                f"its files have more than {self._max_bytes:,} bytes (FANOUT_LIMITS__SNAPSHOT_BYTES)"
-            )
+        listed = self.run(["ls-tree", "-r", "-l", "-z", "FETCH_HEAD^{commit}"])
+        inventory = Inventory(self._max_bytes, what="commit")
+        try:
+            for mode, size, path in _ENTRY.findall(listed):
+                kind = "folder" if mode == _SUBMODULE else "file"
+                count = 0 if size == b"-" else int(size)
+                inventory.add(Member(os.fsdecode(path), kind, size=count))
+        except Refused as refusal:
+            raise GitFailed(str(refusal)) from None
 
     def _watch(self) -> None:
         if not self._is_wanted():

@@ -61,6 +61,40 @@ class Streams:
         return await begun.get()
 
 
+async def test_requests_that_wait_for_an_answer_are_bounded_for_each_caller():
+    end = asyncio.Event()
+    answers: list[int] = []
+
+    async def waiting(_scope: Any, _receive: Any, send: Any) -> None:
+        await end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answers.append(message["status"])
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    app = CallerLimits(waiting, ApiSettings(max_streams_of_caller=2))
+
+    async def ask(name: str) -> None:
+        caller = Caller(name, name, "default", frozenset(Scope))
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        await app({**scope, "state": {"caller": caller}}, receive, send)
+
+    tasks = [asyncio.create_task(ask(name)) for name in ("ann", "ann", "ann", "bob")]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    refused = list(answers)
+    end.set()
+    await asyncio.gather(*tasks)
+    await ask("ann")
+
+    assert refused == [429]
+    assert answers == [429, 200, 200, 200, 200]
+
+
 async def test_open_streams_are_bounded_for_each_caller_and_for_the_process():
     streams = Streams(max_streams=3, max_streams_of_caller=2)
 

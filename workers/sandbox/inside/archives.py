@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 257
 """In a path of a layer: a collection goes into 256 folders, one in another."""
+MAX_FOLDERS = 500_000
+"""That an archive makes, with those that its paths imply: five times as many as any known project
+has. A path of 4 KB implies a thousand."""
+MAX_EXTENDED_BYTES = 64 * 1024
+"""Of a member's extended header: a path and a few attributes. The time in which `tarfile` reads one
+grows with the square of its size in Python before 3.11.10 and 3.12.6."""
 _MAX_PATH = 4096
 """Of a path: Linux opens no longer one."""
 _COPY_BYTES = 1 << 20
@@ -179,6 +185,12 @@ class _Header(tarfile.TarInfo):
         member.chksum = checksum
         return member
 
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if not self.isreg() and self.size > MAX_EXTENDED_BYTES:
+            raise UnusableArchive("it has a header that is too large")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # of tarfile
+        return member
+
 
 class _Unpacking:
     """The state of unpacking one archive into a folder."""
@@ -240,6 +252,8 @@ class _Unpacking:
         while path not in self._made:
             missing.append(path)
             path = path.rpartition("/")[0]
+        if len(self._made) + len(missing) > MAX_FOLDERS:
+            raise UnusableArchive(f"it has more than {MAX_FOLDERS} folders")
         for folder in reversed(missing):
             try:
                 Path(folder).mkdir(0o755)

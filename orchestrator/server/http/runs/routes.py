@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -87,9 +88,12 @@ async def start(
     `Idempotency-Key`, a repeated request returns the same run, and clones nothing.
     """
     form = None
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == MULTIPART:
-        form = await request.form(max_files=1, max_fields=1, max_part_size=MAX_RUN_BYTES)
-    try:
+    async with AsyncExitStack() as stack:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() == MULTIPART:
+            await stack.enter_async_context(shared.uploads.receiving(jobs))
+            form = await stack.enter_async_context(
+                request.form(max_files=1, max_fields=1, max_part_size=MAX_RUN_BYTES)
+            )
         wanted, archive = await _wanted(request, form)
         spec = wanted.spec(idempotency_key)
         if archive is not None:
@@ -98,9 +102,6 @@ async def start(
         elif wanted.workspace is not None:
             snapshot = await _snapshot(request, jobs, wanted.workspace, spec)
             spec = spec.model_copy(update={"snapshot": snapshot})
-    finally:
-        if form is not None:
-            await form.close()
     told = shared.notifications.subscriptions
     await check_webhooks([wanted], told)
     run_id = (await jobs.submit_many([spec]))[0]

@@ -29,7 +29,8 @@ async def store(request: Request, jobs: Jobs, shared: Shared) -> StoredSnapshot:
     archive holds the repository) or that seem to be secret; the answer names the latter. It is
     kept as long as jobs are, from its last use on.
     """
-    stored = await shared.uploads.archive(jobs, request.stream())
+    async with shared.uploads.receiving(jobs):
+        stored = await shared.uploads.archive(jobs, request.stream())
     return StoredSnapshot(
         snapshot=stored.snapshot,
         files=stored.files,
