@@ -15,7 +15,7 @@ import pytest
 
 from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation, Installer, free_port
 
 pytestmark = pytest.mark.redis
 
@@ -106,6 +106,7 @@ def server(place: Installation) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def hurried(place: Installation) -> Iterator[ServerProcess]:
     settings = {"HEAD_SECONDS": "1", "STALL_SECONDS": "1", "MIN_BYTES_PER_SECOND": "1000000"}
+    settings |= {"GRPC_PORT": str(free_port()), "MAX_CONNECTIONS": "200"}
     named = {f"FANOUT_API__{name}": value for name, value in settings.items()}
     started = ServerProcess(place, "hurried", settings=named)
     started.start()
@@ -290,6 +291,16 @@ async def test_whoever_is_slow_is_cut_off(hurried: ServerProcess, place: Install
         "sends chunks without an end": (b"408",),
         "goes on with a body that was refused": (b"401",),
     }
+
+
+async def test_silent_connections_to_the_port_of_grpc_end(hurried: ServerProcess):
+    port = int(hurried.settings["FANOUT_API__GRPC_PORT"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+    finally:
+        writer.transport.abort()
 
 
 async def test_whoever_takes_no_answer_is_cut_off(hurried: ServerProcess, place: Installation):
