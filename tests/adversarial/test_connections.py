@@ -17,7 +17,7 @@ from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer, free_port
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]  # a busy machine starts servers slowly
 
 OF_ADDRESS, IN_ALL = 6, 10
 PROXY = "127.0.0.9"
@@ -318,6 +318,7 @@ async def test_whoever_takes_no_answer_is_cut_off(hurried: ServerProcess, place:
     assert now["stalled"] == before["stalled"] + 1
 
 
+@pytest.mark.slow
 async def test_a_server_without_descriptors_goes_on_when_it_has_some_and_says_it_once(
     place: Installation,
 ):
