@@ -27,6 +27,7 @@ _VISIBLE = re.compile(rb"[!-~]+")
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<path>.*)", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _MAX_SIZE_DIGITS = 16
+"""Of a chunk's size in hexadecimal: 64 bits."""
 _LINE_END = b"\r\n"
 
 Received = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
