@@ -13,6 +13,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
 _NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_MAX_PORT = 65535
+"""The largest TCP port."""
 
 _SPECIAL_V4 = tuple(
     ipaddress.IPv4Network(network)
@@ -50,6 +53,38 @@ def is_public(address: Address | str) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _SPECIAL_V4)
     return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
+
+
+def split_authority(text: str) -> tuple[str, int | None] | None:
+    """Split `host`, `host:port` or `[address]:port`; None when it has not this form (RFC 3986).
+
+    Users, zones and what is percent-encoded are not of it. Whether the host is a name or an address
+    is not checked.
+    """
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = int(match["port"]) if match["port"] else None
+    return None if port is not None and not 0 < port <= _MAX_PORT else (match["host"], port)
+
+
+def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
+    """Parse `host`, `host:port` or `[address]:port` into host and port; None when it is neither.
+
+    A name is returned in lower case without a final dot. Numbers that some programs accept as
+    addresses, such as 2130706433 or 0x7f.1, are rejected.
+    """
+    parts = split_authority(text)
+    host = parts and parse_host(parts[0])
+    return (host, parts[1]) if parts and host else None
+
+
+def ascii_name(text: str) -> str:
+    """Return an international name as resolvers and browsers send it; anything else unchanged."""
+    try:
+        return text if text.isascii() else text.encode("idna").decode()
+    except UnicodeError:
+        return text
 
 
 def parse_host(text: str) -> str | Address | None:

@@ -69,6 +69,9 @@ class Bounds:
     body_bytes: int
     upload_bytes: int
     """Of the archive of a workspace."""
+    stall_seconds: float
+    """How long a body may be behind `bytes_per_second`."""
+    bytes_per_second: int
 
 
 def create_app(
@@ -110,6 +113,8 @@ def create_app(
                 BodyLimit,
                 max_bytes=bounds.body_bytes,
                 larger=dict.fromkeys(("/v1/snapshots", "/v1/runs"), bounds.upload_bytes),
+                stall_seconds=bounds.stall_seconds,
+                bytes_per_second=bounds.bytes_per_second,
             ),
             Middleware(ValidBodies),
             authentication,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.server.access.caller_limits import EVENT_STREAM
+from fanout.orchestrator.server.connections import REASONS, Connections
 
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Seconds until a response begins: most take milliseconds, `?wait=` up to a minute."""
@@ -26,11 +27,13 @@ class Metrics:
 
     Args:
         counts: Counts jobs.
+        connections: Those of the server.
     """
 
-    def __init__(self, counts: JobCounts) -> None:
+    def __init__(self, counts: JobCounts, connections: Connections) -> None:
         self._counts = counts
         self._registry = CollectorRegistry()
+        self._registry.register(_OfConnections(connections))
         self._installation = _Installation()
         self._registry.register(self._installation)
         labels = ("method", "route", "status")
@@ -88,6 +91,27 @@ class Metrics:
         finally:
             if is_stream:
                 self._streams.dec()
+
+
+class _OfConnections(Collector):
+    """The connections of this process."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the metrics."""
+        yield GaugeMetricFamily(
+            "fanout_http_connections", "Open connections.", value=len(self._connections)
+        )
+        ended = CounterMetricFamily(
+            "fanout_http_connections_ended",
+            "Connections that the server has refused or closed, by reason.",
+            labels=["reason"],
+        )
+        for reason in REASONS:
+            ended.add_metric([reason], self._connections.ended[reason])
+        yield ended
 
 
 class _Installation(Collector):

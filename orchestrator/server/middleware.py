@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping
 from uuid import uuid4
 
@@ -79,24 +80,35 @@ class RequestIds:
         await self._app(scope, receive, with_headers)
 
 
-class _TooLarge(Exception):
-    pass
+DISCONNECTED: Message = {"type": "http.disconnect"}
+"""What an application gets of a request that was refused meanwhile."""
 
 
 class BodyLimit:
-    """Refuses bodies that are too large, by their announced and by their real length.
+    """Refuses bodies that are too large, announced or real, and those that come too slowly.
 
     Args:
         app: The application.
         max_bytes: Of a body.
         larger: Path prefix -> another maximum, of bodies that are no JSON: these are read into
             memory.
+        stall_seconds: How long the application may wait for a body beyond what its bytes take.
+        bytes_per_second: The rate that a body has at least.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        larger: Mapping[str, int],
+        stall_seconds: float,
+        bytes_per_second: int,
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._larger = larger
+        self._stall_seconds = stall_seconds
+        self._bytes_per_second = bytes_per_second
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -106,31 +118,48 @@ class BodyLimit:
         headers = Headers(scope=scope)
         limit = self._limit(scope["path"], headers.get("content-type", ""))
         announced = headers.get("content-length", "0")
-        received = 0
-        is_begun = False
+        if announced.isdecimal() and int(announced) > limit:
+            await _refuse(413, _too_large(limit), scope, receive, send)
+            return
+        received, waited = 0, 0.0
+        is_whole = is_begun = is_refused = False
 
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+        async def refused(status: int, detail: str) -> Message:
+            nonlocal is_refused
+            is_refused = True
+            if not is_begun:
+                await _refuse(status, detail, scope, receive, send)
+            return DISCONNECTED
+
+        async def limited() -> Message:
+            nonlocal received, waited, is_whole
+            if is_refused:
+                return DISCONNECTED
+            if is_whole:
+                return await receive()
+            allowed = self._stall_seconds + received / self._bytes_per_second
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(allowed - waited):
+                    message = await receive()
+            except TimeoutError:
+                return await refused(408, "The body did not come in time: send it faster.")
+            waited += time.monotonic() - began
             received += len(message.get("body", b""))
-            if received > limit:
-                raise _TooLarge
-            return message
+            is_whole = not message.get("more_body", False)
+            return await refused(413, _too_large(limit)) if received > limit else message
 
         async def noted(message: Message) -> None:
             nonlocal is_begun
-            is_begun = True
-            await send(message)
+            if not is_refused:
+                is_begun = True
+                await send(message)
 
-        if announced.isdecimal() and int(announced) > limit:
-            await _refuse(limit, scope, receive, send)
-            return
         try:
-            await self._app(scope, counted, noted)
-        except _TooLarge:
-            if is_begun:
+            await self._app(scope, limited, noted)
+        except Exception:
+            if not is_refused:
                 raise
-            await _refuse(limit, scope, receive, send)
 
     def _limit(self, path: str, kind: str) -> int:
         if kind.partition(";")[0].strip().lower() == JSON:
@@ -189,8 +218,11 @@ async def _checked(body: bytes) -> bytes:
     return await asyncio.to_thread(clean_json, body)
 
 
-async def _refuse(limit: int, scope: Scope, receive: Receive, send: Send) -> None:
-    detail = f"The body has more than {limit:,} bytes: send less at once."
-    response = problem_response(Request(scope), 413, detail)
+def _too_large(limit: int) -> str:
+    return f"The body has more than {limit:,} bytes: send less at once."
+
+
+async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
+    response = problem_response(Request(scope), status, detail)
     response.headers["Connection"] = "close"
     await response(scope, receive, send)

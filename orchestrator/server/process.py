@@ -9,7 +9,9 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -20,12 +22,19 @@ from fanout.orchestrator.client.attachment import attached, is_of_state_folder
 from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import Access, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
+from fanout.orchestrator.server.connections import (
+    Connection,
+    ConnectionLimits,
+    Connections,
+    log_exhaustion_seldom,
+)
 from fanout.orchestrator.server.event_feed import EventFeed
 from fanout.orchestrator.server.git_hosts import GitHosts
 from fanout.orchestrator.server.http.requests import Service
@@ -36,11 +45,15 @@ from fanout.orchestrator.server.person_folders import person_folders
 from fanout.orchestrator.server.uploads import Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
+log = structlog.get_logger(__name__)
+
 KEEP_ALIVE_SECONDS = 65
 """Of an idle connection: longer than the minute after which proxies give up theirs, so that none
 sends a request into one that is being closed."""
-MAX_HEADER_BYTES = 64 * 1024
-"""Of a request's line and headers: tokens of identity providers have some 10 KiB."""
+ACCEPTED_AT_ONCE = 64
+"""Before requests have their turn again: each takes some 0.1 ms."""
+QUEUED_CONNECTIONS = 4096
+"""That wait to be accepted, in the kernel: as many as Linux permits by default."""
 
 
 class AddressUnusable(Exception):
@@ -81,6 +94,8 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
         PublicWithoutKeys: Other machines would reach it, and nobody could authenticate.
         AddressUnusable: Its address is in use or not this machine's.
     """
+    descriptors = raise_descriptor_limit()
+    log_exhaustion_seldom(asyncio.get_running_loop())
     found = attached(settings)
     async with (
         JobClient.from_settings(settings) as client,
@@ -90,18 +105,21 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
         await access.check_bind(settings.api.host)
         with _listen(settings.api.host, settings.api.port) as listener:
             url = _url(settings.api.host, listener)
-            app = _application(settings, client, access)
-            server = uvicorn.Server(_configuration(settings, app))
+            connections = Connections(_connection_limits(settings.api, descriptors))
+            app = _application(settings, client, access, connections)
+            server = uvicorn.Server(_configuration(settings, app, connections))
             listening = Listening(url, is_loopback(settings.api.host), access)
             _end_without_a_signal()
             async with (
                 _grpc(settings.api, app.state.service, access, url),
-                _announced(server, ready, listening),
+                _announced(server, listener, ready, listening),
             ):
                 await server.serve(sockets=[listener])
 
 
-def _application(settings: Settings, client: JobClient, access: Access) -> FastAPI:
+def _application(
+    settings: Settings, client: JobClient, access: Access, connections: Connections
+) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
     told = settings.notifications
@@ -116,7 +134,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> FastA
         ChangedJobs(client),
         access.audit,
         notifications,
-        Metrics(JobCounts(client)),
+        Metrics(JobCounts(client), connections),
         Uploads(rules),
         person_folders(
             client,
@@ -127,7 +145,9 @@ def _application(settings: Settings, client: JobClient, access: Access) -> FastA
     )
     return create_app(
         service,
-        Bounds(settings.api.max_body_bytes, settings.api.max_upload_bytes),
+        Bounds(
+            api.max_body_bytes, api.max_upload_bytes, api.stall_seconds, api.min_bytes_per_second
+        ),
         Middleware(access.authenticated),
         guards=[Middleware(access.guarded)],
         routes=[
@@ -135,7 +155,7 @@ def _application(settings: Settings, client: JobClient, access: Access) -> FastA
             *page_routes(),
         ],
         public_url=settings.api.public_url,
-        background=[notifications.run],
+        background=[notifications.run, connections.watch],
     )
 
 
@@ -168,12 +188,29 @@ async def _grpc(
         raise AddressUnusable(str(failure)) from failure
 
 
-def _configuration(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+def _connection_limits(api: ApiSettings, descriptors: int) -> ConnectionLimits:
+    """Return the limits of connections; for each one the server may need a second descriptor."""
+    most = max(1, min(api.max_connections, descriptors // 2))
+    if most < api.max_connections:
+        log.warning("fewer connections than configured", descriptors=descriptors, connections=most)
+    return ConnectionLimits(
+        in_all=most,
+        of_address=api.max_connections_of_address,
+        head_seconds=api.head_seconds,
+        stall_seconds=api.stall_seconds,
+        bytes_per_second=api.min_bytes_per_second,
+        proxies=api.trusted_proxies,
+    )
+
+
+def _configuration(settings: Settings, app: ASGIApp, connections: Connections) -> uvicorn.Config:
     proxies = list(settings.api.trusted_proxies)
     return uvicorn.Config(
         app,
         log_config=None,
-        log_level=logging.WARNING,
+        log_level=logging.ERROR,  # warnings are about what strangers send
+        http=partial(Connection, connections),  # type: ignore[arg-type] # called like the class
+        backlog=ACCEPTED_AT_ONCE,
         access_log=False,  # it would quote search texts
         server_header=False,
         ws="none",
@@ -181,7 +218,6 @@ def _configuration(settings: Settings, app: ASGIApp) -> uvicorn.Config:
         forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=round(settings.api.shutdown_grace_seconds),
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         reset_contextvars=True,  # a request knows nothing of others on its connection
     )
 
@@ -194,7 +230,9 @@ def _listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=2048)
+        return socket.create_server(
+            (host.strip("[]"), port), family=family, backlog=QUEUED_CONNECTIONS
+        )
     except OSError as error:
         raise AddressUnusable(
             f"The service cannot listen on {host}:{port} ({error.strerror}): choose another with "
@@ -217,13 +255,17 @@ def _url(host: str, listener: socket.socket) -> str:
 
 @contextlib.asynccontextmanager
 async def _announced(
-    server: uvicorn.Server, ready: Callable[[Listening], Awaitable[None]], listening: Listening
+    server: uvicorn.Server,
+    listener: socket.socket,
+    ready: Callable[[Listening], Awaitable[None]],
+    listening: Listening,
 ) -> AsyncIterator[None]:
     """Call `ready` when the server has started."""
 
     async def announce() -> None:
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.02)
+        listener.listen(QUEUED_CONNECTIONS)  # uvicorn has one number for this and the other
         await ready(listening)
 
     task = asyncio.create_task(announce())

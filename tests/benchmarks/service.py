@@ -23,6 +23,7 @@ from tests.services import Installation, installation, write_script
 BATCH, BATCHES = 500, 8
 JOBS, READERS = 200, 500
 STEPS, STEP_SECONDS = 4, 5.0
+SILENT, SILENT_ADDRESSES, ASKED = 5000, 5, 200
 CONNECTED_SECONDS = 2.0
 """After which all readers have caught up with what happened before they came."""
 MIB = 1024**2
@@ -50,10 +51,23 @@ READING = Benchmark(
     target=256,
 )
 
+SILENCE = Benchmark(
+    name="http-silent",
+    title=f"a request on a new connection beside {SILENT:,} silent ones",
+    unit="ms",
+    floor="the same without them",
+    target_p95=100,
+)
+
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Measure a server of its own for each benchmark that is wanted."""
-    for benchmark, measure in ((SUBMIT, _submit), (EVENT, _events), (READING, _readers)):
+    for benchmark, measure in (
+        (SUBMIT, _submit),
+        (EVENT, _events),
+        (READING, _readers),
+        (SILENCE, _silence),
+    ):
         if benchmark.name not in wanted:
             continue
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -179,4 +193,41 @@ async def _readers(
     return Samples(weights, [idle])
 
 
-SECTION = Section(benchmarks=(SUBMIT, EVENT, READING), run=run)
+async def _silence(
+    place: Installation, server: ServerProcess, client: JobClient, http: httpx2.AsyncClient
+) -> Samples:
+    del place, client
+    port = int(server.url.rpartition(":")[2])
+    await _answers(http, port)  # the first ones import and connect
+    floor = await _answers(http, port)
+    opened = [
+        await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=(f"127.0.1.{1 + number % SILENT_ADDRESSES}", 0)
+        )
+        for number in range(SILENT)
+    ]
+    ours = await _answers(http, port)
+    for _, writer in opened:
+        writer.transport.abort()
+    return Samples(ours, floor)
+
+
+async def _answers(http: httpx2.AsyncClient, port: int) -> list[float]:
+    """The milliseconds of requests, each on a connection of its own."""
+    request = (
+        "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Authorization: {http.headers['Authorization']}\r\n\r\n"
+    ).encode()
+    taken = []
+    for _ in range(ASKED):
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = await reader.read()
+        taken.append((time.perf_counter() - began) * 1000)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200 "), answer[:200]
+    return taken
+
+
+SECTION = Section(benchmarks=(SUBMIT, EVENT, READING, SILENCE), run=run)

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.jobs.worker_info import worker_of
+from fanout.orchestrator.server.connections import ConnectionLimits, Connections
 from fanout.orchestrator.server.metrics import Metrics
 from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
@@ -47,7 +48,11 @@ async def test_operators_read_the_delays_that_a_worker_registers() -> None:
         async def now(self) -> Counts:
             return Counts(loop_delays={read.name: read.loop_delays})
 
-    text = (await Metrics(cast(JobCounts, Read())).text()).decode()
+    limits = ConnectionLimits(
+        in_all=1, of_address=1, head_seconds=1, stall_seconds=1, bytes_per_second=1
+    )
+    metrics = Metrics(cast(JobCounts, Read()), Connections(limits))
+    text = (await metrics.text()).decode()
     found = {
         (sample.labels["worker"], sample.labels["le"]): sample.value
         for family in text_string_to_metric_families(text)

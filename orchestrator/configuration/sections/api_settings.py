@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
+from fanout.orchestrator.public_addresses import ascii_name, parse_address, parse_host
 
 MIB = 1024**2
 MIN_KEY_CHARACTERS = 32
@@ -108,9 +109,22 @@ def _issuer(url: str) -> str:
 
 
 def _host_name(host: str) -> str:
-    if "/" in host or "*" in host or not host.strip():
+    name = parse_address(host.strip().strip("[]")) or parse_host(ascii_name(host.strip()))
+    if name is None:
         raise ValueError("it is one name or address, without a scheme, a port or a wildcard")
-    return host.strip().lower()
+    return str(name)
+
+
+def _proxy(text: str) -> str:
+    """Return an address or a network as it is compared; `*` is all."""
+    if text.strip() == "*":
+        return "*"
+    try:
+        return str(ipaddress.ip_network(text.strip(), strict=False))
+    except ValueError:
+        raise ValueError(
+            f"{text[:100]!r} is no address: write 10.0.0.7, a network such as 10.0.0.0/8, or *"
+        ) from None
 
 
 def _usable_key(key: SecretStr) -> SecretStr:
@@ -238,8 +252,23 @@ class ApiSettings(_Section):
     trusted_hosts: tuple[Annotated[str, AfterValidator(_host_name)], ...] = ()
     """Further names in the header Host that the service answers to; all others are refused, so
     that no site can make a browser on this machine call it by a name of its own."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses of proxies whose X-Forwarded-For and -Proto count."""
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_proxy)], ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For and -Proto count; `*`: all. Their
+    connections are not limited by address."""
+    max_connections: int = Field(default=4000, ge=1)
+    """Open connections of one server process, at most half of the descriptors that it may have;
+    each silent one takes some 10 KiB. A new one takes the place of the one that has waited longest
+    for a request; where all have one, it is refused with 503."""
+    max_connections_of_address: int = Field(default=1200, ge=1)
+    """Of one IPv4 address, or one IPv6 network of 64 bits, among them: more than all event streams
+    of a server, which may come through one proxy."""
+    head_seconds: float = Field(default=20.0, ge=1, le=600)
+    """How long a client may take to send the line and the headers of a request: a phone with bad
+    reception takes seconds."""
+    stall_seconds: float = Field(default=30.0, ge=1, le=3600)
+    """How long a body, or the taking of an answer, may be behind `min_bytes_per_second`."""
+    min_bytes_per_second: int = Field(default=500, ge=1)
+    """The rate at which a client sends a body and takes an answer at least."""
     max_body_bytes: int = Field(default=10 * MIB, ge=1024)
     """Of a request: a batch of jobs with long contexts; files go to where archives are sent."""
     max_upload_bytes: int = Field(default=2048 * MIB, ge=1024)

@@ -38,6 +38,8 @@ from fanout.orchestrator.server.http.requests import Service
 
 NEEDS_KEY = "Send a key as the metadata `authorization: Bearer …` (fanout keys create)."
 TOO_MANY = "These are too many requests a minute: wait a little."
+IDLE_SECONDS = 300
+"""Of a connection without a call; clients of gRPC connect again with their next one."""
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
@@ -84,6 +86,9 @@ async def grpc_door(
         options=[
             ("grpc.max_receive_message_length", settings.max_body_bytes),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", settings.max_connections),
+            ("grpc.server_handshake_timeout_ms", round(settings.head_seconds * 1000)),
+            ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
         ],
     )
     handler = JobRequestHandler(service)

@@ -51,14 +51,14 @@ class FailedAttempts:
         """
         if fingerprint(credential) in self._good:
             return
-        wait = self._failures.wait(_network(address))
+        wait = self._failures.wait(network_of(address))
         if wait:
             raise TooManyAttempts(wait)
 
     def failed(self, address: str, credential: str) -> None:
         """Count a wrong credential."""
         self._good.pop(fingerprint(credential), None)
-        self._failures.take(_network(address))
+        self._failures.take(network_of(address))
 
     def succeeded(self, credential: str) -> None:
         """Remember a right credential."""
@@ -69,8 +69,12 @@ class FailedAttempts:
             self._good.popitem(last=False)
 
 
-def _network(address: str) -> str:
-    """Return what shares a limit: an IPv4 address, or the network of an IPv6 one."""
+def network_of(address: str) -> str:
+    """Return what shares a limit: an IPv4 address, or the network of an IPv6 one.
+
+    Args:
+        address: The address; another text is returned as it is.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

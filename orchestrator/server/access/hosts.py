@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.public_addresses import (
+    Address,
+    ascii_name,
+    parse_address,
+    parse_host,
+    split_authority,
+)
 from fanout.orchestrator.server.access.refusals import refuse
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+NOT_OURS = (
+    "This service does not have the name that the header Host gives; FANOUT_API__TRUSTED_HOSTS "
+    "adds names."
+)
+MALFORMED = "The header Host has to be given once, as a name or an address with or without a port."
 
 
 class PublicWithoutKeys(Exception):
@@ -37,7 +48,7 @@ def check_bind(host: str, *, can_authenticate: bool) -> None:
 
 
 class HostCheck:
-    """Refuses requests for a name that is not ours (421).
+    """Refuses requests for a name that is not ours (421), or for none that is valid (400).
 
     A site can let its own name lead to 127.0.0.1, and so make a browser call services of this
     machine as if they were its own (DNS rebinding); the header Host still has that site's name.
@@ -49,50 +60,34 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        given = {urlsplit(settings.public_url or "").hostname, *settings.trusted_hosts} - {None}
+        public = urlsplit(settings.public_url or "").hostname
+        given = [*settings.trusted_hosts, *([public] if public else [])]
         self._is_local = is_loopback(settings.host)
-        self._names = {_bare(str(name)) for name in (*LOOPBACK_NAMES, settings.host, *given)}
+        self._names = {_host(name) for name in (*LOOPBACK_NAMES, settings.host, *given)} - {None}
         self._accepts_all = not self._is_local and not given
         """Reached by other machines under names that nobody told us: keys protect it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request for one of our names."""
-        if scope["type"] == "lifespan" or self._accepts(scope):
+        hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        host = hosts[0].decode("latin-1").removesuffix(":") if hosts else ""
+        parts = split_authority(host)
+        if scope["type"] == "lifespan" or (len(hosts) <= 1 and self._accepts(parts, host)):
             await self._app(scope, receive, send)
-            return
-        await refuse(
-            *(scope, receive, send),
-            status=421,
-            detail="This service does not have the name that the header Host gives; "
-            "FANOUT_API__TRUSTED_HOSTS adds names.",
-        )
+        elif len(hosts) > 1 or (host and parts is None):
+            await refuse(*(scope, receive, send), status=400, detail=MALFORMED)
+        else:
+            await refuse(*(scope, receive, send), status=421, detail=NOT_OURS)
 
-    def _accepts(self, scope: Scope) -> bool:
+    def _accepts(self, parts: tuple[str, int | None] | None, host: str) -> bool:
         if self._accepts_all:
-            return True
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1:
+            return parts is not None or not host
+        name = _host(parts[0]) if parts else None
+        if name is None:
             return False
-        name = _name_of(hosts[0].decode("latin-1"))
-        return name in self._names or (not self._is_local and _is_address(name))
+        return name in self._names or (not self._is_local and not isinstance(name, str))
 
 
-def _name_of(host: str) -> str:
-    """Return the name in a header Host, without a port; empty when it is none."""
-    try:
-        return _bare(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return ""
-
-
-def _bare(name: str) -> str:
-    return name.strip("[]").rstrip(".").lower()
-
-
-def _is_address(name: str) -> bool:
-    """Return whether a name is an address, which no site can let lead to somewhere else."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _host(text: str) -> str | Address | None:
+    """Return a name of ours, or an address, as they are compared."""
+    return parse_address(text.strip("[]")) or parse_host(ascii_name(text))

@@ -23,7 +23,7 @@ def described() -> str:
     def unchanged(app: ASGIApp, **_: Any) -> ASGIApp:
         return app
 
-    return text_of(create_app(nothing, Bounds(1, 1), Middleware(unchanged)).openapi())
+    return text_of(create_app(nothing, Bounds(1, 1, 1, 1), Middleware(unchanged)).openapi())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 import h11
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.workers.sandbox.egress.hosts import parse_authority
+from fanout.orchestrator.public_addresses import parse_authority
 from fanout.workers.sandbox.egress.redaction import Redactor
 from fanout.workers.sandbox.egress.request import Refusal, passed_on
 from fanout.workers.sandbox.egress.tls import TlsTunnel

@@ -14,32 +14,19 @@ networks are refused, unless the list names the address itself, too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
+from fanout.orchestrator.public_addresses import (
+    Address,
+    ascii_name,
+    is_public,
+    parse_address,
+    parse_authority,
+)
 
 DEFAULT_PORTS = frozenset({80, 443})
-
-_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
-_MAX_PORT = 65535
-"""The largest TCP port."""
-
-
-def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
-    """Parse `host`, `host:port` or `[address]:port` into host and port; None when it is neither.
-
-    A name is returned in lower case without a final dot. Numbers that some programs accept as
-    addresses, such as 2130706433 or 0x7f.1, are rejected.
-    """
-    match = _AUTHORITY.fullmatch(text)
-    host = match and parse_host(match["host"])
-    if not match or not host:
-        return None
-    port = int(match["port"]) if match["port"] else None
-    return None if port is not None and not 0 < port <= _MAX_PORT else (host, port)
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class AllowedHosts:
 
 def _parse_entry(text: str) -> _Entry:
     wildcard = text.startswith("*.")
-    parsed = parse_authority(_ascii(text.removeprefix("*.")))
+    parsed = parse_authority(ascii_name(text.removeprefix("*.")))
     if bare := parse_address(text):  # IPv6 without brackets
         parsed = (bare, None)
     if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
@@ -93,11 +80,3 @@ def _parse_entry(text: str) -> _Entry:
         )
     host, port = parsed
     return _Entry(f".{host}" if wildcard else host, frozenset({port}) if port else DEFAULT_PORTS)
-
-
-def _ascii(text: str) -> str:
-    """Return an international name as the resolver knows it; anything else unchanged."""
-    try:
-        return text if text.isascii() else text.encode("idna").decode()
-    except UnicodeError:
-        return text

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from fanout.orchestrator.public_addresses import Address
-from fanout.workers.sandbox.egress.hosts import parse_authority
+from fanout.orchestrator.public_addresses import Address, parse_authority
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 - what the RFC calls a token
 _REQUEST_LINE = re.compile(rf"({_TOKEN}) ([!-~]+) (HTTP/1\.[01])")
