@@ -69,7 +69,7 @@ def set_up_logging(level: str) -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _with_valid_text,
                 structlog.processors.JSONRenderer(),
-                lambda _logger, _method, line: escape_hidden(line),
+                lambda _logger, _method, line: escape_hidden(str(line)),
             ],
         ),
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 """Of each fuzzer; 0: those of CI, which are the same at every run."""
-CI_EXAMPLES = 300
+CI_EXAMPLES = 250
 CORPUS = Path(__file__).parent / "corpus"
 MAX_DEPTH = 1_200
 """Of nested JSON: deeper than Python's stack."""
@@ -30,8 +32,15 @@ FUZZ = settings(
     suppress_health_check=list(HealthCheck),
 )
 """The settings of every fuzzer; a planted fault only has to be found, not to be explained."""
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning"),  # of a long report
+]
+"""Of every module of fuzzers."""
 
 
+@cache
 def seeds(parser: str) -> list[bytes]:
     """Return the kept examples of a parser."""
     found = [path.read_bytes() for path in sorted((CORPUS / parser).iterdir())]
@@ -99,7 +108,7 @@ def json_values(
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=5),
         max_leaves=12,
     )
-    return shallow | deep
+    return st.integers(0, 9).flatmap(lambda number: deep if number == 0 else shallow)
 
 
 class Deep(dict[str, Any]):

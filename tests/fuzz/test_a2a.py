@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from a2a.types import Message
 from a2a.utils.errors import A2AError
 from google.protobuf.json_format import ParseDict, ParseError
@@ -17,9 +16,9 @@ from fanout.orchestrator.server.a2a.received import decisions, messages
 from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
-from tests.fuzz.inputs import FUZZ, SIMPLE, json_values, seeds
+from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, json_values, seeds
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 FIELDS = st.sampled_from((
     *("agent", "model", "labels", "limits", "verify", "priority", "output_schema", "interrupt_on", "webhook"),

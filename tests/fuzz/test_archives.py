@@ -8,14 +8,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.workers.sandbox.inside import archives
-from tests.fuzz.inputs import FUZZ, damaged
+from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 NAMES = st.sampled_from(("a", "b", "a/b", "b/a", "a/b/c", "ü", "a" * 101)) | st.lists(
     st.sampled_from(("a", "link", "..", ".", "", "\udcff")), min_size=1, max_size=4

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.resident import replies
-from tests.fuzz.inputs import FUZZ, damaged
+from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 MAX_VALUES = 64
 NUMBERS = st.integers(-(10**29), 10**29) | st.sampled_from(

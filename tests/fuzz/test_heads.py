@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import h11
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.workers.sandbox.egress.client_hello import ClientHello
 from fanout.workers.sandbox.egress.hosts import parse_authority
 from fanout.workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
-from tests.fuzz.inputs import FUZZ, damaged
+from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 LENGTHS = (("Content-Length", "5"), ("content-length", "6"), ("Content-Length", "0"))
 CODINGS = (("Transfer-Encoding", "chunked"), ("Transfer-Encoding", "gzip, chunked"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +19,9 @@ from fanout.orchestrator.deep_agent.tools.editing.patch_format import (
     parse_patch,
 )
 from fanout.orchestrator.deep_agent.tools.editing.patch_hunks import patched
-from tests.fuzz.inputs import FUZZ, damaged
+from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 WORDS = ("a", "b", "c", " a", "b ", "\ta", "", "@@ a", "+a", "-b", "\u00a0a", "\u2019", "a\u200bb")
 LINES = st.sampled_from(WORDS)

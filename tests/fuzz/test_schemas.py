@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -14,9 +13,9 @@ from jsonschema.validators import validator_for
 
 from fanout.orchestrator.deep_agent.mcp import schemas
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
-from tests.fuzz.inputs import FUZZ, SIMPLE, damaged, json_values, nested
+from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, damaged, json_values, nested
 
-pytestmark = pytest.mark.slow
+pytestmark = MARKS
 
 KEYWORDS = (
     *(
