@@ -82,7 +82,9 @@ def test_services_that_a_command_keeps_for_good_while_the_keeper_waits_for_it_ar
     async def is_used(*_: Any) -> bool:
         looks.append(True)
         if len(looks) > 1:
-            record(tmp_path, idle_seconds=None)  # the command's, just before the keeper has the lock
+            record(
+                tmp_path, idle_seconds=None
+            )  # the command's, just before the keeper has the lock
         return False
 
     async def stop_in(*_: Any) -> bool:
