@@ -92,9 +92,10 @@ CALLER = Caller("ann", "ann", "default", frozenset())
 def message_of(raw: dict[str, Any]) -> Message | None:
     """Return a message as the protocol's library makes it of JSON; None if it refuses."""
     try:
-        return ParseDict(raw, Message(), ignore_unknown_fields=True)
+        message: Message = ParseDict(raw, Message(), ignore_unknown_fields=True)
     except (ParseError, ValueError, TypeError, UnicodeError, RecursionError, OverflowError):
         return None
+    return message
 
 
 @FUZZ

@@ -25,7 +25,7 @@ pytestmark = MARKS
 
 WORDS = ("a", "b", "c", " a", "b ", "\ta", "", "@@ a", "+a", "-b", "\u00a0a", "\u2019", "a\u200bb")
 LINES = st.sampled_from(WORDS)
-MARKS = (
+HEADINGS = (
     BEGIN,
     END,
     f"{ADD}f",
@@ -37,7 +37,7 @@ MARKS = (
     "@@ a",
     "@@ -1,2 +3 @@ a",
 )
-ROWS = st.sampled_from(MARKS) | st.builds(
+ROWS = st.sampled_from(HEADINGS) | st.builds(
     "{}{}".format, st.sampled_from((" ", "+", "-", "")), LINES
 )
 TEXTS = st.builds(
