@@ -105,7 +105,9 @@ def test_a_stream_is_the_same_frames_however_it_is_cut(
         if kind == frames.REQUEST or payload > LIMIT:
             raise frames.FrameError("refused")
 
-    reader, found, at = frames.FrameReader(accept), [], 0
+    reader = frames.FrameReader(accept)
+    found: list[frames.Frame] = []
+    at = 0
     turn = 0
     while at < len(stream):
         stop = min(len(stream), at + sizes[turn % len(sizes)])
