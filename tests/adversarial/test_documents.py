@@ -1,6 +1,5 @@
 """PDFs that are made to take a reader's time or memory."""
 
-import time
 import zlib
 
 import pytest
@@ -24,9 +23,6 @@ async def test_a_file_that_takes_too_long_ends_with_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(documents, "CONVERSION_SECONDS", 0.01)
-    started = time.monotonic()
 
     with pytest.raises(ToolMistake, match="damaged, or takes more"):
         await text_of_pdf("/a.pdf", pdf("words"))
-
-    assert time.monotonic() - started < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from pydantic import BaseModel, JsonValue
 
 from fanout.orchestrator.deep_agent.models.valid_replies import CLEANED_CALLS, clean_reply
 from fanout.orchestrator.valid_models import valid_json
-from fanout.orchestrator.valid_text import clean, clean_json, clean_text
+from fanout.orchestrator.valid_text import clean, clean_json, clean_text, printable
+from tests.forked import REPOSITORY
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 HALVES = st.text(st.sampled_from("a\ud83d\ude00\udc80\udfffé😀\\"))
@@ -134,3 +136,17 @@ def test_a_reply_is_clean_in_all_of_its_parts_and_names_the_calls() -> None:
     assert (cleaned.id, cleaned.name, cleaned.args) == ("�1", "ex_ec", {"k�": ["�"]})
     assert reply.custom_metadata == {CLEANED_CALLS: [1]}
     assert call.name == "ex\ud83dec", "what somebody else may use is not changed"
+
+
+def test_the_page_shows_the_same_hidden_characters_as_a_terminal() -> None:
+    script = (REPOSITORY / "orchestrator/server/page/static/text.js").read_text("utf-8")
+    written = re.search(r"NEVER_SHOWN = String.raw`(.*)`", script)
+    assert written is not None
+    of_page = re.compile(
+        "[" + re.sub(r"\\u\{(\w+)\}", lambda found: f"\\U{int(found[1], 16):08x}", written[1]) + "]"
+    )
+    everything = "".join(map(chr, range(0xD800))) + "".join(map(chr, range(0xE000, 0x110000)))
+    shown = {one for one in everything if printable(f"a{one}") != f"a{one}"}
+
+    assert shown - set("\u200c\u200d\ufe0f") == set(of_page.findall(everything))
+    assert "(?<!${LETTER}\\ufe0f])(?<![0-9#*])\\ufe0f" in script  # the joiners' rule, as in Python

@@ -18,7 +18,7 @@ from fanout.orchestrator.cli.terminal.ids import resolve_approval
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.valid_text import not_utf_8
+from fanout.orchestrator.valid_text import escape_hidden, not_utf_8
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` prints them in full."""
@@ -63,7 +63,8 @@ def _print_table(waiting: Sequence[Approval]) -> None:
             output.one_line(approval.tool, 60),
             formatting.span(max(0.0, now - (approval.requested_at or now))),
             output.one_line(
-                json.dumps(approval.arguments, ensure_ascii=False), ARGUMENT_CHARACTERS
+                escape_hidden(json.dumps(approval.arguments, ensure_ascii=False)),
+                ARGUMENT_CHARACTERS,
             ),
         )
         for approval in waiting
@@ -137,7 +138,7 @@ def _arguments(text: str) -> dict[str, Any]:
             raise UsageProblem(f"--arguments {text!r}: {not_utf_8(error)}.") from None
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageProblem(f"--arguments is not JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UsageProblem('--arguments is not a JSON object; it has the form {"command": "ls"}.')

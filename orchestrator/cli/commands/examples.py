@@ -310,13 +310,13 @@ def _list(*, as_json: bool) -> None:
 def _print_results(report: dict[str, Any], files: Sequence[str]) -> None:
     output.notice("")
     if report["text"]:
-        output.payload(output.printable(report["text"]))
+        output.payload(report["text"])
     _print_error(report)
     failed = sum(job["state"] != JobState.SUCCEEDED for job in report["jobs"])
     jobs = f"{_said_jobs(report)}; {report['most_at_once']} at once, {failed} failed"
     output.notice(f"\n{jobs}. New or changed in {report['workspace']}:")
     for name in files:
-        output.notice(f"  {output.printable(name)}")
+        output.notice(f"  {output.one_line(name)}")
 
 
 def _said_jobs(report: dict[str, Any]) -> str:

@@ -161,7 +161,9 @@ async def _result(prefix: str, *, as_json: bool) -> None:
 
 def _print_result(found: JobResult, with_children: Usage) -> None:
     """Print a job's result for people: state, error, usage, changed files, and its answer."""
-    files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
+    files = [
+        f"{change.change:<8} {output.one_line(change.path)}" for change in found.files_modified
+    ]
     if found.files_omitted:
         files.append(f"and {found.files_omitted:,} more: fanout diff --stat lists all")
     span = formatting.span

@@ -20,7 +20,7 @@ def print_answer(text: str) -> None:
     if not text.strip():
         return
     if not stdout_is_terminal():
-        payload(printable(text))
+        payload(text)
         return
     from rich.console import Console  # noqa: PLC0415 - a pipe needs no rich
     from rich.markdown import Markdown  # noqa: PLC0415 - the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -15,11 +16,17 @@ from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
+from fanout.orchestrator.valid_text import escape_hidden
 
 SHOWN_CHARACTERS = 4_000
-"""Of a call's arguments: one or two screens. A note reports how much was omitted."""
+"""Of a call's arguments: one or two screens. Of longer ones both ends are shown, and how much is
+left out between them."""
+SHOWN_BLANKS = 40
+"""Spaces in a row: more of them are counted, since they could move the rest off the screen."""
 POLL_SECONDS = 0.5
 """Between two looks for approvals, and whether another terminal has answered: not noticeable."""
+
+_BLANKS = re.compile(rf" {{{SHOWN_BLANKS},}}")
 
 SetAside = Callable[[], AbstractContextManager[object]]
 """Removes a live view from the screen while the context is open."""
@@ -100,7 +107,7 @@ class _Prompt:
         if self._input_ended:
             return
         with self._set_aside():
-            output.notice(_format_call(approval))
+            output.notice(format_call(approval))
             asking = asyncio.create_task(self._decision(approval))
             elsewhere = asyncio.create_task(self._until_answered(approval.id))
             try:
@@ -153,15 +160,20 @@ class _Prompt:
         return ApprovalAnswer(decision=decision, arguments=edited)
 
 
-def _format_call(approval: Approval) -> str:
-    arguments = json.dumps(approval.arguments, indent=2, ensure_ascii=False)
-    more = len(arguments) - SHOWN_CHARACTERS
-    shown = (
-        arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
-    )
+def format_call(approval: Approval) -> str:
+    """Return the question about a call: what could hide a part of it is escaped or counted."""
+    arguments = escape_hidden(json.dumps(approval.arguments, indent=2, ensure_ascii=False))
+    shown = _BLANKS.sub(lambda found: f"⟨{len(found[0]):,} spaces⟩", arguments)
+    more = len(shown) - SHOWN_CHARACTERS
+    if more > 0:
+        half = SHOWN_CHARACTERS // 2
+        shown = (
+            f"{shown[:half]}\n⟨{more:,} more characters; `fanout approvals --json` prints all⟩\n"
+            f"{shown[-half:]}"
+        )
     hint = f"{approval.hint}\n" if approval.hint else ""
-    call = f"{approval.agent} (job {formatting.short_id(approval.job_id)}) wants to call {approval.tool} with"
-    return output.printable(f"{hint}{call}\n{shown}")
+    who = f"{approval.agent} (job {formatting.short_id(approval.job_id)})"
+    return f"{hint}{who} wants to call {output.one_line(approval.tool)} with\n{shown}"
 
 
 def _chosen(typed: str, decisions: Collection[Decision]) -> Decision | None:
@@ -172,7 +184,7 @@ def _chosen(typed: str, decisions: Collection[Decision]) -> Decision | None:
 def _object(text: str) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fanout.orchestrator import shortening
-from fanout.orchestrator.valid_text import clean, escape_controls
+from fanout.orchestrator.valid_text import clean, escape_hidden
 from fanout.orchestrator.valid_text import printable as printable  # noqa: PLC0414 - a part of this door
 
 MOST_CELLS = 2
@@ -47,7 +47,7 @@ def _printing() -> None:
 def payload(text: str) -> None:
     """Print a part of the result."""
     _printing()
-    print(text)
+    print(printable(text))
 
 
 def payload_now(text: str) -> None:
@@ -72,7 +72,7 @@ def raw_payload(data: bytes) -> None:
 def document(value: Any) -> None:
     """Print the result as one JSON document."""
     _printing()
-    print(escape_controls(json.dumps(clean(value), indent=2, ensure_ascii=False)))
+    print(escape_hidden(json.dumps(clean(value), indent=2, ensure_ascii=False)))
 
 
 def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
     _printing()
-    print(escape_controls(json.dumps(clean(value), ensure_ascii=False)), flush=True)
+    print(escape_hidden(json.dumps(clean(value), ensure_ascii=False)), flush=True)
 
 
 def notice(text: str) -> None:
@@ -144,14 +144,14 @@ def table(
 
     Args:
         header: the columns' titles.
-        rows: the cells; the caller has passed foreign text through `one_line`.
+        rows: the cells, each of which is printed on one line.
         state_column: the column whose cells are coloured by state.
         elastic: the columns that are shortened when a terminal is too narrow.
         title_column: an elastic column of titles, cut so that they still differ.
         spill: row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: whether elastic columns are wrapped instead of cut.
     """
-    lines = [list(header), *(list(row) for row in rows)]
+    lines = [list(header), *([printable(cell).replace("\n", " ") for cell in row] for row in rows)]
     _printing()
     if stdout_is_terminal():
         from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich

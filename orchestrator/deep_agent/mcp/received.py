@@ -34,6 +34,10 @@ LARGE_BYTES = 256 * 1024
 MAX_STARTS = 10
 """Places in a line that is not JSON at which a message is looked for; each costs the whole line."""
 
+MAX_DEPTH = 100
+"""Of lists and objects in a message: ten times those of a large schema. Whatever reads a deeper one
+would need more of Python's stack than there is."""
+
 UNREADABLE = "the server's answer is not valid JSON-RPC"
 
 Message = dict[str, Any]
@@ -84,7 +88,7 @@ class Received:
 
     def _messages(self, data: bytes, answers: RequestId | None) -> list[Message] | None:
         text = data.decode(errors="replace").strip().removeprefix("\ufeff")
-        values = [clean(value) for value in _values(text)] if text else []
+        values = [clean(value) for value in _values(text) if not _is_deep(value)] if text else []
         found = [message for value in values if (message := self._message(value, answers))]
         if any("method" not in message for message in found):
             answers = None
@@ -268,6 +272,21 @@ def _values(text: str) -> Iterator[Any]:
         yield from _embedded(text)
     else:
         yield from value if isinstance(value, list) else [value]
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a value has more levels than a message may have."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _embedded(text: str) -> Iterator[Any]:

@@ -114,6 +114,6 @@ def _repeats(text: str, structured: Any) -> bool:
         candidates += structured.values()
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     return value in candidates or text in candidates

@@ -92,14 +92,14 @@ def arguments_schema(raw: Any) -> dict[str, Any]:
         return {"type": "object", "properties": {}}
     if not isinstance(raw, dict):
         raise ValueError(f"its schema is {type_name(raw)}, not an object")  # noqa: TRY004 - bad data
-    if len(json.dumps(raw)) > MAX_SCHEMA_CHARACTERS:
-        raise ValueError(f"its schema has more than {MAX_SCHEMA_CHARACTERS} characters")
     kinds = raw.get("type")
     if isinstance(kinds, str):
         kinds = [kinds]
     if isinstance(kinds, list) and "object" not in kinds:
         raise ValueError("its schema describes something else than an object, which arguments are")
     try:
+        if len(json.dumps(raw)) > MAX_SCHEMA_CHARACTERS:
+            raise ValueError(f"its schema has more than {MAX_SCHEMA_CHARACTERS} characters")
         schema = copy.deepcopy(raw)
         if not isinstance(schema.get("$schema"), str):
             schema.pop("$schema", None)

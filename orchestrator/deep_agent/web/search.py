@@ -127,7 +127,7 @@ class ApiSearch:
             raise ToolMistake(f"The search took more than {SEARCH_SECONDS:g} s.") from None
         except httpx.HTTPError as error:
             raise ToolMistake(f"The search failed ({type(error).__name__}).") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ToolMistake("The search service's answer is no JSON.") from None
 
     def _headers(self) -> dict[str, str]:

@@ -61,7 +61,7 @@ def answer_first_requests(source: int = 0, target: int = 1) -> Handshake | None:
         if method == INITIALIZED:
             said.unanswered.append(line)
             continue
-        if result is None or request is None:
+        if result is None or type(request) not in (int, str):  # JSON-RPC has no other ids
             said.unanswered.append(line)
             return said
         if method == INITIALIZE:
@@ -74,7 +74,7 @@ def answer_first_requests(source: int = 0, target: int = 1) -> Handshake | None:
 def _result(declared: Mapping[str, Any], method: Any, message: Mapping[str, Any]) -> Any:
     """Return the declared result of a request; None if there is none."""
     parameters = message.get("params") or {}
-    if method not in declared or not isinstance(parameters, dict):
+    if not isinstance(method, str) or method not in declared or not isinstance(parameters, dict):
         return None
     if method != INITIALIZE:
         return None if parameters.keys() - {"_meta"} else declared[method]
@@ -99,7 +99,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     """Return a message; an empty one if the line is none, which the server answers."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
 

@@ -18,6 +18,7 @@ from typing import IO, NamedTuple, Self
 
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.path_text import path_bytes, path_text
+from fanout.orchestrator.valid_text import printable
 from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     parse_configuration,
@@ -337,7 +338,7 @@ def open_commits(repository: Repository) -> Iterator[Commits]:
 
 def is_branch_name(name: str) -> bool:
     """Return whether a branch can have a name."""
-    if name.startswith("-") or name in {"HEAD", "@"} or "\0" in name:
+    if name.startswith("-") or name in {"HEAD", "@"} or printable(name) != name:
         return False
     asking = ["check-ref-format", f"refs/heads/{name}"]
     return run_git(asking, folder=Path("/"), accepted=(0, 1))[0] == 0
@@ -363,7 +364,7 @@ def committer_of(commits: Commits) -> Person | None:
 
 def _line(person: Person) -> str:
     """Return a person as a commit names one."""
-    name, email = (re.sub(r"[<>\s\x00-\x1f\x7f]+", " ", text).strip() for text in person)
+    name, email = (re.sub(r"[<>\s\x00-\x1f\x7f]+", " ", printable(text)).strip() for text in person)
     return f"{name or 'unknown'} <{email}>"
 
 

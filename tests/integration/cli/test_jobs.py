@@ -213,7 +213,7 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
     error = JobError(type="AgentFailed", message=message)
     await stand_in.finish(job_id, JobState.FAILED, error=error)
 
-    why = "The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
+    why = "The model gave no answer\N{SYMBOL FOR ESCAPE}[2J in 3.5 s."
     summary = ["tree", job_id, "--summary"]
     wide = {"COLUMNS": "200"}
     for command in (["ps", "--all"], ["tree", job_id], summary, ["watch", job_id]):
@@ -327,7 +327,7 @@ async def test_a_result_is_there_when_the_job_has_ended(fanout, stand_in: StandI
     assert late.code == 0
     assert "summary" in late.out
     assert "\x1b" not in late.out
-    assert late.out.splitlines()[-1] == "Done\N{REPLACEMENT CHARACTER}[31m."
+    assert late.out.splitlines()[-1] == "Done\N{SYMBOL FOR ESCAPE}[31m."
     assert fanout("result", job_id, "--json").json["id"] == job_id
 
 

@@ -262,7 +262,7 @@ def _listed(path: str, request: _Request, fixed: Mapping[str, str]) -> Passed:
         filters = json.loads(request.query.pop("filters", "{}"), object_pairs_hook=_unique)
         labels = list(filters.pop("label"))
         status = list(filters.pop("status", []))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Refused("it lists more than what is fanout's") from error
     ours = [label for label in labels if str(label).startswith(_LABEL)]
     if filters or not ours or not all(isinstance(one, str) for one in (*labels, *status)):

@@ -119,7 +119,7 @@ class _Lines:
         if self._console is None:
             write = partial(output.notice, line)
         else:
-            text = Text(line, style=style)
+            text = Text(output.printable(line), style=style)
             write = partial(self._console.print, text, no_wrap=one_line, overflow="ellipsis")
         if self._held is None:
             write()
@@ -145,11 +145,11 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
             calls += 1
         elif event.type in {EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MODEL_REPLY}:
             if calls > MOST_CALLS:
-                lines.write(f"→ {tool}: {calls - MOST_CALLS} more", "dim")
+                lines.write(f"→ {output.one_line(tool)}: {calls - MOST_CALLS} more", "dim")
             tool, calls = str(event.data.get("tool", "")), 1
         if event.type is EventType.MODEL_REPLY:
             lines.write(held)
-            held = output.printable(str(event.data.get("text", ""))).strip()
+            held = str(event.data.get("text", "")).strip()
         elif event.type is EventType.TOOL_CALL:
             lines.write(held)
             held = ""

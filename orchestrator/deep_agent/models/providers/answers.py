@@ -59,7 +59,7 @@ async def check_is_stream(answer: Any) -> None:
         return
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotAReply(quoted(text)) from None
     raise error_in(body) or UnusableReply(f"it is no stream: {quoted(text)}")
 

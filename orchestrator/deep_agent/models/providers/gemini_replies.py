@@ -29,7 +29,7 @@ def checked_text(text: str) -> str:
     """
     try:
         body = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotAReply(quoted(text)) from None
     return json.dumps(body) if check_body(body) else text
 

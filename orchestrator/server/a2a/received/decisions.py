@@ -132,6 +132,6 @@ def _unwrapped(response: Any) -> dict[str, Any]:
     if isinstance(inner, str) and "confirmed" not in response:
         try:
             response = json.loads(inner)
-        except ValueError:
+        except (ValueError, RecursionError):
             response = None
     return response if isinstance(response, dict) else {}

@@ -20,6 +20,7 @@ from fanout.orchestrator.server.a2a.shown.parts import data_part
 from fanout.orchestrator.server.a2a.shown.records import context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import escape_hidden, printable
 
 LONG_RUNNING = "adk_is_long_running"
 """Of the metadata of a call: whether it waits for a person."""
@@ -90,18 +91,19 @@ def _question(waiting: Sequence[Waiting]) -> str:
     """Return what a person reads: each call with its arguments, and how to decide."""
     calls = []
     for one in waiting:
-        arguments = json.dumps(one.approval.arguments, ensure_ascii=False)
+        arguments = escape_hidden(json.dumps(one.approval.arguments, ensure_ascii=False))
         about = f": {one.approval.hint}" if one.approval.hint else ""
+        who = f"{one.approval.agent} asks to run {one.approval.tool}"
         calls.append(
-            f"- {one.approval.id}: {one.approval.agent} asks to run {one.approval.tool} with "
-            f"{one_line(arguments, SHOWN_ARGUMENTS)}{about}"
+            f"- {one.approval.id}: {one_line(printable(who))} with "
+            f"{one_line(arguments, SHOWN_ARGUMENTS)}{printable(about)}"
         )
     return "\n".join(("These calls wait for a decision:", *calls, HOW_TO_ANSWER))
 
 
 def _hint(waiting: Sequence[Waiting]) -> str:
     calls = ", ".join(f"{one.approval.tool} of {one.approval.agent}" for one in waiting)
-    return f"These calls wait for a decision: {calls}."
+    return f"These calls wait for a decision: {one_line(printable(calls))}."
 
 
 def _confirmation(one: Waiting) -> Part:

@@ -23,6 +23,8 @@ from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
 from fanout.orchestrator.server.mcp.doors import ToolContext
 from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import escape_hidden, printable
 
 ASKS_BY_RESULT = "2026-07-28"
 """The protocol version since which a question is a result."""
@@ -181,15 +183,14 @@ def _confirmation(approval: Approval, proposed: Mapping[str, JsonValue]) -> Elic
 def question_text(approval: Approval) -> str:
     """Return the question about a call; what could hide a part of it is escaped."""
     return texts.ASK.format(
-        agent=approval.agent,
+        agent=one_line(printable(approval.agent)),
         job_id=approval.job_id,
-        tool=approval.tool,
+        tool=one_line(printable(approval.tool)),
         arguments=_plain(approval.arguments),
     )
 
 
 def _plain(value: Mapping[str, JsonValue]) -> str:
-    shown = json.dumps(fit(dict(value), MAX_ARGUMENT_BYTES), ensure_ascii=False, indent=1)
-    return "".join(
-        one if one.isprintable() or one == "\n" else f"\\u{ord(one):04x}" for one in shown
+    return escape_hidden(
+        json.dumps(fit(dict(value), MAX_ARGUMENT_BYTES), ensure_ascii=False, indent=1)
     )

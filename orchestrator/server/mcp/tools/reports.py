@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.failure_texts import what_happened
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import printable
 
 SHOWN_CHARACTERS = 300
 """Of a description: whoever submitted the job knows it."""
@@ -56,7 +57,7 @@ class JobLine(_Report):
             job_id=record.id,
             parent_id=record.parent_id,
             agent=record.agent,
-            description=one_line(record.description, SHOWN_CHARACTERS),
+            description=one_line(printable(record.description), SHOWN_CHARACTERS),
             state=record.state,
             waiting_for=record.waiting_for,
             reason=record.reason,
@@ -145,13 +146,13 @@ class JobOutcome(_Report):
         checked, error = result.verified, result.error
         return cls(
             success=result.success,
-            summary=result.summary,
+            summary=printable(result.summary),
             output=output,
             output_is_cut=is_cut,
             files_modified=[_file_line(file) for file in result.files_modified[:MAX_FILES]],
             files_omitted=result.files_count - len(result.files_modified[:MAX_FILES]),
             verified=None if checked is None else checked.exit_code == 0,
-            error=None if error is None else what_happened(error.type, error.message),
+            error=None if error is None else printable(what_happened(error.type, error.message)),
         )
 
 
@@ -163,7 +164,9 @@ def _bounded(output: JsonValue) -> tuple[JsonValue, bool]:
 
 def _file_line(file: FileChange) -> str:
     came_from = f" from {file.from_path}" if file.from_path else ""
-    return f"{file.change} {file.path}{came_from} (+{file.lines_added} -{file.lines_removed})"
+    return printable(
+        f"{file.change} {file.path}{came_from} (+{file.lines_added} -{file.lines_removed})"
+    )
 
 
 class JobReport(_Report):
@@ -207,7 +210,7 @@ class JobReport(_Report):
         return cls(
             job_id=record.id,
             agent=record.agent,
-            description=one_line(record.description, SHOWN_CHARACTERS),
+            description=one_line(printable(record.description), SHOWN_CHARACTERS),
             state=record.state if result is None else result.state,
             ended=result is not None,
             waiting_for=record.waiting_for,
@@ -284,7 +287,7 @@ def progress_line(records: Sequence[JobRecord]) -> str:
     """Return what some jobs do now, in one line."""
     counts = Counter(record.state for record in records)
     told = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
-    return "; ".join([told, *_activities(records)])
+    return printable("; ".join([told, *_activities(records)]))
 
 
 def _activities(records: Iterable[JobRecord]) -> list[str]:

@@ -2,9 +2,14 @@
 // hide or reorder text are made visible, and nothing else is changed.
 
 // Control characters (without tab and line feed), marks that change the direction of text,
-// invisible characters that carry text, and private tags.
-const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e01ef}]/gu;
+// invisible characters that carry text, and joiners where no script and no emoji has one: what
+// `printable` of valid_text.py shows in the same way on a terminal.
+const NEVER_SHOWN = String.raw`\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}`;
+const LETTER = String.raw`[^\u0000-\u007f${NEVER_SHOWN}\u200c\u200d`; // the beginning of a class
+const HIDDEN = new RegExp(
+  String.raw`[${NEVER_SHOWN}]|(?<!${LETTER}\ufe0f])(?<![0-9#*])\ufe0f|(?<!${LETTER}])[\u200c\u200d]|[\u200c\u200d](?!${LETTER}\ufe0f])`,
+  "gu",
+);
 const COLOURS = /\u001b\[[0-9;]*m/g; // of terminals: they only decorate
 
 export function visible(text) {

@@ -88,7 +88,7 @@ async def examine(engine: Engine, image: str) -> list[Finding]:
         ]
     try:
         seen: dict[str, Any] = json.loads(output)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [Finding("fail", "python3", "does not run: it is not Python 3, or lacks modules")]
     return [
         _python(seen),

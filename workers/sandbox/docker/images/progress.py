@@ -10,6 +10,7 @@ from collections import deque
 from typing import TextIO
 
 from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.valid_text import printable
 
 KEPT_LINES = 20
 """Of the builder's output, printed when a build fails: one screen's share that has the reason."""
@@ -43,7 +44,7 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Take a line of the builder's output."""
-        text = _UNPRINTABLE.sub(" ", text).strip()
+        text = printable(_UNPRINTABLE.sub(" ", text)).strip()
         if not text:
             return
         self._last.append(text)
