@@ -1,0 +1,145 @@
+"""The requests of models go to known services and to configured addresses, whatever their names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelNotConfigured
+from fanout.orchestrator.deep_agent.models.addresses import Destinations, Origin, current
+from fanout.orchestrator.deep_agent.models.providers.hosts import HOSTS
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+
+KEYS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "CLOUDFLARE_ACCOUNT_ID", "HF_TOKEN"),
+    *("SNOWFLAKE_JWT", "SNOWFLAKE_ACCOUNT_ID", "PREDIBASE_TENANT_ID", "WATSONX_PROJECT_ID"),
+)
+SIGNS_IN = {
+    "chatgpt",
+    "github_copilot",
+    "gigachat",
+    "sap",
+    "vertex_ai",
+    "vertex_ai_beta",
+    "xai_oauth",
+}
+"""They ask a service for credentials first, some of them a person."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_sent"),
+    [
+        ("http://gateway.example:8000/v1/x", True),
+        ("HTTP://Gateway.EXAMPLE.:8000/y", True),
+        ("http://gateway.example:8001/", False),
+        ("https://gateway.example:8000/", False),
+        ("http://plain.example/", True),
+        ("https://plain.example/", True),
+        ("http://plain.example:443/", False),
+        ("https://api.eu-1.example.com/x", True),
+        ("https://api.eu.1.example.com/", False),
+        ("https://api.x@evil.example/.example.com", False),
+        ("https://api.evil.example/.example.com", False),
+        ("https://api.eu-1.example.com:8443/", False),
+        ("http://api.eu-1.example.com/", False),
+        ("http://127.0.0.1:8000/", False),
+        ("http://[::1]/", False),
+        ("file:///etc/passwd", False),
+        ("http://[", False),
+    ],
+)
+def test_a_request_goes_to_a_configured_server_or_to_a_known_host(
+    asked: str, is_sent: bool
+) -> None:
+    own = ("http://gateway.example:8000/v1", "http://plain.example")
+    origins = tuple(filter(None, map(Origin.of, own)))
+    destinations = Destinations(origins, ("api.*.example.com",))
+
+    if is_sent:
+        destinations.check(asked)
+    else:
+        with pytest.raises(ModelDenied, match="was not sent"):
+            destinations.check(asked)
+
+
+@pytest.mark.parametrize("provider", ["aiohttp_openai", "petals", "vllm"])
+def test_a_provider_whose_requests_cannot_be_checked_is_refused(provider: str) -> None:
+    pytest.importorskip("litellm")
+    with pytest.raises(ModelNotConfigured, match=f"{provider} of LiteLLM cannot be used"):
+        resolve_model(f"{provider}/x", agent_name="a")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The addresses that LiteLLM's clients ask, which are checked, and then never answer."""
+    pytest.importorskip("litellm")
+    from fanout.orchestrator.deep_agent.models.providers import litellm
+
+    litellm.load()
+    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
+
+    found: list[str] = []
+
+    def sent(_: object, request: httpx.Request) -> None:
+        assert current.get() is not None
+        found.append(str(request.url))
+        raise httpx.ConnectError("not sent by the test")
+
+    for kind, name in (
+        (httpx.AsyncHTTPTransport, "handle_async_request"),
+        (httpx.HTTPTransport, "handle_request"),
+        (LiteLLMAiohttpTransport, "handle_async_request"),
+    ):
+        monkeypatch.setattr(kind, name, litellm._checked(sent))
+    yield found
+
+
+def _providers() -> list[str]:
+    import litellm
+
+    return sorted({str(getattr(each, "value", each)) for each in litellm.provider_list})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fanout.orchestrator.deep_agent.models.providers.litellm import UNGUARDED, NamedClient
+
+    providers = [each for each in _providers() if each not in UNGUARDED | SIGNS_IN]
+    variables = [re.sub(r"\W", "_", each).upper() + "_API_KEY" for each in providers]
+    for name in (*KEYS, *variables):
+        monkeypatch.setenv(name, "no-secret")
+    monkeypatch.setenv("AWS_REGION_NAME", "us-east-1")
+    refused = {}
+    for provider in providers:
+        hosts = Destinations(hosts=HOSTS.get(provider, ()))
+        for name in (
+            "x",
+            "http://127.0.0.1:9/x",
+            "127.0.0.1:9/x",
+            "a.example/y:1:z/x",
+            "@a.example/x",
+        ):
+            asked.clear()
+            try:
+                async with asyncio.timeout(20):
+                    await NamedClient().acompletion(
+                        f"{provider}/{name}", [{"role": "user", "content": "x"}], None
+                    )
+            except ModelDenied as denied:
+                refused[provider] = str(denied)
+            except Exception as error:  # noqa: BLE001 - its own words for what was not sent
+                assert error
+            for address in asked:
+                hosts.check(address)
+
+    on_this_machine = {"docker_model_runner", "langflow", "langgraph", "lemonade", "llamafile"}
+    assert on_this_machine | {"oobabooga"} <= refused.keys()
+    unknown = refused.keys() - on_this_machine - {"oobabooga", "ollama"} - HOSTS.keys()
+    assert not unknown, "hosts.py lacks the hosts of these providers"
