@@ -59,8 +59,10 @@ def main() -> None:
     gc.enable()
     processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
     os.environ["FANOUT_WORKER__PROCESSES"] = str(processes)  # what they share, each takes a part of
-    if processes == 1:
+    if processes == 1 and not options.supervised:
         _work(options.queues, options.autoscale)
+    if processes == 1:
+        run_processes(partial(_work_as, options), processes)
     with absent("rich", "grpc"):
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
@@ -90,6 +92,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, help="number of processes that share these jobs")
     parser.add_argument("--autoscale", type=_bounds, help="most and fewest jobs at once: MAX,MIN")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
+    parser.add_argument(
+        "--supervised", action="store_true", help="be started again after a crash, or when it hangs"
+    )
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")
     return parser.parse_args()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from fanout.workers.supervisor import fork, hold_signals
+from fanout.workers.supervisor import fork, hold_signals, last_signal_of
 
 JOBS_PER_PROCESS = 16
 """Concurrent jobs for which a further process pays: fewer do not keep one core busy, and each
@@ -59,6 +59,7 @@ def run_processes(run: Callable[[int], None], processes: int) -> NoReturn:
     gc.collect()
     gc.freeze()  # the pages of what is shared are then not written to
     hold_signals()
-    pids = [str(fork(partial(run, number))) for number in range(processes)]
+    last_signal = last_signal_of(processes)
+    pids = [str(fork(partial(run, number), last_signal)) for number in range(processes)]
     program = (sys.executable, "-P", "-m", "fanout.workers.supervisor")
     os.execve(sys.executable, [*program, ",".join(pids), *sys.argv[1:]], os.environ)  # noqa: S606 - our own program

@@ -1,4 +1,4 @@
-"""A caller names a model so that the worker asks an address of its own, or reads a file of its own."""
+"""A caller names a model that makes a worker ask an address, or read a file, of its own."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def special(tmp_path: Path) -> Path:
     ],
 )
 def test_a_script_is_a_regular_file_of_bounded_size(path: str, special: Path) -> None:
-    with pytest.raises(ScriptFailed, match="it is not a regular file|it has more than") as refused:
+    with pytest.raises(ScriptFailed, match=r"it is not a regular|it has more than") as refused:
         Script.load(special / path)
 
     assert str(special) not in str(refused.value)  # only the base name
@@ -132,7 +132,7 @@ def test_a_script_is_a_regular_file_of_bounded_size(path: str, special: Path) ->
 def test_a_pipe_that_takes_the_place_of_a_file_meanwhile_is_not_waited_for(
     special: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary = os.stat(__file__)
+    ordinary = Path(__file__).stat()
     monkeypatch.setattr(os, "stat", lambda *_, **__: ordinary)
 
     with pytest.raises(OSError, match="it is not a regular file"):

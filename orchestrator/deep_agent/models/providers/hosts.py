@@ -152,6 +152,6 @@ HOSTS: Mapping[str, tuple[str, ...]] = {
     "zai": ("api.z.ai",),
 }
 """Provider -> hosts, asked with HTTPS at port 443 or the one named here. `*` is a part of one
-label, for regions and accounts. A provider that is not here has no host that is known: its address has to
+label, for regions and accounts. A provider that is not here has no known host: its address has to
 be set, and so has that of one on this machine (`llamafile`, `lemonade`, `langgraph` and the like):
 a name would otherwise reach what listens there by chance."""
