@@ -19,6 +19,9 @@ from fanout.orchestrator.deep_agent.failures import ModelDenied
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+_THIS_MACHINE = {"localhost", "::1"}
+"""Other names of 127.0.0.1: clients write one for another."""
+
 _ADDRESS_VARIABLE = re.compile(r"(?!FANOUT_).*_(?:BASE|URL|HOST|ENDPOINT|API)")
 """The names of variables with addresses, of whatever service: OPENAI_BASE_URL, AZURE_API_BASE,
 OLLAMA_HOST, WATSONX_URL. Those of fanout itself are none of a model's."""
@@ -42,7 +45,8 @@ class Origin:
             return None
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             return None
-        return cls(parts.scheme, parts.hostname.lower().rstrip("."), port)
+        host = parts.hostname.lower().rstrip(".")
+        return cls(parts.scheme, "127.0.0.1" if host in _THIS_MACHINE else host, port)
 
     def leads_to(self, other: Origin) -> bool:
         """Return whether another server is the same, or the same with TLS at the usual ports."""

@@ -119,7 +119,7 @@ HOSTS: Mapping[str, tuple[str, ...]] = {
     "sarvam": ("api.sarvam.ai",),
     "scaleway": ("api.scaleway.ai",),
     "scx-ai": ("api.scx.ai",),
-    "snowflake": ("*.snowflakecomputing.com",),
+    "snowflake": ("*.snowflakecomputing.com", "*.*.snowflakecomputing.com"),
     "synthetic": ("api.synthetic.new",),
     "tencent": ("tokenhub-intl.tencentcloudmaas.com",),
     "tensormesh": ("serverless.tensormesh.ai",),
