@@ -135,7 +135,11 @@ class ChildProcess:
         return await self._ends_within(grace_seconds) or await self.kill()
 
     async def kill(self) -> bool:
-        """Send SIGKILL to all processes of its session; returns as `stop`."""
+        """Send SIGKILL to all processes of its session, on Linux; else to its group.
+
+        Returns as `stop`.
+        """
+        self._signal(signal.SIGKILL)
         for pid in self._session():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -158,10 +162,8 @@ class ChildProcess:
     def _session(self) -> list[int]:
         """Return the ids of the processes of its session: of those, each may hold the lock."""
         leader = self.pid
-        if leader is None:
+        if leader is None or sys.platform != "linux":
             return []
-        if sys.platform != "linux":
-            return [leader]
         found = []
         for folder in Path("/proc").iterdir():
             with contextlib.suppress(ProcessLookupError, ValueError):  # ended, or no process

@@ -137,7 +137,8 @@ class Watchdog:
     def stop(self) -> None:
         """Stop the watchdog's thread."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         faulthandler.cancel_dump_traceback_later()
 
     @property
