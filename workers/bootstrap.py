@@ -43,6 +43,7 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
+from fanout.workers.processes import end_hanging
 from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
 from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
 from fanout.workers.upkeep.background import run_forever
@@ -237,6 +238,7 @@ class WorkerProcess:
             release_claims=partial(release_claims, self._redis_url, keys),
             lease_seconds=settings.worker.lease_seconds,
             threads=threads,
+            end_process=end_hanging,
         )
         self._garbage = Garbage(running=lambda: len(self._heartbeats))
 

@@ -182,7 +182,7 @@ class _Process:
     def kill_if_stopped(self) -> None:
         """Kill it if it has been stopped for longer than STOPPED_SECONDS."""
         now = time.monotonic()
-        if not self.pid or not _is_stopped(self.pid):
+        if not self.pid or not is_stopped(self.pid):
             self._stopped_since = None
         elif self._stopped_since is None:
             self._stopped_since = now
@@ -204,7 +204,7 @@ class _Process:
         return True
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped; False where the kernel does not say so."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - few imports

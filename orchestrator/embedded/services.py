@@ -196,7 +196,7 @@ class Embedded:
             require_same_sandbox(self.settings, record.sandbox, self._folder.path)
 
     def _start_worker(self) -> None:
-        argv = python_argv("fanout.workers", "--supervised")
+        argv = python_argv("fanout.workers", "--restart")
         env = self._worker_environment()
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)

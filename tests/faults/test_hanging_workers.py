@@ -33,15 +33,16 @@ def place(install: Installer) -> Installation:
     return install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="3")
 
 
+@pytest.mark.parametrize("option", ["--supervised", "--restart"])
 async def test_a_worker_whose_threads_hang_says_so_and_is_replaced_without_loss(
-    place: Installation, tmp_path: Path
+    place: Installation, tmp_path: Path, option: str
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     place.start_worker(
         8,
         "tests.faults.hanging_worker",
         forked=False,
-        options=("--supervised",),
+        options=(option,),
         FANOUT_TEST_HANGS=str(tmp_path),
     )
     stuck = [make_spec("hangs", tenant=tenant, max_attempts=2) for tenant in ("one", "two", "two")]
@@ -57,20 +58,23 @@ async def test_a_worker_whose_threads_hang_says_so_and_is_replaced_without_loss(
         assert "3 of its 4 threads hang" in unfit.unfit
         host = first.name.rpartition("-")[0]
         assert "3 of its 4 threads hang" in await problem_of(place.redis.url, "fanout", host)
+        for spec in stuck:
+            (tmp_path / spec.id).unlink()
         late = make_spec("innocent", tenant="three", max_attempts=1)
         ids.append(await client.submit(late))
         results = [await client.wait(job_id) for job_id in ids]
-        (successor,) = [one for one in await client.workers() if one.name != first.name]
+        (successor,) = [one for one in await client.workers() if not one.unfit]
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * 4
     assert [result.attempts for result in results] == [2, 2, 2, 1]
-    assert not successor.unfit
+    assert (successor.name == first.name) == (option == "--restart")
 
 
-async def test_a_worker_that_stays_stopped_is_replaced_and_its_jobs_end(
-    place: Installation,
+@pytest.mark.parametrize("option", ["--supervised", "--restart"])
+async def test_a_worker_that_stays_stopped_is_replaced_or_continued_and_its_jobs_end(
+    place: Installation, option: str
 ) -> None:
-    place.start_worker(forked=False, options=("--supervised",))
+    place.start_worker(forked=False, options=(option,))
     async with place.client() as client:
         await place.ready(client)
         (first,) = await client.workers()
@@ -85,7 +89,7 @@ async def test_a_worker_that_stays_stopped_is_replaced_and_its_jobs_end(
         names = [one.name for one in await client.workers()]
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * 2
-    assert first.name not in names
+    assert (first.name in names) == (option == "--restart")
 
 
 async def _unfit(client: JobClient) -> WorkerInfo:

@@ -22,7 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -99,6 +99,7 @@ class Watchdog:
         release_claims: Releases them; it runs on a loop of its own.
         lease_seconds: The length of a lease.
         threads: The threads of the loop's blocking calls.
+        end_process: Ends the process, with an exit code.
         interpreter_seconds: As INTERPRETER_SECONDS.
     """
 
@@ -111,11 +112,13 @@ class Watchdog:
         lease_seconds: float,
         *,
         threads: CallThreads,
+        end_process: Callable[[int], NoReturn] = os._exit,
         interpreter_seconds: float = INTERPRETER_SECONDS,
     ) -> None:
         self.hanging_threads = 0
         """How many threads hang in a call of the system."""
         self._threads = threads
+        self._end = end_process
         self._unfit_seconds = lease_seconds * UNFIT_LEASES
         self._unfit_since: float | None = None
         self._interpreter_seconds = interpreter_seconds
@@ -207,7 +210,7 @@ class Watchdog:
         log.error("worker exits", why=why, blockers=sorted(blockers), jobs=len(claims))
         with contextlib.suppress(Exception):  # unreleased leases lapse
             asyncio.run(self._release(claims, blockers))
-        os._exit(EXIT_BLOCKED)
+        self._end(EXIT_BLOCKED)
 
     async def _release(self, claims: Collection[Claim], blockers: Collection[str]) -> None:
         async with asyncio.timeout(RELEASE_SECONDS):
