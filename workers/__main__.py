@@ -29,7 +29,12 @@ from celery.platforms import SecurityWarning
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
-from fanout.workers.processes import number_of_processes, run_processes, share
+from fanout.workers.processes import (
+    number_of_processes,
+    restart_when_hanging,
+    run_processes,
+    share,
+)
 from fanout.workers.startup import load_worker_settings
 from fanout.workers.telemetry import export_telemetry
 
@@ -59,8 +64,12 @@ def main() -> None:
     gc.enable()
     processes = number_of_processes(settings.worker.processes, settings.worker.concurrency)
     os.environ["FANOUT_WORKER__PROCESSES"] = str(processes)  # what they share, each takes a part of
-    if processes == 1:
+    if processes == 1 and not options.supervised:
+        if options.restart:
+            restart_when_hanging()
         _work(options.queues, options.autoscale)
+    if processes == 1:
+        run_processes(partial(_work_as, options), processes)
     with absent("rich", "grpc"):
         from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
@@ -90,6 +99,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, help="number of processes that share these jobs")
     parser.add_argument("--autoscale", type=_bounds, help="most and fewest jobs at once: MAX,MIN")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
+    parser.add_argument(
+        "--supervised", action="store_true", help="be started again after a crash, or when it hangs"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="when it hangs start again, as the same process"
+    )
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")
     return parser.parse_args()
 

@@ -44,9 +44,11 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
+from fanout.workers.processes import end_hanging
 from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
 from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
 from fanout.workers.upkeep.background import run_forever
+from fanout.workers.upkeep.call_threads import CallThreads
 from fanout.workers.upkeep.garbage import Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
@@ -63,6 +65,8 @@ log = structlog.get_logger(__name__)
 
 LEAVING_SECONDS = 0.5
 """For telling the ledger that the worker ends, before its registration is removed."""
+HANGING_LEASES = 4.0
+"""The number of leases for which a thread makes no step until it counts as hanging: a minute."""
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
 
@@ -227,12 +231,16 @@ class WorkerProcess:
             interval_seconds=settings.worker.reap_interval_seconds,
         )
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
+        threads = CallThreads(settings.worker.lease_seconds * HANGING_LEASES)
+        self.agents.loop.set_default_executor(threads)
         self._watchdog = Watchdog(
             self.agents.loop,
             self.agents.thread_id,
             claims=lambda: self._heartbeats.claims,
             release_claims=partial(release_claims, self._redis_url, keys),
             lease_seconds=settings.worker.lease_seconds,
+            threads=threads,
+            end_process=end_hanging,
         )
         self._garbage = Garbage(running=lambda: len(self._heartbeats))
 
@@ -292,7 +300,9 @@ class WorkerProcess:
             running=len(self._heartbeats),
             sandbox=self._sandbox,
             host_limit=self._settings.limits.host_jobs or 0,
-            draining=self._draining or self._paused,
+            draining=self._draining or self._paused or bool(self._watchdog.unfit),
+            unfit=self._watchdog.unfit,
+            hanging_threads=self._watchdog.hanging_threads,
             why_local=self._why_local,
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,

@@ -20,7 +20,7 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
     """Return why a host has no worker at work; empty when it has one.
 
     A worker's registration is valid for a few seconds, and renewed by the loop that runs its jobs:
-    so a worker whose loop hangs is not at work.
+    so a worker whose loop hangs is not at work. One whose threads hang says so in it.
 
     Args:
         redis_url: The URL of Redis.
@@ -34,8 +34,10 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
         return str(failure)
     finally:
         await redis.aclose()
-    is_there = any(one.name.startswith(f"{host}-") for one in workers)  # as `bootstrap` names them
-    return "" if is_there else f"No worker of {host} is registered."
+    here = [one for one in workers if one.name.startswith(f"{host}-")]  # as `bootstrap` names them
+    if not here:
+        return f"No worker of {host} is registered."
+    return next((f"{one.name} hangs: {one.unfit}." for one in here if one.unfit), "")
 
 
 def main() -> None:

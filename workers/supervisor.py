@@ -5,7 +5,9 @@ had imported takes no memory any more. It does nothing but look after them:
 
 - It passes on the signals that end a worker, and ends when all have ended.
 - It starts one again that was killed or that gave up, after a pause that grows.
-- If it is killed itself, the kernel ends the others, which hand their jobs over.
+- It kills one that stays stopped (SIGSTOP), whose jobs others have taken over by then.
+- If it is killed itself, the kernel ends the others, which hand their jobs over. If it looks after
+  one process only, that one is killed with it.
 
 Each is in a process group of its own: a signal to the group of this one, as a terminal sends it,
 would otherwise reach them twice, and the second one has another meaning.
@@ -38,6 +40,11 @@ LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """A process that has lived this long had no trouble starting: the pauses begin anew."""
 
+LOOK_SECONDS = 1.0
+"""Between two looks whether a process is stopped: each reads one small file."""
+STOPPED_SECONDS = 20.0
+"""After which a stopped process is killed: the leases of its jobs have lapsed."""
+
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD, signal.SIGALRM}
@@ -53,7 +60,10 @@ def main() -> NoReturn:
     """
     pids = [int(pid) for pid in sys.argv.pop(1).split(",")]
     hold_signals()
-    processes = [_Process(partial(_work, number), pid) for number, pid in enumerate(pids)]
+    last_signal = last_signal_of(len(pids))
+    processes = [
+        _Process(partial(_work, number), pid, last_signal) for number, pid in enumerate(pids)
+    ]
     sys.exit(_Supervisor(processes).run())
 
 
@@ -68,17 +78,23 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
 
 
-def fork(run: Callable[[], None]) -> int:
+def last_signal_of(processes: int) -> signal.Signals:
+    """Return what the kernel sends to each process when the supervisor has ended."""
+    return signal.SIGKILL if processes == 1 else signal.SIGTERM
+
+
+def fork(run: Callable[[], None], last_signal: signal.Signals) -> int:
     """Run a function in a process of its own, which ends with this one, and return its id.
 
     Args:
         run: It ends by SystemExit, as a program does.
+        last_signal: What the kernel sends to it when this process has ended.
     """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        _end_with(parent)
+        _end_with(parent, last_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
         _run_and_exit(run)
     return pid
@@ -101,10 +117,12 @@ class _Supervisor:
         """Return the exit code when all processes have ended."""
         while any(one.wanted or one.pid for one in self._processes):
             pauses = [pause for one in self._processes if (pause := one.start_if_due()) > 0]
-            signal.setitimer(signal.ITIMER_REAL, min(pauses, default=0))
+            signal.setitimer(signal.ITIMER_REAL, min([*pauses, LOOK_SECONDS]))
             number = signal.sigwait(_WAITED_FOR)
             if number in _PASSED_ON:
                 self._end(number)
+            for one in self._processes:
+                one.kill_if_stopped()
             self._reap()
         return self._failure or max(one.exit_code for one in self._processes)
 
@@ -113,6 +131,7 @@ class _Supervisor:
         for one in self._processes:
             one.wanted = False
             one.send(number)
+            one.send(signal.SIGCONT)  # one that is stopped could not obey
 
     def _reap(self) -> None:
         for one in self._processes:
@@ -129,10 +148,12 @@ class _Process:
     Args:
         run: What it runs if it is started again.
         pid: Its id.
+        last_signal: As of `fork`.
     """
 
-    def __init__(self, run: Callable[[], None], pid: int) -> None:
+    def __init__(self, run: Callable[[], None], pid: int, last_signal: signal.Signals) -> None:
         self._run = run
+        self._last_signal = last_signal
         self._pause = 0.0
         self._starts_at = 0.0
         self._started_at = time.monotonic()
@@ -141,6 +162,7 @@ class _Process:
         self.wanted = True
         """Whether it is to be started again."""
         self.exit_code = 0
+        self._stopped_since: float | None = None
 
     def start_if_due(self) -> float:
         """Start it if it is wanted and its pause is over; return what is left of the pause."""
@@ -149,13 +171,23 @@ class _Process:
         if (left := self._starts_at - time.monotonic()) > 0:
             return left
         self._started_at = time.monotonic()
-        self.pid = fork(self._run)
+        self.pid = fork(self._run, self._last_signal)
         return 0
 
     def send(self, number: int) -> None:
         """Send it a signal, if it runs; until it is reaped, its id is its own."""
         if self.pid:
             os.kill(self.pid, number)
+
+    def kill_if_stopped(self) -> None:
+        """Kill it if it has been stopped for longer than STOPPED_SECONDS."""
+        now = time.monotonic()
+        if not self.pid or not is_stopped(self.pid):
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since >= STOPPED_SECONDS:
+            self.send(signal.SIGKILL)
 
     def has_ended(self) -> bool:
         """Return whether it has ended, and note how, and when it may start again."""
@@ -172,10 +204,19 @@ class _Process:
         return True
 
 
-def _end_with(parent: int) -> None:
-    """Let the kernel send this process SIGTERM when its parent ends; on Linux only."""
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped; False where the kernel does not say so."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - few imports
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
+def _end_with(parent: int, last_signal: signal.Signals) -> None:
+    """Let the kernel send this process a signal when its parent ends; on Linux only."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, last_signal)
         if os.getppid() != parent:  # it ended before the request
             os._exit(1)
 

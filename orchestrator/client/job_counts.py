@@ -43,6 +43,8 @@ class Counts:
     approvals: int = 0
     loop_delays: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each worker, by its name; see `WorkerInfo`."""
+    hanging_threads: int = 0
+    """Of all workers."""
 
 
 class JobCounts:
@@ -85,6 +87,7 @@ class JobCounts:
             slots=sum(one.concurrency for one in workers),
             busy=sum(one.running for one in workers),
             approvals=len(await self._reader.approvals()),
+            hanging_threads=sum(one.hanging_threads for one in workers),
             loop_delays={one.name: one.loop_delays for one in workers if one.loop_delays},
         )
 

@@ -41,12 +41,16 @@ from fanout.orchestrator.configuration.summarization import SummarizationDefinit
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
+from fanout.orchestrator.regular_files import read_regular_file
 from fanout.orchestrator.spelling import did_you_mean
 from fanout.orchestrator.valid_text import clean_text, not_utf_8
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
+
+MAX_DEFINITION_BYTES = 1024**2
+"""Of the YAML file: the longest instruction that a model could follow is a tenth of it."""
 
 DIGEST_CHARACTERS = 12
 """Of a fingerprint: it is compared with that of another version, not with an attacker's."""
@@ -315,7 +319,7 @@ def _name_in(path: Path) -> str:
     The line is looked for in the text, which may not be YAML.
     """
     with suppress(OSError, UnicodeDecodeError):
-        found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", path.read_text("utf-8"), re.MULTILINE)
+        found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", _text_of(path), re.MULTILINE)
         if found:
             return found[1]
     return path.stem
@@ -326,7 +330,7 @@ def _unknown_subagent(
 ) -> str | None:
     for index, name in enumerate(definition.subagents):
         if name not in known:
-            line = _line_of(yaml.compose(path.read_text(encoding="utf-8")), ("subagents", index))
+            line = _line_of(yaml.compose(_text_of(path)), ("subagents", index))
             return (
                 f"{path}:{line}: subagents: there is no agent {name!r}."
                 f"{did_you_mean(name, known)} There are {', '.join(sorted(known))}."
@@ -342,6 +346,10 @@ class _Loader(yaml.SafeLoader):
         return clean_text(str(super().construct_scalar(node)))
 
 
+def _text_of(path: Path) -> str:
+    return read_regular_file(path, MAX_DEFINITION_BYTES).decode()
+
+
 def load_agent_definition(path: Path) -> AgentDefinition:
     """Load one definition with its files.
 
@@ -349,7 +357,7 @@ def load_agent_definition(path: Path) -> AgentDefinition:
         InvalidAgentDefinition: The file is not a definition; the text names the file and the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _text_of(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
     except OSError as error:

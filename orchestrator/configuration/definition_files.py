@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fanout.orchestrator.regular_files import read_regular_file
+
 FOLDER = "definition"
 """The folder of the copies: in the home of a sandbox, and at the top of a coordinator's files."""
 
@@ -103,13 +105,13 @@ class DefinitionFiles:
             raise UnusableDefinitionFile(f"{source} cannot be read: {error.strerror}") from error
 
     def _read(self, name: str, path: Path, *, executable: bool) -> None:
-        with path.open("rb") as file:
-            data = file.read(self._left_bytes + 1)
-        self._left_bytes -= len(data)
-        if self._left_bytes < 0 or len(self._found) >= MAX_FILES:
+        size = path.stat().st_size
+        if size > self._left_bytes or len(self._found) >= MAX_FILES:
             raise UnusableDefinitionFile(
                 f"{name} exceeds the limit of a definition: {MAX_FILES} files, {MAX_BYTES} bytes"
             )
+        data = read_regular_file(path, self._left_bytes)
+        self._left_bytes -= len(data)
         self._found[name] = DefinitionFile(path=name, data=data, executable=executable)
 
     def _inside(self, source: str) -> Path:

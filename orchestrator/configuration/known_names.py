@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from fanout.orchestrator.model_names import name_fault
 from fanout.orchestrator.spelling import nearest
 
 BUILT_IN_TOOLS = (
@@ -71,9 +72,12 @@ def possible_model(names: str) -> str:
     Whether its service has it, and a key for it, is known when it is called.
 
     Raises:
-        ValueError: A name is of no kind that there is; the text has the nearest.
+        ValueError: A name is of no kind that there is, or of no form that a name may have; the
+            text has the nearest.
     """
     for name in filter(None, map(str.strip, names.split(","))):
+        if fault := name_fault(name):
+            raise ValueError(fault.removesuffix("."))
         family, _, rest = name.partition("-")
         if (family in MODEL_FAMILIES and rest) or _OTHER_MODELS.fullmatch(name):
             continue

@@ -120,16 +120,30 @@ class ChildProcess:
         except ProcessLookupError:
             return False
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Send SIGTERM to its group, SIGKILL after the grace; returns when it has ended."""
-        self._signal(signal.SIGTERM)
-        if not await self._ends_within(grace_seconds):
-            await self.kill()
+    async def stop(self, grace_seconds: float) -> bool:
+        """Send SIGTERM to its group, also if it is stopped, and SIGKILL to its session after that.
 
-    async def kill(self) -> None:
-        """Send SIGKILL to its group; returns when it has ended."""
+        Args:
+            grace_seconds: The time between the two.
+
+        Returns:
+            Whether it has ended; False if even SIGKILL does not end it, because it hangs in the
+            kernel.
+        """
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        return await self._ends_within(grace_seconds) or await self.kill()
+
+    async def kill(self) -> bool:
+        """Send SIGKILL to all processes of its session, on Linux; else to its group.
+
+        Returns as `stop`.
+        """
         self._signal(signal.SIGKILL)
-        await self._ends_within(KILL_WAIT_SECONDS)
+        for pid in self._session():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return await self._ends_within(KILL_WAIT_SECONDS)
 
     def forget(self) -> None:
         """Delete its files when it has ended for good; nobody may start it meanwhile."""
@@ -144,6 +158,18 @@ class ChildProcess:
             messages = [line for line in lines if line and not line.startswith(_HELP_HINTS)]
             return messages[-1][:500] if messages else ""
         return ""
+
+    def _session(self) -> list[int]:
+        """Return the ids of the processes of its session: of those, each may hold the lock."""
+        leader = self.pid
+        if leader is None or sys.platform != "linux":
+            return []
+        found = []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(ProcessLookupError, ValueError):  # ended, or no process
+                if os.getsid(pid := int(folder.name)) == leader:
+                    found.append(pid)
+        return found
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self.pid

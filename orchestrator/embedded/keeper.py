@@ -17,7 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from fanout.orchestrator.client import JobReader
-from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder, try_lock
+from fanout.orchestrator.client.state_folder import (
+    EmbeddedRecord,
+    NotStarted,
+    StateFolder,
+    try_lock,
+)
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.liveness import living_workers
@@ -65,8 +70,9 @@ async def _until_idle(folder: StateFolder, settings: Settings, services: _Servic
                     and record.idle_seconds is not None
                     and not await _is_used(folder, record, settings)
                 ):
-                    await stop_in(folder, settings)
-                    return
+                    with suppress(NotStarted):  # what hangs may end later
+                        await stop_in(folder, settings)
+                        return
 
 
 class _Services:

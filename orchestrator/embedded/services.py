@@ -196,7 +196,7 @@ class Embedded:
             require_same_sandbox(self.settings, record.sandbox, self._folder.path)
 
     def _start_worker(self) -> None:
-        argv = python_argv("fanout.workers")
+        argv = python_argv("fanout.workers", "--restart")
         env = self._worker_environment()
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
@@ -260,7 +260,7 @@ async def stop_embedded(settings: Settings) -> bool:
         False when none was running.
 
     Raises:
-        NotStarted: Another command keeps starting or stopping them.
+        NotStarted: Another command keeps starting or stopping them, or as `stop_in`.
     """
     folder = state_folder(settings)
     if not folder.path.is_dir():
@@ -278,13 +278,23 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
 
     Returns:
         False when none was running.
+
+    Raises:
+        NotStarted: A process has not ended, not even when it was killed.
     """
-    redis = _redis_server(folder, settings)
-    ran = bool(living_workers(folder)) or redis.process.is_alive
-    await Server(folder).stop(settings)
+    redis, server = _redis_server(folder, settings), Server(folder)
+    workers, notifier = living_workers(folder), notifier_process(folder)
+    ran = bool(workers) or redis.process.is_alive
+    await server.stop(settings)
     await _stop_workers(folder, settings)
-    await notifier_process(folder).stop(STOP_SECONDS)
+    await notifier.stop(STOP_SECONDS)
     await redis.stop()
+    processes = (*workers.values(), redis.process, server.process, notifier)
+    if left := [f"{one.name} (process {one.pid})" for one in processes if one.is_alive]:
+        raise NotStarted(
+            f"Not stopped: {', '.join(left)}. It was killed and has not ended: it hangs in the "
+            "kernel, for example at a file of a host that is away. Repeat `fanout down` later."
+        )
     folder.remove_record()
     return ran
 

@@ -38,6 +38,10 @@ class WorkerInfo:
     """The names of the variables with keys and secrets that it has, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)
     """What it says of its protection: a name and a short value each, for people."""
+    unfit: str = ""
+    """Why it takes no jobs and is about to be replaced, for people; empty when it is fit."""
+    hanging_threads: int = 0
+    """How many of its threads hang in a call of the system."""
     loop_delays: Mapping[str, float] = field(default_factory=dict)
     """How late its loop ran what was due since its start: for each bound in seconds the number of
     delays up to it, and the `sum` of all; empty in a release that did not measure."""

@@ -137,6 +137,11 @@ class _Installation(Collector):
             ("fanout_workers", "Living workers.", counts.workers),
             ("fanout_worker_slots", "Jobs that the workers can run at once.", counts.slots),
             ("fanout_worker_slots_busy", "Jobs that the workers run.", counts.busy),
+            (
+                "fanout_worker_hanging_threads",
+                "Threads of workers that hang in a call of the system.",
+                counts.hanging_threads,
+            ),
             ("fanout_approvals_waiting", "Calls that wait for a person.", counts.approvals),
         ):
             yield GaugeMetricFamily(name, text, value=value)

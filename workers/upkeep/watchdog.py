@@ -1,21 +1,28 @@
-"""The watchdog: detects that the worker's loop is blocked, and exits before leases lapse.
+"""The watchdog: detects that the worker hangs, and exits, so that another one is started.
 
 One agent that blocks the loop stops all agents and the heartbeats. The watchdog runs in its own
 thread. It logs the stack of the loop's thread. If the loop stays blocked for half a lease, it
 releases the jobs with a connection of its own and exits. The job that blocked the loop uses up an
 attempt, so that it cannot stop one worker after the other; the other jobs do not.
+
+The same holds for the threads that calls which block run in. Each that hangs is counted. When half
+of them hang the worker takes no more jobs, and if that does not pass it exits in the same way.
+
+Code that keeps the interpreter to itself stops the watchdog too. Then a timer of the interpreter,
+which needs no Python, prints the stacks and ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -24,6 +31,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.heartbeat import elapsed_clock
+from fanout.workers.upkeep.call_threads import CallThreads
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +44,24 @@ PATIENCE = 0.5
 older than the block, and after 80 % of a lease its jobs may start elsewhere."""
 RELEASE_SECONDS = 2.0
 """The time limit for releasing the jobs; then the process exits without that."""
+UNFIT_SHARE = 0.5
+"""Of the threads that hang: the others are enough for a while, and do what they can."""
+UNFIT_LEASES = 2.0
+"""The number of leases for which half of the threads may hang: what they wait for may come back."""
+INTERPRETER_SECONDS = 60.0
+"""Without one step of this thread. Its jobs run elsewhere long before; a machine that is overloaded
+lets each thread take a step in this time."""
+TIMER_SECONDS = 5.0
+"""How often the interpreter's timer is set again: each time starts a thread."""
+STDERR = 2
+"""The file, whatever has taken the place of `sys.stderr`."""
 MAX_STACK_FRAMES = 25
 """The number of innermost frames that are logged: what blocks the loop is among them."""
 EXIT_BLOCKED = 70
 """EX_SOFTWARE of sysexits.h, on which a supervisor starts another worker."""
 
-ReleaseClaims = Callable[[Collection[Claim], str | None], Awaitable[None]]
-"""Releases claims; the second argument is the job that blocked the loop, if it is known."""
+ReleaseClaims = Callable[[Collection[Claim], Collection[str]], Awaitable[None]]
+"""Releases claims; the second argument are the jobs that made the worker hang, as far as known."""
 
 
 class JobsOfTasks:
@@ -79,6 +98,9 @@ class Watchdog:
         claims: Returns the worker's current claims.
         release_claims: Releases them; it runs on a loop of its own.
         lease_seconds: The length of a lease.
+        threads: The threads of the loop's blocking calls.
+        end_process: Ends the process, with an exit code.
+        interpreter_seconds: As INTERPRETER_SECONDS.
     """
 
     def __init__(
@@ -88,7 +110,19 @@ class Watchdog:
         claims: Callable[[], Collection[Claim]],
         release_claims: ReleaseClaims,
         lease_seconds: float,
+        *,
+        threads: CallThreads,
+        end_process: Callable[[int], NoReturn] = os._exit,
+        interpreter_seconds: float = INTERPRETER_SECONDS,
     ) -> None:
+        self.hanging_threads = 0
+        """How many threads hang in a call of the system."""
+        self._threads = threads
+        self._end = end_process
+        self._unfit_seconds = lease_seconds * UNFIT_LEASES
+        self._unfit_since: float | None = None
+        self._interpreter_seconds = interpreter_seconds
+        self._timer_set_at = -TIMER_SECONDS
         self._loop = loop
         self._thread_id = thread_id
         self._claims = claims
@@ -106,6 +140,16 @@ class Watchdog:
     def stop(self) -> None:
         """Stop the watchdog's thread."""
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
+
+    @property
+    def unfit(self) -> str:
+        """Why the worker cannot do its work, in words for people; empty when it can."""
+        if self.hanging_threads < self._threads.threads * UNFIT_SHARE:
+            return ""
+        return f"{self.hanging_threads} of its {self._threads.threads} threads hang"
 
     def _watch(self) -> None:
         alive, asked_at, logged = threading.Event(), elapsed_clock(), False
@@ -116,16 +160,40 @@ class Watchdog:
             # A process that was paused as a whole has not blocked its loop.
             was_paused = now - checked_at > 2 * LOOK_SECONDS + LOGGED_AFTER_SECONDS
             checked_at = now
+            self._set_timer(now)
+            self._look_at_threads(now)
             if alive.is_set() or was_paused:
                 alive, asked_at, logged = threading.Event(), now, False
                 self._ask(alive)
             elif now - asked_at > self._patience_seconds:
-                self._end_process()
+                self._end_process("its loop is blocked", {self._jobs.running(self._loop)})
             elif now - asked_at > LOGGED_AFTER_SECONDS and not logged:
                 logged = True
                 log.error(
                     "the loop is blocked", job=self._jobs.running(self._loop), stack=self._stack()
                 )
+
+    def _look_at_threads(self, now: float) -> None:
+        jobs = self._threads.hanging()
+        if len(jobs) != self.hanging_threads:
+            log.error(
+                "threads hang in calls of the system",
+                threads=len(jobs),
+                jobs=sorted(filter(None, jobs)),
+            )
+        self.hanging_threads = len(jobs)
+        if not self.unfit:
+            self._unfit_since = None
+        elif self._unfit_since is None:
+            self._unfit_since = now
+        elif now - self._unfit_since > self._unfit_seconds:
+            self._end_process(self.unfit, jobs)
+
+    def _set_timer(self, now: float) -> None:
+        """Have the process end if this thread takes no step any more."""
+        if now - self._timer_set_at >= TIMER_SECONDS:
+            self._timer_set_at = now
+            faulthandler.dump_traceback_later(self._interpreter_seconds, exit=True, file=STDERR)
 
     def _ask(self, alive: threading.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker ends
@@ -137,31 +205,31 @@ class Watchdog:
         found = traceback.extract_stack(frame)[-MAX_STACK_FRAMES:] if frame else []
         return [f"{entry.filename}:{entry.lineno} {entry.name}" for entry in found]
 
-    def _end_process(self) -> None:
-        blocker, claims = self._jobs.running(self._loop), self._claims()
-        log.error("worker exits: its loop is blocked", job=blocker, jobs=len(claims))
+    def _end_process(self, why: str, jobs: Collection[str | None]) -> None:
+        blockers, claims = {job for job in jobs if job is not None}, self._claims()
+        log.error("worker exits", why=why, blockers=sorted(blockers), jobs=len(claims))
         with contextlib.suppress(Exception):  # unreleased leases lapse
-            asyncio.run(self._release(claims, blocker))
-        os._exit(EXIT_BLOCKED)
+            asyncio.run(self._release(claims, blockers))
+        self._end(EXIT_BLOCKED)
 
-    async def _release(self, claims: Collection[Claim], blocker: str | None) -> None:
+    async def _release(self, claims: Collection[Claim], blockers: Collection[str]) -> None:
         async with asyncio.timeout(RELEASE_SECONDS):
-            await self._release_claims(claims, blocker)
+            await self._release_claims(claims, blockers)
 
 
 async def release_claims(
-    redis_url: str, keys: Keys, claims: Collection[Claim], blocker: str | None
+    redis_url: str, keys: Keys, claims: Collection[Claim], blockers: Collection[str]
 ) -> None:
-    """Release jobs without using up their attempts, except the job that blocked the loop.
+    """Release jobs without using up their attempts, except those that made the worker hang.
 
-    That job's attempt has failed; if it was the last one, its lease lapses. Failures are ignored.
+    Their attempts have failed; if it was the last one, the lease lapses. Failures are ignored.
 
     Args:
         redis_url: The Redis of the ledger. The connection is a new one: those of the worker are its
             loop's.
         keys: The names of the ledger's keys.
         claims: The worker's claims.
-        blocker: The job that blocked the loop; None if it is not known.
+        blockers: The jobs that made the worker hang.
     """
     reason = "its worker was blocked"
     async with connect(redis_url) as redis:
@@ -169,7 +237,7 @@ async def release_claims(
         await asyncio.gather(
             *(
                 ledger.fail_attempt(claim.spec.id, claim.token, "it blocked its worker")
-                if claim.spec.id == blocker
+                if claim.spec.id in blockers
                 else ledger.release(claim.spec.id, claim.token, reason)
                 for claim in claims
             ),

@@ -35,6 +35,9 @@ RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 RATE_LIMITED_STATUS = 429
 """Too many requests or tokens; the service itself is available."""
 
+REDIRECT_STATUS = frozenset({300, 301, 302, 303, 307, 308})
+"""Another address, which a model's server does not choose: it may be one of the worker's own."""
+
 TOO_LARGE_STATUS = 413
 """A request that is too large for the service."""
 
@@ -227,6 +230,11 @@ def translated(error: Exception, model: str) -> ModelFailed:
 def _failure_of(error: Exception, model: str) -> ModelFailed:
     status, words = _status(error), _words(error)
     described = f"{status}: {words}" if status else words
+    if status in REDIRECT_STATUS:
+        return ModelDenied(
+            f"The server of {model} answered with a redirect ({status}), which is not followed. "
+            "Check its address, and set the one that the redirect leads to."
+        )
     if is_quota_used_up(error):
         return ModelQuotaUsedUp(f"The quota for {model} is used up ({described}).")
     if _is_too_long(error, status):

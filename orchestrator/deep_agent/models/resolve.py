@@ -24,6 +24,7 @@ from fanout.orchestrator.deep_agent.models.retries import (
     RetryPolicy,
 )
 from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
+from fanout.orchestrator.model_names import SCRIPTED, name_fault
 
 __all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resilient", "resolve_model"]
 
@@ -167,9 +168,11 @@ def _load(name: str, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _single(name: str, agent_name: str) -> BaseLlm:
-    if name.startswith("scripted:"):
-        path = name.removeprefix("scripted:")
-        return ScriptedModel(model=name, script=Path(path), agent_name=agent_name, source=path)
+    if fault := name_fault(name):
+        raise ModelNotConfigured(fault)
+    if name.startswith(SCRIPTED):
+        path = Path(name.removeprefix(SCRIPTED))
+        return ScriptedModel(model=name, script=path, agent_name=agent_name, source=path.name)
     if name.startswith((access.RESPONSES, access.CHAT, access.OLLAMA)):
         return _openai(name)
     for prefix, provider in PROVIDERS.items():
@@ -223,9 +226,14 @@ def _litellm(name: str) -> BaseLlm:
     if not access.uses_litellm(name):
         return _openai(f"{access.CHAT}{name.partition('/')[2]}")
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models.providers import litellm  # noqa: PLC0415 - optional
 
-    return QuietLiteLlm(name)
+    if (provider := name.partition("/")[0]) in litellm.UNGUARDED:
+        raise ModelNotConfigured(
+            f"{provider} of LiteLLM cannot be used: its requests cannot be checked. For a server "
+            f"of your own use {access.CHAT}NAME with its address in OPENAI_BASE_URL."
+        )
+    return litellm.QuietLiteLlm(name)
 
 
 _MAKERS: dict[str, Callable[[str], BaseLlm]] = {

@@ -50,6 +50,7 @@ from pydantic import (
 from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import ScriptFailed
 from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
+from fanout.orchestrator.regular_files import read_regular_file
 from fanout.orchestrator.valid_text import not_utf_8
 
 CHARACTERS_PER_TOKEN = 4
@@ -57,6 +58,11 @@ CHARACTERS_PER_TOKEN = 4
 
 CHUNK_CHARACTERS = 24
 """A streamed text has pieces of a few words, as from a real model."""
+
+MAX_SCRIPT_BYTES = 4 * 1024**2
+"""Of a script's file: YAML of this size takes many seconds to read; a demo has some kilobytes."""
+
+_UNCOMPILED = "this is not a regular expression"
 
 ALL_STARTED = "{{started}}"
 
@@ -122,7 +128,7 @@ class Conversation(_Strict):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
+            raise ValueError(_UNCOMPILED) from error
         return pattern
 
     def match(self, agent: str, task: str, system: str = "") -> tuple[str, ...] | None:
@@ -152,28 +158,55 @@ class Script(_Strict):
         """Read a script.
 
         Raises:
-            ScriptFailed: The file cannot be read or is invalid; the message says where.
+            ScriptFailed: The file is no regular one of bounded size, or no script; the message has
+                its base name and the number of the line, and quotes nothing of it.
         """
         try:
-            modified = path.stat().st_mtime_ns
+            status = path.stat()
+            return _loaded(path, (status.st_mtime_ns, status.st_size, status.st_ino))
         except OSError as error:
-            raise ScriptFailed(f"The script {path} cannot be read: {error.strerror}.") from None
-        return _loaded(path, modified)
+            raise ScriptFailed(
+                f"The script {path.name} cannot be read: {error.strerror}."
+            ) from None
 
 
 @lru_cache(maxsize=32)
-def _loaded(path: Path, modified: int) -> Script:
-    del modified  # part of the cache's key: a changed file is read again
+def _loaded(path: Path, state: tuple[int, ...]) -> Script:
+    del state  # part of the cache's key: a changed file is read again
+    data = read_regular_file(path, MAX_SCRIPT_BYTES)
     try:
-        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise ScriptFailed(f"The script {path} cannot be read: {not_utf_8(error)}.") from None
+        raise ScriptFailed(f"The script {path.name} cannot be read: {not_utf_8(error)}.") from None
+    try:
+        return Script.model_validate(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise ScriptFailed(f"The script {path} is not YAML: {error}") from None
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, fault["loc"])) or "top level"
-        raise ScriptFailed(f"The script {path} is wrong at {where}: {fault['msg']}") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ScriptFailed(f"The script {path.name} is not YAML{where}.") from None
+    except (ValueError, RecursionError) as error:  # also of YAML: a date or a number that is none
+        raise ScriptFailed(f"The script {path.name} is no script{_place(text, error)}.") from None
+
+
+def _place(text: str, error: Exception) -> str:
+    """Return where a script is wrong, and why: in our words, and none of the file's."""
+    if not isinstance(error, ValidationError):
+        return ""
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    why = _UNCOMPILED if fault["type"] == "value_error" else fault["msg"]
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    for step in fault["loc"]:
+        node = _child(node, step) or node
+    return f", line {node.start_mark.line + 1 if node else 1}: {why}"
+
+
+def _child(node: yaml.Node | None, step: int | str) -> yaml.Node | None:
+    """Return a part of a list or mapping; None if there is none."""
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+        return next(iter(node.value[step : step + 1]), None)
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
+    return None
 
 
 class ScriptedHttpError(Exception):

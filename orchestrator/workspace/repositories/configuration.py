@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.workspace.rooted import opened
+from fanout.orchestrator.regular_files import read_regular_file
 
 _MAX_RULES_BYTES = 1024**2
 """Of a configuration or a file of ignore rules: no person writes a longer one."""
@@ -108,18 +107,13 @@ def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
         Unreadable: It is not a file, cannot be read, or is too long.
     """
     try:
-        with opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Unreadable(f"{path} is not a file")
-            if status.st_size > max_bytes:
-                raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
-            with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(status.st_size)
+        return read_regular_file(path, max_bytes)
     except (FileNotFoundError, NotADirectoryError):
         return b""
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise Unreadable(f"{path} cannot be read") from error
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
 
 
 def personal_configurations() -> tuple[Path, ...]:

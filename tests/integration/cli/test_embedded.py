@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
+from fanout.orchestrator.client.state_folder import NotStarted, StateFolder, try_lock
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.embedded import child_process
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.redis_server import RedisServer
+from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
@@ -104,6 +110,36 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
     await child.stop(0.2)
 
     assert not child.is_alive
+
+
+@pytest.mark.parametrize("last", ["while :; do sleep 1; done", "exec sleep 60"])
+async def test_a_child_that_is_stopped_ends_and_all_of_its_session_with_it(tmp_path, last):
+    child = ChildProcess(tmp_path, "stopped")
+    program = f"trap '' TERM; (trap '' TERM; echo $BASHPID; {last}) & echo $!; {last}"
+    child.start(["bash", "-m", "-c", program], env=os.environ, outlives_parent=False)
+    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(0.02)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGSTOP)
+
+    assert await child.stop(0.2)
+
+    assert not child.is_alive
+
+
+async def test_down_names_what_has_not_ended_although_it_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(child_process, "KILL_WAIT_SECONDS", 0.1)
+    folder = StateFolder(tmp_path)
+    folder.prepare()
+    settings = Settings(state_dir=tmp_path, worker={"shutdown_grace_seconds": 1})
+    with (tmp_path / "worker.lock").open("w") as lock:  # as a process holds it that cannot end
+        lock.write("999999999")
+        lock.flush()
+        assert try_lock(lock, fcntl.LOCK_EX)
+        with pytest.raises(NotStarted, match=r"Not stopped: worker \(process 999999999\)"):
+            await stop_in(folder, settings)
+
+    assert await stop_in(folder, settings) is False
 
 
 def test_children_end_when_their_parent_is_killed(tmp_path):

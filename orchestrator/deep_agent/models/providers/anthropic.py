@@ -10,7 +10,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from anthropic import NOT_GIVEN, AsyncAnthropic, Timeout
+from anthropic import NOT_GIVEN, AsyncAnthropic, DefaultAsyncHttpxClient, Timeout
 from google.adk.models.anthropic_llm import AnthropicLlm, content_to_message_param
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -51,7 +51,12 @@ def _make_client() -> AsyncAnthropic:
     key = None if needs_key or has_key else access.NO_KEY_NEEDED
     # ResilientModel limits the time of a reply.
     timeout = Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)
-    return AsyncAnthropic(api_key=key, max_retries=0, timeout=timeout)
+    return AsyncAnthropic(
+        api_key=key,
+        max_retries=0,
+        timeout=timeout,
+        http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+    )
 
 
 def _on_unreachable_url() -> AnthropicLlm:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from asyncio import AbstractEventLoop
+from typing import Any
 
 from google.adk.models.gemma_llm import Gemma as AdkGemma
 from google.adk.models.google_llm import Gemini as AdkGemini
@@ -31,6 +32,13 @@ VARIABLES = (
 _RESOURCES = "projects/"
 """The beginning of a model's full resource name, which only Vertex AI knows."""
 
+_WITHOUT_REDIRECTS: dict[str, Any] = {
+    "http_options": {
+        # As httpx and aiohttp call it; Google's client uses either, and drops the other's.
+        "async_client_args": {"follow_redirects": False, "allow_redirects": False}
+    }
+}
+
 _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
 
 
@@ -40,7 +48,8 @@ def _make_client() -> Client:
     has_key = any(os.environ.get(name) for name in access.CREDENTIALS_OF_GOOGLE)
     needs_none = not has_key and not access.key_variables("gemini-")
     client = AdkGemini(
-        client_kwargs={"api_key": access.NO_KEY_NEEDED} if needs_none else {},
+        client_kwargs=_WITHOUT_REDIRECTS
+        | ({"api_key": access.NO_KEY_NEEDED} if needs_none else {}),
         retry_options=types.HttpRetryOptions(attempts=1),
     ).api_client
     return check_answers(client, checked_text, check_body)
@@ -49,7 +58,9 @@ def _make_client() -> Client:
 def _make_vertex_client() -> Client:
     # By the model's name ADK takes Vertex AI.
     one_attempt = types.HttpRetryOptions(attempts=1)
-    client = AdkGemini(model=_RESOURCES, retry_options=one_attempt).api_client
+    client = AdkGemini(
+        model=_RESOURCES, client_kwargs=_WITHOUT_REDIRECTS, retry_options=one_attempt
+    ).api_client
     return check_answers(client, checked_text, check_body)
 
 

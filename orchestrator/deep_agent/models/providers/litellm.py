@@ -9,15 +9,16 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
+import httpx
 from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from fanout.orchestrator.deep_agent.adk.private_names import import_litellm
-from fanout.orchestrator.deep_agent.models import access
+from fanout.orchestrator.deep_agent.models import access, addresses
 from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
 from fanout.orchestrator.deep_agent.models.errors import UnusableReply
 from fanout.orchestrator.deep_agent.models.providers.answers import check_is_stream
@@ -26,7 +27,12 @@ from fanout.orchestrator.deep_agent.models.providers.chat_replies import (
     checked_stream,
     repaired,
 )
+from fanout.orchestrator.deep_agent.models.providers.hosts import HOSTS
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
+
+UNGUARDED = frozenset({"aiohttp_openai", "petals", "vllm"})
+"""LiteLLM's providers that make no requests which could be checked: they have a client of their own
+(`aiohttp_openai`), or load a model into the worker."""
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 
@@ -49,6 +55,35 @@ def load() -> None:
     litellm.telemetry = False
     for logger in loggers:
         logger.handlers.clear()  # ADK directs them to stdout, which is for payload
+    _check_requests()
+
+
+def _check_requests() -> None:
+    """Have the requests of LiteLLM's clients checked, those that follow a redirect included.
+
+    LiteLLM makes its clients in many places and with transports of three kinds; all requests of a
+    client of httpx, and each step of a redirect, go through one of them.
+    """
+    from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport  # noqa: PLC0415
+
+    for kind, name in (
+        (httpx.AsyncHTTPTransport, "handle_async_request"),
+        (httpx.HTTPTransport, "handle_request"),
+        (LiteLLMAiohttpTransport, "handle_async_request"),
+    ):
+        setattr(kind, name, _checked(getattr(kind, name)))
+
+
+def _checked(send: Any) -> Any:
+    """Return a method of a transport that sends only what the running call may send."""
+
+    @wraps(send)
+    def checked(transport: Any, request: httpx.Request) -> Any:
+        if (destinations := addresses.current.get()) is not None:
+            destinations.check(str(request.url))
+        return send(transport, request)
+
+    return checked
 
 
 def _on_unreachable_url() -> lite_llm.LiteLlm:
@@ -60,10 +95,16 @@ def _on_unreachable_url() -> lite_llm.LiteLlm:
 class CheckedClient(lite_llm.LiteLLMClient):
     """ADK's client of LiteLLM, with replies that ADK's class can read."""
 
+    def _checked_requests(self, model: str) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a request; of a program's own model it may go anywhere."""
+        del model
+        return contextlib.nullcontext()
+
     async def acompletion(self, model: Any, messages: Any, tools: Any, **more: Any) -> Any:
         """Send a request; `chat_replies` says what is raised beside LiteLLM's own errors."""
         attempts = {"max_retries": 0, "num_retries": 0}
-        answer = await super().acompletion(model, messages, tools, **{**attempts, **more})
+        with self._checked_requests(model):
+            answer = await super().acompletion(model, messages, tools, **{**attempts, **more})
         if not more.get("stream"):
             for choice in getattr(answer, "choices", None) or ():
                 fields = getattr(choice, "provider_specific_fields", None) or {}
@@ -76,6 +117,26 @@ class CheckedClient(lite_llm.LiteLLMClient):
         reasons: list[str] = []
         answer.completion_stream = _without_reasons(source, reasons)
         return checked_stream(_with_reason(answer, reasons), repaired)
+
+
+class NamedClient(CheckedClient):
+    """The client of a model that was named: its requests go to known and configured addresses."""
+
+    def _checked_requests(self, model: str) -> contextlib.AbstractContextManager[None]:
+        return addresses.limited_to(destinations_of(model))
+
+
+def destinations_of(model: str) -> addresses.Destinations:
+    """Return where LiteLLM may send the requests of a model.
+
+    Args:
+        model: Its name, `provider/model`.
+    """
+    provider = model.partition("/")[0]
+    service = access.service_of(model)
+    own = addresses.Origin.of(service.address) if service and service.address else None
+    origins = (*addresses.configured_origins(), *([own] if own else []))
+    return addresses.Destinations(origins, HOSTS.get(provider, ()))
 
 
 async def _without_reasons(chunks: AsyncIterable[Any], reasons: list[str]) -> AsyncIterator[Any]:
@@ -113,7 +174,7 @@ class QuietLiteLlm(lite_llm.LiteLlm):
     def __init__(self, model: str) -> None:
         # Not every service supports every parameter; unsupported ones are left out.
         super().__init__(
-            model=model, drop_params=True, llm_client=CheckedClient(), **_own_server(model)
+            model=model, drop_params=True, llm_client=NamedClient(), **_own_server(model)
         )
 
     @property

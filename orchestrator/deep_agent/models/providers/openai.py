@@ -16,7 +16,7 @@ from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
-from openai import AsyncOpenAI, Timeout
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
 from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
@@ -65,7 +65,13 @@ def _make_ollama_client() -> AsyncOpenAI:
 def _client(address: str, key: str | None) -> AsyncOpenAI:
     # ResilientModel limits the time of a reply.
     timeout = Timeout(None, connect=CONNECT_TIMEOUT_SECONDS)
-    return AsyncOpenAI(api_key=key, base_url=address or None, max_retries=0, timeout=timeout)
+    return AsyncOpenAI(
+        api_key=key,
+        base_url=address or None,
+        max_retries=0,
+        timeout=timeout,
+        http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+    )
 
 
 def _client_on_unreachable_url() -> AsyncOpenAI:
