@@ -172,6 +172,7 @@ async def lapse(bench: Bench, job_id: str) -> None:
     redis = bench.ledger._redis
     if await redis.zscore(Keys().leases, job_id) is not None:
         await redis.zadd(Keys().leases, {job_id: 1})
+        await redis.hdel(Keys().job(job_id), "lease_at")
     await bench.ledger.reap()
     await bench.admission.pump()
     await bench.work_off()

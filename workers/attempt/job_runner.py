@@ -315,13 +315,13 @@ class JobRunner:
     ) -> JobResult | Unfinished:
         """Commit the result, or park, requeue or release the job."""
         failure, job_id, token = outcome.failure, claim.spec.id, claim.token
-        if isinstance(failure, LeaseLost):
-            return Unfinished("another worker has it", has_run=True)
-        if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
+        if isinstance(failure, (LeaseLost, ShuttingDown, NotUnderstood, LedgerUnavailable)):
             unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
-            await self._retry_in_outage(
+            is_released = await self._retry_in_outage(
                 lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
             )
+            if isinstance(failure, LeaseLost) and not is_released:
+                return Unfinished("another worker has it", has_run=True)
             return Unfinished("given back to the queue", has_run=True)
         if failure is None and outcome.waits:
             await self._retry_in_outage(lambda: self._park(claim, outcome))
@@ -400,13 +400,16 @@ class JobRunner:
         return outcome.with_changes(so_far)
 
     async def _retry_in_outage(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-        """Repeat a call of the ledger while Redis does not answer; False after two leases."""
+        """Repeat a call of the ledger while Redis does not answer.
+
+        False when this worker stops meanwhile, after two leases.
+        """
         until = elapsed_clock() + 2 * self._lease_seconds
         while True:
             try:
                 return await ask()
             except LedgerUnavailable:
-                if elapsed_clock() > until:
+                if elapsed_clock() > until and self._me().draining:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
 

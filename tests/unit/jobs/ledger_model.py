@@ -13,6 +13,7 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 TRANSIT_MS = 15_000
 HEAD_START_MS = 2_000
 HEARD_MS = 700
+LEASE_STEP_MS = 1_000
 TERMINAL = {"succeeded", "failed", "timed_out", "cancelled"}
 
 
@@ -49,6 +50,8 @@ class Job:
     ran_ms: int = 0
     claimed_at: int = 0
     beat_at: int = 0
+    lease_at: int = 0
+    """When its lease lapses, by the clock of leases."""
     clock_from: int | None = None
     """Since when it waits for children alone: its time runs."""
     deadline: int | None = None
@@ -88,6 +91,8 @@ class Model:
         self.policy = AdmissionPolicy()
         self.now = 1_700_000_000_000
         self.redis_began = 0
+        self.lease_now = 0
+        self._lease_clock_read_at: int | None = None
         self.jobs: dict[str, Job] = {}
         self.decided: dict[str, str] = {}
         """Approval -> decision."""
@@ -99,6 +104,13 @@ class Model:
         """Tree -> children that its jobs submitted when they parked."""
         self.cancelling: list[str] = []
         """What a caller that died left of its cancel."""
+
+    def _advance_lease_clock(self) -> int:
+        """Advance the clock of leases by the time since its last use, and at most by a second."""
+        passed = self.now - (self._lease_clock_read_at or self.now)
+        self.lease_now += min(passed, LEASE_STEP_MS)
+        self._lease_clock_read_at = self.now
+        return self.lease_now
 
     def submit(
         self,
@@ -185,6 +197,7 @@ class Model:
             self._give_back(job)
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
+        job.lease_at = self._advance_lease_clock() + lease_ms
         job.worker, job.files_host = worker.name, host
         job.claimed_at = job.beat_at = self.now
         job.turned_away = None
@@ -193,10 +206,10 @@ class Model:
         return "claimed"
 
     def beat(self, job_id: str, token: int, lease_ms: int) -> str:
-        job = self.jobs[job_id]
+        job, lease_at = self.jobs[job_id], self._advance_lease_clock() + lease_ms
         if not self._holds(job, token):
             return "lost"
-        job.lease_end, job.beat_at = self.now + lease_ms, self.now
+        job.lease_end, job.beat_at, job.lease_at = self.now + lease_ms, self.now, lease_at
         if job.cancel_told:
             job.deadline = None
         job.cancel_told = job.cancel_asked
@@ -315,9 +328,12 @@ class Model:
         return [child for child in self.jobs.values() if child.parent == job.id]
 
     def reap(self) -> dict[str, str]:
-        reaped = {}
+        reaped, lease_now = {}, self._advance_lease_clock()
         for job in self.jobs.values():
             if job.lease_end is None or job.lease_end >= self.now:
+                continue
+            if job.state == "running" and job.lease_at >= lease_now:
+                job.lease_end = self.now + job.lease_at - lease_now
                 continue
             if job.state == "running":
                 job.ran_ms += job.beat_at - job.claimed_at

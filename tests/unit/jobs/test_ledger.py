@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+from fakeredis.commands_mixins import server_mixin
 
 from fanout.orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
@@ -180,6 +183,44 @@ async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger:
     assert await ledger.beat({job_id: claim.token}, LEASE) == {job_id: "lost"}
     assert not await ledger.finish(job_id, claim.token, make_result(job_id), {})
     assert await ledger.beat({job_id: second.token}, LEASE) == {job_id: "held"}
+
+
+async def test_a_lease_lapses_by_the_time_in_which_redis_works(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=time.time())
+    monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: clock.now))
+    held = await running(ledger, lease=60)
+    silent = await running(ledger, lease=9, max_attempts=1)
+    job_id = silent.spec.id
+
+    for passed in (3600, -7200):  # Redis hung for an hour; the time of its machine was set back
+        clock.now += passed
+        assert await ledger.reap() == {}
+        assert await ledger.beat({job_id: silent.token}, 9) == {job_id: "held"}
+    reaped: dict[str, str] = {}
+    seconds = 0
+    while not reaped:
+        clock.now += 1
+        seconds += 1
+        reaped = await ledger.reap()
+
+    assert (reaped, seconds) == ({job_id: "failed"}, 10)
+    assert (await ledger.get(held.spec.id)).state is JobState.RUNNING
+
+
+async def test_the_lease_of_a_worker_of_an_earlier_release_lapses_by_the_time_of_redis(
+    ledger: Ledger, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=time.time())
+    monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: clock.now))
+    claim = await running(ledger)
+    job_id = claim.spec.id
+    await redis.hdel(Keys().job(job_id), "lease_at", "lease_of")  # it does not write them
+
+    clock.now += LEASE + 1
+
+    assert await ledger.reap() == {job_id: "queued"}
 
 
 async def test_a_renewed_lease_does_not_lapse(ledger: Ledger) -> None:

@@ -325,6 +325,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.now += int(seconds * 1000)
         self.model.redis_began = self.model.now
 
+    @rule(seconds=st.sampled_from((3, 10)))
+    def time_passes_while_a_reaper_looks(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.model.now += 1000
+            self.reap()
+
     @rule()
     def reap(self) -> None:
         assert self.run(self.ledger.reap()) == self.model.reap()

@@ -5,6 +5,7 @@
 -- before it reads the answer.
 even_if_full()
 local lease, now, answers = tonumber(ARGV[2]), now_ms(), {}
+local lease_at = lease_clock() + lease
 for first = 3, #ARGV, 2 do
   local id, token = ARGV[first], ARGV[first + 1]
   local job = redis.call('HMGET', key('job', id), 'token', 'state', 'cancel',
@@ -13,7 +14,7 @@ for first = 3, #ARGV, 2 do
     answers[#answers + 1] = 'lost'
   else
     redis.call('ZADD', key('leases'), 'XX', now + lease, id)
-    redis.call('HSET', key('job', id), 'beat_at', now)
+    redis.call('HSET', key('job', id), 'beat_at', now, 'lease_at', lease_at, 'lease_of', token)
     if job[3] == '1' and job[4] then
       redis.call('ZREM', key('deadlines'), id)
     elseif job[3] == '1' then

@@ -74,7 +74,7 @@ local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
-  'claim', request)
+  'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)
 redis.call('HDEL', key('job', id), 'waiting_for')
 adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)

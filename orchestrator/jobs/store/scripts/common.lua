@@ -23,6 +23,8 @@
 --   pool:<pool>      set: the jobs of a pool that have not ended
 --   pool_seen:<pool> string: present while a worker of a pool lives, or was killed and may be started
 --                    again
+--   lease_clock      hash: the clock of leases (elapsed), and the times of the script that advanced it
+--                    last and of the last reaper
 --   policy           hash: the admission policy (json), and the start time of its worker
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
 -- has to skip them. A class is <agent>:<wire version>, with a pool <agent>@<pool>:<wire version>.
@@ -56,7 +58,7 @@ local PREFIX = ARGV[1]
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
-  activity = true, activity_at = true, awaited = true, approvals_kept = true, last_message = true,
+  lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true, approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
@@ -68,6 +70,9 @@ local RESTS = '2'
 -- How long the jobs of a pool are kept for it when its worker was killed: a command that uses it
 -- starts it again within that time, which takes ten seconds on a busy machine.
 local POOL_KEPT_SECONDS = 30
+
+-- The most that the clock of leases advances from one script to the next.
+local LEASE_STEP_MS = 1000
 
 -- How long a job rests that a worker could not read, while another one may be able to.
 local REST_MS = 500
@@ -84,6 +89,16 @@ local function key(...) return PREFIX .. ':' .. table.concat({...}, ':') end
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Advances the clock of leases, in milliseconds, and returns it. It runs while scripts do: a lease
+-- does not lapse while Redis hangs or is away, nor because the time of its machine is set.
+local function lease_clock()
+  local now, clock = now_ms(), redis.call('HMGET', key('lease_clock'), 'at', 'elapsed')
+  local step = math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))
+  local elapsed = (clock[2] or 0) + step
+  redis.call('HSET', key('lease_clock'), 'at', now, 'elapsed', elapsed)
+  return elapsed
 end
 
 -- Lets the rest of a script write although Redis has no memory left. Redis checks that before the

@@ -1,12 +1,17 @@
 -- Requeues jobs whose lease lapsed: their message was lost, or their worker stopped responding.
 -- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
 -- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. Offers jobs that a
--- worker could not read to one that has not tried. A lease that lapsed while Redis was unavailable
--- says nothing about its worker, and uses up no attempt.
+-- worker could not read to one that has not tried. Leases lapse by the clock of leases; those of
+-- releases before it by the time of Redis. One of these that lapsed while Redis was unavailable says
+-- nothing about its worker, and uses up no attempt.
 -- ARGV: prefix, maximum number of jobs.
 -- Returns id and new state of each job.
 even_if_full()
-local now, reaped = now_ms(), {}
+
+-- The longest lease that a worker can have; a registration and a message in transit last less.
+local LONGEST_LEASE_MS = 60000
+
+local now, lease_now, reaped = now_ms(), lease_clock(), {}
 
 -- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a
 -- managed one may not.
@@ -58,6 +63,28 @@ local function lapsed(kind)
   return redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
 end
 
+-- Returns how much of a running attempt's lease is left by the clock of leases; -1 when it has
+-- lapsed, and when a worker of an earlier release holds it.
+local function lease_left(id)
+  local job = redis.call('HMGET', key('job', id), 'lease_at', 'lease_of', 'token')
+  if not job[1] or job[2] ~= job[3] then return -1 end
+  return math.max(-1, job[1] - lease_now)
+end
+
+-- Lowers the scores of a sorted set, which are times, to what they can be now.
+local function lower(kind, most)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key(kind), '(' .. now + most, '+inf')) do
+    redis.call('ZADD', key(kind), now + most, member)
+  end
+end
+
+-- When the time of Redis was set back, what waits for a time would wait for that much longer.
+if now < tonumber(redis.call('HGET', key('lease_clock'), 'reaped_at') or 0) then
+  lower('leases', LONGEST_LEASE_MS)
+  lower('workers', LONGEST_LEASE_MS)
+end
+redis.call('HSET', key('lease_clock'), 'reaped_at', now)
+
 local workers
 for _, id in ipairs(lapsed('leases')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'dispatched')
@@ -68,6 +95,8 @@ for _, id in ipairs(lapsed('leases')) do
     release_slots(id, job[2])
     requeue(id, job[2], job[3], 'no worker had taken it')
     reaped[#reaped + 1] = {id, 'queued'}
+  elseif job[1] == 'running' and lease_left(id) >= 0 then
+    redis.call('ZADD', key('leases'), now + lease_left(id), id)
   elseif job[1] == 'running' then
     reaped[#reaped + 1] = {id, reap_attempt(id)}
   else
