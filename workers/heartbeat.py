@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
+from fanout.orchestrator.jobs.failures import (
+    JobCancelled,
+    JobFailure,
+    LeaseLost,
+    LeaseNotRenewed,
+    LedgerUnavailable,
+)
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 
 log = structlog.get_logger(__name__)
@@ -70,10 +76,10 @@ class HeldLease:
         """Check the lease before a side effect.
 
         Raises:
-            LeaseLost: The last renewal is too long ago; another attempt may start.
+            LeaseNotRenewed: The last renewal is too long ago; another attempt may start.
         """
         if not self.is_held:
-            raise LeaseLost("The lease was not renewed in time, so this attempt stops.")
+            raise LeaseNotRenewed("The lease was not renewed in time, so this attempt stops.")
 
     def mark_renewed(self, asked_at: float) -> None:
         """Record a renewal by the ledger.
@@ -183,7 +189,7 @@ class Heartbeats:
             for lease in list(self._held.values()):
                 try:
                     lease.check()
-                except LeaseLost as failure:
+                except LeaseNotRenewed as failure:
                     lease.stop(failure)
             await asyncio.sleep(self._lease_seconds / LOOKS_PER_LEASE)
 

@@ -36,6 +36,8 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
         "The job asks for more than this installation allows.",
         "To see what it allows: fanout config",
     ),
+    "CallerBusy": FailureText("Too many of your requests are being worked on.", _REPEAT),
+    "UploadTooSlow": FailureText("The upload took too long.", _REPEAT),
     "ChoiceRefused": FailureText(
         "The caller may not choose what the job asks for.",
         "To see what callers may choose: fanout keys ls",
@@ -67,6 +69,7 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     ),
     "NotStarted": FailureText("Redis or the worker could not be started.", _DOCTOR),
     "LeaseLost": FailureText("Another worker took over the job.", _REPEAT),
+    "LeaseNotRenewed": FailureText("Redis or the worker did not respond for too long.", _REPEAT),
     "JobCancelled": FailureText("Cancelled.", _REPEAT),
     "DeadlineExceeded": FailureText("The job's time was used up.", _CONTINUE),
     "LimitReached": FailureText("A limit of the job was reached.", _CONTINUE),

@@ -19,6 +19,7 @@
     │   │   └── LedgerForbidden   Redis does not accept the password, or the user's rights
     │   └── LedgerReplaced    Redis has another installation's records, or lost its own
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
+    │   └── LeaseNotRenewed   Redis did not respond, or this worker was stopped       retryable
     ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
@@ -138,6 +139,10 @@ class LeaseLost(JobFailure):
     """The attempt no longer holds the job: the ledger rejects everything that it does."""
 
     retryable = True
+
+
+class LeaseNotRenewed(LeaseLost):
+    """The lease was not renewed in time. The ledger may not have noticed: the job is given back."""
 
 
 class JobCancelled(JobFailure):

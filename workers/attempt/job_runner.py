@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.failures import (
     InvalidJob,
     JobFailure,
     LeaseLost,
+    LeaseNotRenewed,
     LedgerUnavailable,
     NotUnderstood,
     SandboxFailure,
@@ -48,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 WAITS_FOR_ANOTHER = ("host full", "waits for its host", "waits for its worker")
 """The refused claims of jobs that run elsewhere, or later."""
+ANOTHER_HAS_IT = "another worker has it"
 FULL_HOST_SECONDS = 0.5
 """The pause before a worker claims again on a full host, or a job that waits for its own host."""
 COMMIT_RETRY_SECONDS = 0.25
@@ -315,13 +317,15 @@ class JobRunner:
     ) -> JobResult | Unfinished:
         """Commit the result, or park, requeue or release the job."""
         failure, job_id, token = outcome.failure, claim.spec.id, claim.token
-        if isinstance(failure, (LeaseLost, ShuttingDown, NotUnderstood, LedgerUnavailable)):
+        if isinstance(failure, LeaseLost) and not isinstance(failure, LeaseNotRenewed):
+            return Unfinished(ANOTHER_HAS_IT, has_run=True)
+        if isinstance(failure, (LeaseNotRenewed, ShuttingDown, NotUnderstood, LedgerUnavailable)):
             unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
             is_released = await self._retry_in_outage(
                 lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
             )
-            if isinstance(failure, LeaseLost) and not is_released:
-                return Unfinished("another worker has it", has_run=True)
+            if isinstance(failure, LeaseNotRenewed) and not is_released:
+                return Unfinished(ANOTHER_HAS_IT, has_run=True)
             return Unfinished("given back to the queue", has_run=True)
         if failure is None and outcome.waits:
             await self._retry_in_outage(lambda: self._park(claim, outcome))
