@@ -156,7 +156,9 @@ def doors(install_for_module: Installer) -> Iterator[Doors]:
         (agents / f"{definition.split()[1]}.yaml").write_text(definition)
     secret = install_for_module.folder / "shadow"
     secret.write_text(f"{CANARY}\n")
-    place = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+    # No service is asked, but a job is refused when no worker could ask its model.
+    keys = {"GOOGLE_API_KEY": "unused", "OPENAI_API_KEY": "unused"}
+    place = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents), **keys)
     place.start_worker(concurrency=2)
     settings = {
         "FANOUT_API__GRPC_PORT": str(free_port()),

@@ -366,7 +366,7 @@ async def test_a_pipe_in_a_repository_stops_nobody(tmp_path: Path, name: str) ->
     (trap.root / ".git/info").mkdir(exist_ok=True)
     os.mkfifo(trap.root / ".git" / name)
 
-    with pytest.raises(WorkspaceUnusable, match="is not a file"):
+    with pytest.raises(WorkspaceUnusable, match="is not a regular file"):
         await Workspace(trap.root).snapshot(BlobStore(str(tmp_path / "blobs")))
 
 

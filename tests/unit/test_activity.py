@@ -92,7 +92,7 @@ def test_a_log_says_what_is_waited_for_after_growing_pauses_and_a_failure_at_onc
     said = []
     for clock[0] in range(120):
         said += [clock[0]] * len(silence.lines([record]))
-    assert said == [5, 15, 35, 75]
+    assert said == [2, 6, 14, 30, 62]
 
     failed = Activity(kind="model", since=time.time(), error="503")
     news = record.model_copy(update={"activity": failed})

@@ -75,8 +75,9 @@ def test_a_call_that_makes_steps_does_not_hang_however_long_it_takes(threads: Ca
             steps.append(1)
 
     working = threads.submit(work)
-    for number in range(1, 10):
-        until(lambda number=number: len(steps) > 2 * number)
+    for _ in range(9):
+        seen = len(steps)
+        until(lambda seen=seen: len(steps) > seen + 1)
         looks.append(threads.hanging())
     ended.set()
     working.result()

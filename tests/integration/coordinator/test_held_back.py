@@ -110,12 +110,12 @@ def test_a_person_at_a_terminal_is_asked_and_no_is_the_default(
     asked: list[Any] = []
 
     def confirm(question: str, **options: Any) -> bool:
-        asked.append(options["default"])
+        asked.append(options.get("default", False))
         return word
 
     monkeypatch.setattr(output, "stdin_is_terminal", lambda: True)
     monkeypatch.setattr(output, "stderr_is_terminal", lambda: True)
-    monkeypatch.setattr(held_back.typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
 
     assert held_back.may_land(CHANGES) == word
     assert not held_back.may_land(CHANGES, ask=False)

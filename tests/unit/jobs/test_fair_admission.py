@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
@@ -20,6 +21,7 @@ from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=100)
 KEYS = Keys()
+NEXT = versions.WIRE_NEWEST + 1
 
 
 async def submitted(ledger: Ledger, name: str, count: int, **fields: Any) -> list[str]:
@@ -192,16 +194,16 @@ async def test_a_limit_that_is_raised_lets_in_what_was_held_up_at_once(ledger: L
 async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     ledger: Ledger, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speaks(monkeypatch, 3, of="new")
+    speaks(monkeypatch, NEXT, of="new")
     (waits, *_) = await submitted(ledger, "new", 5)
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    why = "a newer worker: it needs wire version 3, the living workers know 1 to 2"
+    why = f"a newer worker: it needs wire version {NEXT}, the living workers know 1 to {NEXT - 1}"
     assert await reason(ledger, redis, waits) == why
-    await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
+    await ledger.register(make_worker("newer", concurrency=2, wire_newest=NEXT, draining=True), 60)
     assert await dispatched(ledger) == []
-    await ledger.register(make_worker("newer", concurrency=2, wire_newest=3), 60)
+    await ledger.register(make_worker("newer", concurrency=2, wire_newest=NEXT), 60)
     assert await dispatched(ledger) == ["new0", "new1"], (
         "as many as the workers that understand them take"
     )
@@ -210,14 +212,14 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
 async def test_a_process_leaves_alone_what_it_does_not_read(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ledger.register(make_worker("newer", wire_newest=3), 60)
+    await ledger.register(make_worker("newer", wire_newest=NEXT), 60)
     with monkeypatch.context() as newer:
-        speaks(newer, 3, of="new")
+        speaks(newer, NEXT, of="new")
         await submitted(ledger, "new", 1)
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", 3)
+    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", NEXT)
     assert await dispatched(ledger) == ["new0"]
 
 
