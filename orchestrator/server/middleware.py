@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanout.orchestrator.server.problems import problem_response
+from fanout.orchestrator.turns import TooManyWaiting, Turns
 from fanout.orchestrator.valid_text import clean_json, count_values
 
 JSON = "application/json"
@@ -22,7 +23,9 @@ MAX_VALUES = 100_000
 """In JSON that a request brings: 100 for each of as many jobs as are submitted at once. Parsing
 them blocks the server for a tenth of a second; 10 MiB can have 30 times as many."""
 _LARGE_BYTES = 256 * 1024
-"""From this size on, JSON is cleaned in a thread."""
+"""From this size on, JSON is checked and cleaned in a thread, in the turn of its caller: 10 MiB
+take a tenth of a second in which Python does little else."""
+_turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=64)
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
@@ -196,26 +199,42 @@ class ValidBodies:
                     return message
                 body.extend(message.get("body", b""))
                 if not message.get("more_body", False):
-                    cleaned = await _checked(bytes(body))
+                    cleaned = await _cleaned(bytes(body), _caller_of(scope))
                     body.clear()
                     return {**message, "body": cleaned}
 
         await self._app(scope, whole, send)
 
 
-async def _checked(body: bytes) -> bytes:
+async def _cleaned(body: bytes, caller: str) -> bytes:
     """Return JSON cleaned.
 
     Raises:
-        HTTPException: It has too many values.
+        HTTPException: It has too many values, or too much of the caller's waits to be checked.
     """
     if len(body) < _LARGE_BYTES:
         return clean_json(body)
+    try:
+        async with _turns.turn(caller):
+            return await asyncio.to_thread(_checked, body)
+    except TooManyWaiting:
+        raise HTTPException(
+            429, "Too many large bodies of yours are being read: wait for some."
+        ) from None
+
+
+def _checked(body: bytes) -> bytes:
     if count_values(body, MAX_VALUES) > MAX_VALUES:
         raise HTTPException(
             413, f"The body has more than {MAX_VALUES:,} values: send less at once."
         )
-    return await asyncio.to_thread(clean_json, body)
+    return clean_json(body)
+
+
+def _caller_of(scope: Scope) -> str:
+    """Return whose request it is: the authentication has found out before the body is read."""
+    caller = scope.get("state", {}).get("caller")
+    return "" if caller is None else f"{caller.tenant}/{caller.owner}/{caller.name}"
 
 
 def _too_large(limit: int) -> str:

@@ -182,12 +182,12 @@ async def _jobs(http: httpx2.AsyncClient) -> AsyncIterator[None]:
     """Have several agents read the notebook, until the context is left."""
     stored = await http.post("/v1/snapshots", content=_notebook(), timeout=120)
     body = {"description": "bomb", "snapshot": stored.json()["snapshot"]}
-    ids = (await http.post("/v1/jobs", json=[body] * AT_ONCE)).json()["job_ids"]
+    ids = (await http.post("/v1/jobs", json=[body] * AT_ONCE, timeout=120)).json()["job_ids"]
     try:
         yield
     finally:
         for job_id in ids:
-            await http.post(f"/v1/jobs/{job_id}:cancel")
+            await http.post(f"/v1/jobs/{job_id}:cancel", timeout=120)
 
 
 SECTION = Section(benchmarks=tuple(BENCHMARKS.values()), run=run)
