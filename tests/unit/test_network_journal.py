@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -99,6 +100,23 @@ async def test_a_ledger_that_does_not_answer_does_not_keep_the_attempt() -> None
         network.add(connection())
 
     assert journal.noted == []
+
+
+async def test_what_is_being_appended_at_the_end_is_appended_once() -> None:
+    class Slow(Journal):
+        async def note(self, kind: EventType, data: dict[str, Any]) -> None:
+            await super().note(kind, data)
+            await asyncio.sleep(0.05)  # it is stored, and the answer is on its way
+
+    journal: Any = Slow()
+    network = NetworkJournal(journal)
+
+    async with network.running():
+        network.add(connection())
+        while not journal.noted:  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0)
+
+    assert len(journal.noted) == 1
 
 
 async def test_a_reason_is_shortened() -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cancellation import cancel_and_wait, ended
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.agent.session_journal import AttemptJournal
@@ -62,6 +62,7 @@ class NetworkJournal:
         self._waiting: deque[tuple[EventType, dict[str, JsonValue]]] = deque()
         self._sums: dict[str, _Sum] = {}
         self._changed = asyncio.Event()
+        self._ends = asyncio.Event()
 
     def add(self, record: TrafficRecord) -> None:
         """Add a record; it is appended soon."""
@@ -85,24 +86,28 @@ class NetworkJournal:
         try:
             yield
         finally:
+            # What is being appended is not cancelled: nobody would know whether it has been.
+            self._ends.set()
+            self._changed.set()
+            await ended(LAST_SECONDS, *tasks)
             await cancel_and_wait(*tasks)
-            with contextlib.suppress(JobFailure, TimeoutError):
-                async with asyncio.timeout(LAST_SECONDS):
-                    await self._append_waiting()
-                    await self._append_sums()
 
     async def _write_single(self) -> None:
-        while True:
+        is_last = False
+        while not is_last:
             await self._changed.wait()
             self._changed.clear()
+            is_last = self._ends.is_set()
             with contextlib.suppress(JobFailure):  # the attempt meets the failure itself
                 await self._append_waiting()
 
     async def _write_sums(self) -> None:
-        seconds = SUMMARY_SECONDS
-        while True:
-            await asyncio.sleep(seconds)
-            seconds = min(2 * seconds, MAX_SUMMARY_SECONDS)
+        seconds, is_last = SUMMARY_SECONDS, False
+        while not is_last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._ends.wait()
+            seconds, is_last = min(2 * seconds, MAX_SUMMARY_SECONDS), self._ends.is_set()
             with contextlib.suppress(JobFailure):
                 await self._append_sums()
 

@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from fanout.orchestrator.jobs.spec import ANYTHING
 from tests.integration.scripts import conversation, says
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer
@@ -37,7 +38,7 @@ async def test_new_agents_are_known_and_models_that_no_worker_can_ask_refused_at
     agents = Path(place.environment["FANOUT_AGENTS_DIR"])
     async with place.client() as client:
         await place.ready(client)
-    key = await make_key(place, "ann")
+    key = await make_key(place, "ann", policy=ANYTHING)
     process = ServerProcess(place)
     await asyncio.to_thread(process.start)
     try:
