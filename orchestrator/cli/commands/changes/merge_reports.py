@@ -71,19 +71,20 @@ class JobMerge:
     def line(self) -> str:
         """Return it as a line."""
         report = self.report
-        files = count(len(report.applied), "file")
         parts = {
+            "merged": report.applied,
             "in conflict": report.conflicts,
             "held back": report.held_back,
             "refused": report.refused,
             "failed": report.failed,
             "skipped": report.skipped,
         }
-        counts = [files, *(f"{len(some)} {what}" for what, some in parts.items() if some)]
+        counts = [f"{count(len(some), 'file')} {what}" for what, some in parts.items() if some]
         if self.outcome is Outcome.NOTHING:
             why = "all of it is there already" if report.applied else "it changed nothing"
         else:
-            why = self.reason or ", ".join(counts)
+            only_merged = self.outcome is Outcome.MERGED and len(counts) == 1
+            why = self.reason or ", ".join(counts).removesuffix(" merged" if only_merged else "")
         return f"{short_id(self.job_id)}  {self.outcome}: {why}"
 
 
