@@ -31,7 +31,7 @@ class TooManyWaiting(Exception):
     """An owner has too much work that waits for a turn already."""
 
 
-class Turns:
+class OwnerTurns:
     """A semaphore that is fair to owners: the next free turn goes to each of them in rotation.
 
     Args:

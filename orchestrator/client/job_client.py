@@ -42,7 +42,7 @@ from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
-from fanout.orchestrator.turns import TooManyWaiting, Turns
+from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.merge import merge
@@ -53,7 +53,7 @@ from fanout.orchestrator.workspace.workspace import Workspace
 WORKERS_SECONDS = 5.0
 """How old what workers say of the models that they can ask may be when a job is submitted; before
 one is refused it is read again."""
-_schema_turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=256)
+_schema_turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=256)
 """For checks of schemas in this process, each of which takes seconds at worst."""
 
 

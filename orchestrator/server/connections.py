@@ -70,7 +70,7 @@ class _Peer:
     """The connections of one address."""
 
     connections: int = 0
-    waiting: dict[Connection, None] = field(default_factory=dict)
+    waiting: dict[HttpConnection, None] = field(default_factory=dict)
     """Those without a request, the one that has waited longest first."""
 
 
@@ -85,8 +85,8 @@ class Connections:
         self.limits = limits
         self.ended: Counter[str] = Counter()
         """How many were refused or closed by the server, by reason."""
-        self._open: dict[Connection, str] = {}
-        self._waiting: dict[Connection, None] = {}
+        self._open: dict[HttpConnection, str] = {}
+        self._waiting: dict[HttpConnection, None] = {}
         self._peers: dict[str, _Peer] = {}
         self._trusts_all = "*" in limits.proxies
         self._proxies = [ipaddress.ip_network(one) for one in limits.proxies if one != "*"]
@@ -96,7 +96,7 @@ class Connections:
         """Return how many are open."""
         return len(self._open)
 
-    def admit(self, connection: Connection, address: str) -> bool:
+    def admit(self, connection: HttpConnection, address: str) -> bool:
         """Return whether a new connection is taken; if it is, count it."""
         network = network_of(address)
         peer = self._peers.get(network, _Peer())
@@ -114,19 +114,19 @@ class Connections:
         self.waits(connection)
         return True
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: HttpConnection) -> None:
         """Note that a connection has no request, and may be closed for a new one."""
         if (network := self._open.get(connection)) is not None:
             for waiting in (self._waiting, self._peers[network].waiting):
                 waiting.setdefault(connection)
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: HttpConnection) -> None:
         """Note that a connection has a request."""
         self._waiting.pop(connection, None)
         if (network := self._open.get(connection)) is not None:
             self._peers[network].waiting.pop(connection, None)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Forget a connection."""
         self.works(connection)
         if (network := self._open.pop(connection, None)) is None:
@@ -144,7 +144,7 @@ class Connections:
             for connection in tuple(self._open):
                 connection.check(now)
 
-    def _make_room(self, waiting: dict[Connection, None]) -> bool:
+    def _make_room(self, waiting: dict[HttpConnection, None]) -> bool:
         """Close the connection that has waited longest; return whether there was one."""
         oldest = next(iter(waiting), None)
         if oldest is None:
@@ -162,7 +162,7 @@ class Connections:
         return self._trusts_all or any(parsed in network for network in self._proxies)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection, with deadlines, and refusals in the form of the service's other ones.
 
     Args:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanout.orchestrator.server.problems import problem_response
-from fanout.orchestrator.turns import TooManyWaiting, Turns
+from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 from fanout.orchestrator.valid_text import clean_json, count_values
 
 JSON = "application/json"
@@ -25,7 +25,7 @@ them blocks the server for a tenth of a second; 10 MiB can have 30 times as many
 _LARGE_BYTES = 256 * 1024
 """From this size on, JSON is checked and cleaned in a thread, in the turn of its caller: 10 MiB
 take a tenth of a second in which Python does little else."""
-_turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=64)
+_turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=64)
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 

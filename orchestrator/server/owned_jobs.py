@@ -45,7 +45,7 @@ from fanout.orchestrator.jobs.store.notifications.subscription import Subscripti
 from fanout.orchestrator.jobs.store.stored import owner_key
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
-from fanout.orchestrator.turns import TooManyWaiting, Turns
+from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 
 MAX_ID_CHARACTERS = 64
 """Of a job's id (`JobId`): a longer one does not exist."""
@@ -92,7 +92,7 @@ class CallerBusy(JobFailure):
     """Too much that costs much is asked for by one owner at the same time."""
 
 
-_changes_turns = Turns(
+_changes_turns = OwnerTurns(
     at_once=CHANGES_AT_ONCE,
     of_one_owner=CHANGES_OF_OWNER,
     waiting_of_one_owner=WAITING_OF_OWNER,
@@ -295,7 +295,7 @@ class OwnedJobs:
             yield bundle
 
     @asynccontextmanager
-    async def turn(self, turns: Turns) -> AsyncIterator[None]:
+    async def turn(self, turns: OwnerTurns) -> AsyncIterator[None]:
         """Wait for one of the caller's turns at something, and hold it during the context.
 
         Raises:

@@ -30,9 +30,9 @@ from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.connections import (
-    Connection,
     ConnectionLimits,
     Connections,
+    HttpConnection,
     log_exhaustion_seldom,
 )
 from fanout.orchestrator.server.event_feed import EventFeed
@@ -209,7 +209,7 @@ def _configuration(settings: Settings, app: ASGIApp, connections: Connections) -
         app,
         log_config=None,
         log_level=logging.ERROR,  # warnings are about what strangers send
-        http=partial(Connection, connections),  # type: ignore[arg-type] # called like the class
+        http=partial(HttpConnection, connections),  # type: ignore[arg-type] # called like the class
         backlog=ACCEPTED_AT_ONCE,
         access_log=False,  # it would quote search texts
         server_header=False,

@@ -12,7 +12,7 @@ from shutil import rmtree
 from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.turns import Turns
+from fanout.orchestrator.turns import OwnerTurns
 from fanout.orchestrator.workspace.exchange.cloned import GitRules, GitSource, clone
 from fanout.orchestrator.workspace.exchange.received import unpack, write_files
 
@@ -53,12 +53,12 @@ class Uploads:
 
     def __init__(self, rules: GitRules | None = None) -> None:
         self._rules = rules or GitRules()
-        self._receiving = Turns(
+        self._receiving = OwnerTurns(
             at_once=RECEIVED_AT_ONCE,
             of_one_owner=RECEIVED_AT_ONCE_OF_OWNER,
             waiting_of_one_owner=WAITING_OF_OWNER,
         )
-        self._storing = Turns(
+        self._storing = OwnerTurns(
             at_once=AT_ONCE, of_one_owner=AT_ONCE_OF_OWNER, waiting_of_one_owner=WAITING_OF_OWNER
         )
         # Those of the process are for short work: a clone holds one for minutes.

@@ -23,12 +23,12 @@ from fanout.orchestrator.deep_agent.knowledge.front_matter import front_matter
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
 from fanout.orchestrator.server.middleware import MAX_VALUES, ValidBodies
-from fanout.orchestrator.turns import TooManyWaiting, Turns, working_for
+from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting, working_for
 from fanout.orchestrator.workspace.exchange import cloned
 
 
 async def test_work_of_one_owner_waits_behind_its_own_and_others_have_their_turn() -> None:
-    turns = Turns(at_once=3, of_one_owner=2, waiting_of_one_owner=4)
+    turns = OwnerTurns(at_once=3, of_one_owner=2, waiting_of_one_owner=4)
     begun: list[str] = []
     end = asyncio.Event()
 
@@ -50,7 +50,7 @@ async def test_work_of_one_owner_waits_behind_its_own_and_others_have_their_turn
 async def test_work_that_waits_is_counted_and_refused_and_a_cancelled_one_leaves_its_place() -> (
     None
 ):
-    turns = Turns(at_once=2, of_one_owner=1, waiting_of_one_owner=1)
+    turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=1)
     end = asyncio.Event()
 
     async def work(owner: str) -> None:

@@ -9,7 +9,7 @@ from fanout.orchestrator.bounded_process import ProcessBounds
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools import text_program
-from fanout.orchestrator.turns import TooManyWaiting, Turns
+from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 
 MAX_DOCUMENT_BYTES = 20 * 1024**2
 """The largest document that is converted to text."""
@@ -35,7 +35,7 @@ WAITING_OF_OWNER = 64
 _MAX_TEXT_BYTES = 5 * text_program.MAX_CHARACTERS
 """UTF-8 has up to four bytes a character, and each page has a heading."""
 
-_turns = Turns(
+_turns = OwnerTurns(
     at_once=AT_ONCE, of_one_owner=AT_ONCE_OF_OWNER, waiting_of_one_owner=WAITING_OF_OWNER
 )
 
