@@ -132,7 +132,7 @@ def _check_framing(request: h11.Request, lines: list[bytes]) -> None:
     lengths = [value.strip() for name, _, value in fields if name.lower() == b"content-length"]
     is_coded = any(name.lower() == b"transfer-encoding" for name, _, _ in fields)
     if is_coded and (lengths or request.http_version == b"1.0"):
-        raise RefusedRequest("Transfer-Encoding is given beside Content-Length, or in HTTP/1.0.")
+        raise RefusedRequest("Transfer-Encoding is given with Content-Length, or in HTTP/1.0.")
     if len(lengths) > 1 or not all(_DIGITS.fullmatch(length) for length in lengths):
         raise RefusedRequest("Content-Length has to be given once, in digits.")
 

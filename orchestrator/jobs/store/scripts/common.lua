@@ -58,7 +58,8 @@ local PREFIX = ARGV[1]
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
-  lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true, approvals_kept = true, last_message = true,
+  lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
+  approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
