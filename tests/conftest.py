@@ -26,7 +26,7 @@ from tests.services import Installer, RedisProcess
 
 OURS = ["fanout"]
 
-pytest_plugins = ["tests.skips"]
+pytest_plugins = ["tests.one_of_each", "tests.skips"]
 
 FOREIGN_SETTINGS = (
     "FANOUT_",

@@ -170,8 +170,8 @@ def test_a_worker_runs_in_the_foreground_until_sigterm(fanout: Fanout):
         assert within(30, lambda: '"1 alive"' in fanout("doctor", "--json", env=LOCAL).out)
     finally:
         child.send_signal(signal.SIGTERM)
-        code = child.wait(30)
-    assert code == 0
+        _, said = child.communicate(timeout=30)
+    assert child.returncode == 0, said.decode()[-2000:]
 
 
 @pytest.mark.slow

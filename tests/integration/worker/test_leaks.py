@@ -94,7 +94,7 @@ async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(
         idle_percent = process.cpu_percent()
 
     print(f"\n{JOBS} jobs in {seconds:.1f} s; idle {idle_percent} % of a core\n{before}\n{after}")
-    assert after.threads <= before.threads + 2
+    assert after.threads <= before.threads + 8  # pools grow up to their bound on a busy machine
     # Connection pools still fill up to what runs at once; a leak would be hundreds.
     assert after.files <= before.files + 20
     assert (after.children, after.channels) == (before.children, 0)
