@@ -36,7 +36,7 @@ from fanout.workers.processes import (
     share,
 )
 from fanout.workers.startup import load_worker_settings
-from fanout.workers.telemetry import export_telemetry
+from fanout.workers.telemetry import end_telemetry, export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -140,6 +140,7 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
         without_mingle=True,
     )
     worker.start()
+    end_telemetry()
     sys.exit(worker.exitcode)
 
 

@@ -192,7 +192,7 @@ class WorkerProcess:
         self.agents.stop()
 
     async def run_job(
-        self, job_id: str, progress: Progress, dispatch: str
+        self, job_id: str, progress: Progress, dispatch: str, sent_at: object = None
     ) -> JobResult | Unfinished:
         """Run the next attempt of a job after the warm-up; see `JobRunner` for the arguments."""
         if not self._is_warm.is_set():
@@ -201,7 +201,7 @@ class WorkerProcess:
                 # Nothing would stop it; the ledger dispatches it again.
                 return Unfinished("its worker ends", has_run=False)
         assert self._execution is not None  # noqa: S101 - it is what the warm-up loads
-        return await self._execution.runner.run(job_id, progress, dispatch)
+        return await self._execution.runner.run(job_id, progress, dispatch, sent_at)
 
     async def _open(self) -> None:
         settings = self._settings

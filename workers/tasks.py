@@ -12,7 +12,7 @@ from celery.exceptions import Ignore
 from fanout.orchestrator.jobs import failures
 from fanout.orchestrator.jobs.result import JobResult, Unfinished
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
-from fanout.orchestrator.jobs.store.queue import RUN_JOB
+from fanout.orchestrator.jobs.store.queue import RUN_JOB, SENT_AT
 from fanout.orchestrator.jobs.store.signatures import HEADER
 from fanout.orchestrator.shortening import count
 from fanout.workers import sandbox
@@ -54,13 +54,14 @@ def run_job(self: Any, job_id: str) -> str:
     """
     current = worker()
     message_id = str(self.request.id)
-    signature = (self.request.headers or {}).get(HEADER)
-    if not current.signer.accepts(message_id, job_id, signature):
+    headers = self.request.headers or {}
+    if not current.signer.accepts(message_id, job_id, headers.get(HEADER)):
         log.warning("message without a valid signature", refused=current.signer.refused)
         raise _shown(self, Unfinished("its message has no valid signature", has_run=False))
     number = message_id.rpartition(".")[2]
+    dispatch = number if number.isdecimal() else ""
     report = _reporter(self)
-    result = run_coroutine(current.run_job(job_id, report, number if number.isdecimal() else ""))
+    result = run_coroutine(current.run_job(job_id, report, dispatch, headers.get(SENT_AT)))
     if isinstance(result, Unfinished) and result.has_run:
         current.parked.show_cancelled = _show_cancelled
         current.parked.add(job_id, message_id)

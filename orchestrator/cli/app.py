@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from fanout.orchestrator.cli.lazy_commands import LazyGroup, import_command
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
+from fanout.orchestrator.cli.traced import traced
 from fanout.orchestrator.version import VERSION
 
 COMMANDS = {
@@ -310,7 +311,8 @@ def main() -> None:
         from typer.completion import completion_init  # type: ignore[attr-defined] # noqa: PLC0415 - only here, and declared nowhere
 
         completion_init()
-    app()
+    with traced():
+        app()
 
 
 def _quiet_libraries() -> None:

@@ -40,8 +40,10 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
+from fanout.orchestrator.jobs.trace_context import usable_traceparent
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
+from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
@@ -188,6 +190,11 @@ class JobClient(JobReader):
             UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
+        with spans.span("submit", "producer") as span:
+            span.note(jobs=len(jobs), agent=jobs[0][0].agent if len(jobs) == 1 else None)
+            return await self._submit(jobs)
+
+    async def _submit(self, jobs: Sequence[tuple[JobSpec, Path | None]]) -> Ids:
         if any(spec.continues and folder for spec, folder in jobs):
             raise InvalidJob(
                 "A job that continues another starts from that job's files: give no workspace."
@@ -209,6 +216,7 @@ class JobClient(JobReader):
                 update={
                     **(starts[folder, spec.agent].update() if folder else {}),
                     "caller_policy": _stored_policy(spec.caller_policy),
+                    "traceparent": _traceparent(spec),
                 }
             )
             for spec, folder in jobs
@@ -442,6 +450,12 @@ def _check_model(name: str | None) -> None:
         possible_model(name or "")
     except ValueError as error:
         raise InvalidJob(f"model: {error}.") from None
+
+
+def _traceparent(spec: JobSpec) -> str | None:
+    """Return the context of a job's trace: the one that it names, else that of its submission."""
+    here = spans.current()
+    return usable_traceparent(spec.traceparent) or (None if here is None else str(here))
 
 
 def _stored_policy(policy: CallerPolicy | None) -> CallerPolicy | None:

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 import structlog.tracebacks
 
+from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.valid_text import clean, escape_hidden
 
 _QUOTE_REQUESTS = (
@@ -38,6 +39,16 @@ def _with_valid_text(
     return {str(key): value for key, value in clean(record).items()}
 
 
+def _with_trace(
+    _logger: object, _method: str, record: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Return a record with the ids of the trace and of the span that it belongs to, if any."""
+    if (context := spans.current()) is not None:
+        record.setdefault("trace_id", context.trace_id)
+        record.setdefault("span_id", context.span_id)
+    return record
+
+
 def set_up_logging(level: str) -> None:
     """Send the records of structlog and of all libraries through one JSON formatter.
 
@@ -48,6 +59,7 @@ def set_up_logging(level: str) -> None:
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _with_trace,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -96,5 +96,7 @@ class JobRecord(JobSpec):
     files."""
     batch: str | None = None
     """Of a job that was submitted together with others, each a tree: the first one's id."""
+    trace_id: str = ""
+    """Of its trace, for a search in a tracing system and in logs: 32 hexadecimal digits."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

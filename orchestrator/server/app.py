@@ -30,7 +30,13 @@ from fanout.orchestrator.server.http.runs import routes as runs
 from fanout.orchestrator.server.http.runs import snapshots
 from fanout.orchestrator.server.http.webhooks import routes as webhooks
 from fanout.orchestrator.server.mcp.http import mcp_app
-from fanout.orchestrator.server.middleware import BodyLimit, PlainPaths, RequestIds, ValidBodies
+from fanout.orchestrator.server.middleware import (
+    BodyLimit,
+    PlainPaths,
+    RequestIds,
+    TracedRequests,
+    ValidBodies,
+)
 from fanout.orchestrator.server.problems import add_problems
 
 log = structlog.get_logger(__name__)
@@ -108,6 +114,7 @@ def create_app(
             Middleware(PlainPaths),
             Middleware(service.metrics.measured),
             Middleware(RequestIds, headers=HEADERS),
+            Middleware(TracedRequests),
             *guards,
             Middleware(
                 BodyLimit,

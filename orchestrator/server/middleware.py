@@ -13,12 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fanout.orchestrator.jobs.trace_context import read_traceparent
 from fanout.orchestrator.server.problems import problem_response
+from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 from fanout.orchestrator.valid_text import clean_json, count_values
 
 JSON = "application/json"
 REQUEST_ID = "x-request-id"
+TRACEPARENT = "traceparent"
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+METHODS = READING | {"POST", "PUT", "PATCH", "DELETE"}
+"""Those that a span may name: a client can send any word."""
+SERVER_ERRORS = 500
 MAX_VALUES = 100_000
 """In JSON that a request brings: 100 for each of as many jobs as are submitted at once. Parsing
 them blocks the server for a tenth of a second; 10 MiB can have 30 times as many."""
@@ -85,6 +92,47 @@ class RequestIds:
 
 DISCONNECTED: Message = {"type": "http.disconnect"}
 """What an application gets of a request that was refused meanwhile."""
+
+
+class TracedRequests:
+    """Continues the trace of each request's caller, and records requests.
+
+    A request that only reads is recorded if its caller is traced: pages and clients repeat them.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).getlist(TRACEPARENT)
+        parent = read_traceparent(given[0]) if len(given) == 1 else None
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        with spans.below(parent):
+            if parent is None and method in READING:
+                await self._app(scope, receive, send)
+                return
+            with spans.span(method, "server", {"http.request.method": method}) as span:
+
+                async def noted(message: Message) -> None:
+                    if message["type"] == "http.response.start":
+                        span.set("http.response.status_code", message["status"])
+                        if message["status"] >= SERVER_ERRORS:
+                            span.fail(str(message["status"]))
+                    await send(message)
+
+                try:
+                    await self._app(scope, receive, noted)
+                finally:
+                    if route := getattr(scope.get("route"), "path", None):
+                        span.set("http.route", route)
+                        span.rename(f"{method} {route}")
 
 
 class BodyLimit:

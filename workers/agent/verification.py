@@ -13,6 +13,7 @@ from fanout.orchestrator.jobs.failures import VerificationFailed
 from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, KnownOutput, Verification
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.tracing.spans import span
 from fanout.workers.agent.history import History
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import elapsed_clock
@@ -107,7 +108,9 @@ async def run_verification(
         SandboxFailure: The sandbox failed.
     """
     seconds = max(ends_at - elapsed_clock(), SHORTEST_SECONDS)
-    ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
+    with span("verify") as verifying:
+        ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
+        verifying.note(exit_code=ended.exit_code)
     is_cut = ended.total_bytes > len(ended.output)
     kept = ended.output[ended.head_bytes :] if is_cut else ended.output
     text = kept.decode(errors="replace")

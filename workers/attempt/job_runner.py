@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSo
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.tracing.spans import OpenSpan, span
 from fanout.orchestrator.turns import working_for
 from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.answer import JobWorker, failure_of
@@ -42,6 +44,7 @@ from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
 from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_of
 from fanout.workers.attempt.stray_commits import with_stray_commits
+from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.sandbox import LazySandbox, Sandbox, SandboxProvider
 
@@ -129,7 +132,7 @@ class JobRunner:
         self._start_reader = StartReader(services.blobs)
 
     async def run(
-        self, job_id: str, progress: Progress, dispatch: str = ""
+        self, job_id: str, progress: Progress, dispatch: str = "", sent_at: object = None
     ) -> JobResult | Unfinished:
         """Run the next attempt of a job.
 
@@ -140,11 +143,14 @@ class JobRunner:
             job_id: The job, as a message of the queue names it.
             progress: Receives the agent's steps.
             dispatch: The number of the dispatch that the message is of; empty: not checked.
+            sent_at: When the message was sent, as it says, in seconds since the epoch.
         """
+        asked_at = time.time()
         claimed = await self._claim(job_id, dispatch)
         if isinstance(claimed, str):
             return Unfinished(claimed, has_run=False)
         claim, claimed_at = claimed
+        times = ClaimTimes.of(sent_at, asked_at, time.time())
         spec = claim.spec
         with (
             structlog.contextvars.bound_contextvars(
@@ -152,11 +158,13 @@ class JobRunner:
             ),
             working_for(f"{spec.tenant}/{spec.owner}"),
         ):
-            log.info("attempt started")
-            outcome = await self._attempt(claim, claimed_at, progress)
-            result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
-            ended = result.state if isinstance(result, JobResult) else "not final"
-            log.info("attempt ended", state=ended)
+            async with traced_attempt(self._ledger, claim, self._me().name, times) as trace:
+                log.info("attempt started")
+                outcome = await self._attempt(claim, claimed_at, progress)
+                result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
+                ended = result.state if isinstance(result, JobResult) else "not final"
+                _note_end(trace, outcome, result)
+                log.info("attempt ended", state=ended)
         with contextlib.suppress(LedgerUnavailable):  # the reaper dispatches when Redis is back
             await self._admission.pump()
         return result
@@ -299,7 +307,8 @@ class JobRunner:
             return outcome
         try:
             try:
-                collected = await self._collections.of_attempt(attempt, sandbox)
+                with span("collect changes"):
+                    collected = await self._collections.of_attempt(attempt, sandbox)
             except asyncio.CancelledError:  # stopped meanwhile: try again with less time
                 outcome = replace(outcome, failure=attempt.acknowledge())
                 if _is_passed_on(attempt.stopped_by):
@@ -321,14 +330,18 @@ class JobRunner:
             return Unfinished(ANOTHER_HAS_IT, has_run=True)
         if isinstance(failure, (LeaseNotRenewed, ShuttingDown, NotUnderstood, LedgerUnavailable)):
             unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
-            is_released = await self._retry_in_outage(
-                lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
-            )
+            with span("release"):
+                is_released = await self._retry_in_outage(
+                    lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
+                )
             if isinstance(failure, LeaseNotRenewed) and not is_released:
                 return Unfinished(ANOTHER_HAS_IT, has_run=True)
             return Unfinished("given back to the queue", has_run=True)
         if failure is None and outcome.waits:
-            await self._retry_in_outage(lambda: self._park(claim, outcome))
+            with span("park") as parked:
+                parked.note(approvals=len(outcome.approvals))
+                parked.note(children=len(outcome.tasks.children) if outcome.tasks else 0)
+                await self._retry_in_outage(lambda: self._park(claim, outcome))
             awaited = "a decision" if outcome.approvals else "its tasks"
             return Unfinished(f"waits for {awaited}", has_run=True)
         if failure is not None and failure.retryable:
@@ -338,7 +351,8 @@ class JobRunner:
             ):
                 log.warning("attempt failed, job requeued", error=reason)
                 return Unfinished("the attempt failed: queued again", has_run=True)
-        result = await self._commit(claim, outcome, ran_seconds)
+        with span("commit"):
+            result = await self._commit(claim, outcome, ran_seconds)
         return result or Unfinished("its end could not be recorded", has_run=True)
 
     async def _park(self, claim: Claim, outcome: Outcome) -> bool:
@@ -425,6 +439,20 @@ def retry_pause_seconds(attempt: int) -> float:
         attempt: The number of the attempt, from 1.
     """
     return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
+
+
+def _note_end(trace: OpenSpan, outcome: Outcome, result: JobResult | Unfinished) -> None:
+    """Put what became of an attempt into its span."""
+    usage = outcome.usage
+    trace.set("gen_ai.usage.input_tokens", usage.input_tokens)
+    trace.set("gen_ai.usage.output_tokens", usage.output_tokens)
+    trace.note(model_calls=usage.model_calls, tool_calls=usage.tool_calls)
+    if isinstance(result, JobResult):
+        trace.note(state=str(result.state), files=result.files_count)
+    else:
+        trace.note(state="not final")
+    if outcome.failure is not None:
+        trace.fail(type(outcome.failure).__name__)
 
 
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:

@@ -21,6 +21,7 @@ from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent import checkpoint
 from fanout.workers.agent.credentials import credentials_of
@@ -106,7 +107,8 @@ async def lazy_sandbox(
                 sandbox.begin()
             yield sandbox
         finally:
-            await sandbox.close()
+            with span("close sandbox"):
+                await sandbox.close()
 
 
 def _is_needed(attempt: Attempt) -> bool:
@@ -170,7 +172,9 @@ class _Opening:
             contextlib.AsyncExitStack() as stack,
         ):
             self.journal.activity.begin("sandbox")
-            sandbox, has_files = await self._started(watched, stack)
+            with span("open sandbox") as opening:
+                sandbox, has_files = await self._started(watched, stack)
+                opening.note(sandbox=sandbox.kind, has_files=has_files)
             self.on_opened()
             ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
             ready["files"] = sandbox.files_id

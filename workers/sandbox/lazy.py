@@ -14,6 +14,7 @@ from typing import IO, Literal, Protocol
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk, real_path
 from fanout.orchestrator.jobs.changes import empty_bundle
+from fanout.orchestrator.tracing.spans import span
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.process import Process
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
@@ -111,7 +112,11 @@ class LazySandbox(Sandbox):
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`."""
-        return await (await self.opened()).run(command, on_output)
+        sandbox = await self.opened()
+        with span("run command") as traced:
+            ended = await sandbox.run(command, on_output)
+            traced.note(exit_code=ended.exit_code)
+        return ended
 
     @asynccontextmanager
     async def open_process(self, command: Command) -> AsyncIterator[Process]:

@@ -10,11 +10,13 @@ import contextlib
 
 import structlog
 
-from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.workers.attempt.traced import record_lost_attempt
 from fanout.workers.sandbox import SandboxProvider
+from fanout.workers.telemetry import is_exported
 from fanout.workers.upkeep.own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
@@ -64,12 +66,19 @@ class Reaper:
             try:
                 for job_id, state in (await self._ledger.reap()).items():
                     log.warning("job reaped", job=job_id, state=state)
+                    await self._trace_lost_attempt(job_id)
                     if JobState(state).is_terminal:
                         self._ended.set()
                 await self._admission.pump()
             except JobFailure as error:
                 log.warning("reaping jobs failed", error=str(error))
             await asyncio.sleep(self._interval_seconds)
+
+    async def _trace_lost_attempt(self, job_id: str) -> None:
+        """Report the attempt that its worker cannot report."""
+        if is_exported():
+            with contextlib.suppress(UnknownJob):
+                record_lost_attempt(await self._ledger.get(job_id))
 
     async def _reap_leftovers(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -37,6 +38,9 @@ LOADER = "fanout.orchestrator.path_loader:PathLoader"
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
+
+SENT_AT = "fanout_sent_at"
+"""The header of a message that says when it was sent, in seconds since the epoch, for traces."""
 
 SENDER = "clients@fanout"
 """The sender in events about sent messages, the same for all: Celery's own, a name for every
@@ -174,7 +178,7 @@ class CeleryQueue:
                         RUN_JOB,
                         args=[job.spec.id],
                         task_id=message_id,
-                        headers=self._signer.headers(message_id),
+                        headers={**self._signer.headers(message_id), SENT_AT: str(time.time())},
                         queue=queue_of_pool(self._queue, job.pool),
                         argsrepr=shown_args,
                         kwargsrepr=shown_labels,

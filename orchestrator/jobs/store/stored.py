@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
 from fanout.orchestrator.jobs.timeline import LandedChanges, Phase, read_phases
+from fanout.orchestrator.jobs.trace_context import trace_id_of
 from fanout.orchestrator.shortening import short_id
 from fanout.orchestrator.valid_models import valid_json
 
@@ -163,6 +164,7 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
         "approvals": fields.get("approvals", "").split(),
         "phases": _phases(fields.get("timeline", ""), times, activity),
         "landed": _landed(fields["landed"]) if fields.get("landed") else None,
+        "trace_id": trace_id_of(spec),
     }
     failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
     return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)

@@ -23,6 +23,7 @@ from a2a.utils.errors import VersionNotSupportedError
 
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, KnownCaller
 from fanout.orchestrator.server.a2a.handler import JobRequestHandler
 from fanout.orchestrator.server.access.attempts import TooManyAttempts
@@ -35,6 +36,8 @@ from fanout.orchestrator.server.access.callers import (
     NotAuthenticated,
 )
 from fanout.orchestrator.server.http.requests import Service
+from fanout.orchestrator.server.middleware import TRACEPARENT
+from fanout.orchestrator.tracing import spans
 
 NEEDS_KEY = "Send a key as the metadata `authorization: Bearer …` (fanout keys create)."
 TOO_MANY = "These are too many requests a minute: wait a little."
@@ -183,6 +186,7 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
 
             async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
                 await self._admit(context)
+                spans.continue_in_task(_traceparent(context))
                 async for item in method.unary_stream(request, context):
                     yield item
 
@@ -190,7 +194,8 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
 
         async def call(request: Any, context: Any) -> Any:
             await self._admit(context)
-            return await method.unary_unary(request, context)
+            with spans.below(_traceparent(context)):
+                return await method.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(call, *codecs)
 
@@ -222,6 +227,12 @@ def _metadata(context: grpc.aio.ServicerContext[Any, Any]) -> list[tuple[str, st
         for name, value in context.invocation_metadata() or ()
         if isinstance(value, str)
     ]
+
+
+def _traceparent(context: grpc.aio.ServicerContext[Any, Any]) -> TraceContext | None:
+    """Return the span of the caller, if it names one."""
+    given = [value for name, value in _metadata(context) if name == TRACEPARENT]
+    return read_traceparent(given[0]) if len(given) == 1 else None
 
 
 def _address(peer: str) -> str:

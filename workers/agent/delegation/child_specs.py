@@ -22,6 +22,7 @@ from fanout.orchestrator.jobs.ceilings import no_more_than
 from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.tracing import spans
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import elapsed_clock
 
@@ -99,7 +100,9 @@ class ChildSpecs:
                     f"Nothing is left of your limit {name} for a task: finish without one."
                 )
 
-    def child(self, call_id: str, number: int, item: Mapping[str, Any]) -> Child:
+    def child(
+        self, call_id: str, number: int, item: Mapping[str, Any], traceparent: str | None = None
+    ) -> Child:
         """Return the job that a task becomes, without its snapshot.
 
         Every call returns the same job, except that its limits depend on what is left.
@@ -108,6 +111,7 @@ class ChildSpecs:
             call_id: The tool call, unique within the job.
             number: The task's index among those of the call.
             item: The task, as the model wrote it.
+            traceparent: The span of the tool call; None: the one that is open.
         """
         parent = self._spec
         try:
@@ -129,7 +133,7 @@ class ChildSpecs:
                 priority=parent.priority,
                 max_attempts=parent.max_attempts,
                 labels=parent.labels,
-                traceparent=parent.traceparent,
+                traceparent=traceparent or open_traceparent() or parent.traceparent,
                 model=self._model_of(task.subagent_type),
             )
             submission(child)  # raises InvalidJob if it cannot be stored
@@ -203,6 +207,12 @@ class ChildSpecs:
         given = self._services.given_limits(self._spec)
         limits = {name: getattr(given, name) for name in spent}
         return {name: limit - spent[name] for name, limit in limits.items() if limit is not None}
+
+
+def open_traceparent() -> str | None:
+    """Return the context of the span that is open, for the jobs that are submitted in it."""
+    here = spans.current()
+    return None if here is None else str(here)
 
 
 def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:

@@ -50,7 +50,7 @@ from fanout.orchestrator.delegation.tool_texts import (
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.delegation.child_specs import Child, ChildSpecs
+from fanout.workers.agent.delegation.child_specs import Child, ChildSpecs, open_traceparent
 from fanout.workers.agent.delegation.collector import Collector
 from fanout.workers.agent.delegation.reworks import Reworks
 from fanout.workers.agent.delegation.snapshots import ChildSnapshots
@@ -120,6 +120,8 @@ class Children:
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
+        self._traceparents: dict[str | None, str | None] = {}
+        """Call that was deferred in this attempt -> the context of its span."""
         self._started = StartedTasks(
             *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
         )
@@ -222,6 +224,7 @@ class Children:
         refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(tasks):
             return _combined_result(tool, refusals)
+        self._traceparents[tool_context.function_call_id] = open_traceparent()
         return deferred_result(tool_context, arguments)
 
     async def repeat(self, answers: Event, events: Sequence[Event]) -> None:
@@ -342,7 +345,10 @@ class Children:
             return []
         tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
         name = name_of_call(event.id, call.id)
-        return [self._specs.child(name, number, item) for number, item in enumerate(tasks)]
+        traceparent = self._traceparents.get(call.id)
+        return [
+            self._specs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
+        ]
 
 
 class _RepeatedCall:

@@ -29,6 +29,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import JobResult, Verification
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
+from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.workers.agent.delegation.conflict_files import ConflictFiles, Sides
 from fanout.workers.agent.delegation.landed_notes import (
@@ -178,18 +179,24 @@ class Collector:
                 if result and result.success and result.changes
                 if result.job_id not in self._landed
             }
-            bundles = await self._bundles(ready)
-            if self._command is not None:
-                ids = [*bundles]
-                for first in range(0, len(ids), MAX_TASKS):
-                    together = {one: bundles[one] for one in ids[first : first + MAX_TASKS]}
-                    await self._land_verified(ready, together, self._command)
-            else:
-                for job_id, bundle in bundles.items():
-                    await self._merge(job_id, bundle)
+            if ready:
+                with span("land") as landing:
+                    landing.note(tasks=len(ready))
+                    await self._land_ready(ready)
             return frozenset(
                 [one for one in job_ids if await self._result(self.newest(one)) is None]
             )
+
+    async def _land_ready(self, ready: Mapping[str, JobResult]) -> None:
+        bundles = await self._bundles(ready)
+        if self._command is not None:
+            ids = [*bundles]
+            for first in range(0, len(ids), MAX_TASKS):
+                together = {one: bundles[one] for one in ids[first : first + MAX_TASKS]}
+                await self._land_verified(ready, together, self._command)
+        else:
+            for job_id, bundle in bundles.items():
+                await self._merge(job_id, bundle)
 
     async def _result(self, job_id: str) -> JobResult | None:
         if job_id not in self._results:
