@@ -82,10 +82,18 @@ class OtlpReceiver:
         """The spans of a trace."""
         return [span for span in self.spans if span.trace_id == trace_id]
 
+    async def connected(
+        self, trace_id: str, caller: str = "", attempts: int = 1
+    ) -> list[ReceivedSpan]:
+        """The spans of a trace whose jobs have ended, each below another one or the caller's."""
+        return await self.until(
+            trace_id, lambda spans: ends(spans, attempts) and not orphans(spans, caller)
+        )
+
     async def until(
         self, trace_id: str, is_there: Callable[[list[ReceivedSpan]], bool]
     ) -> list[ReceivedSpan]:
-        """The spans of a trace, once these have come."""
+        """The spans of a trace, once these have come: processes send them in their own time."""
         deadline = time.monotonic() + SECONDS
         while not is_there(spans := self.of(trace_id)):
             assert time.monotonic() < deadline, tree(spans)

@@ -1,79 +1,123 @@
-"""A worker's telemetry, sent to a collector; in a process of its own, because it is set once."""
+"""What our processes send to a collector; each in a process of its own: it is set once."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.sources import REPOSITORY
 from tests.integration.scripts import conversation, says, write_script
+from tests.otlp_receiver import otlp_receiver
 
-PROGRAM = """
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+AGENT = """
 import asyncio, sys
 from fanout import create_deep_agent
-from fanout.workers.telemetry import export_telemetry
+from fanout.orchestrator.tracing.spans import span
+from fanout.workers.telemetry import end_telemetry, export_telemetry
 from google.adk.runners import InMemoryRunner
 
 async def main():
     export_telemetry()
     agent = create_deep_agent("scripted:" + sys.argv[1], name="clerk")
-    await InMemoryRunner(agent=agent, app_name="office").run_debug("a secret goal", quiet=True)
+    runner = InMemoryRunner(agent=agent, app_name="office")
+    with span("attempt"):
+        await runner.run_debug("a secret goal", quiet=True)
 
 asyncio.run(main())
+end_telemetry()
+"""
+SUBMITS_NOTHING = """
+from fanout.orchestrator.tracing import export
+from fanout.orchestrator.tracing.spans import span
+
+export.start("fanout")
+for _ in range(10_000):
+    with span("step"):
+        pass
+export.flush_soon()
+export.stop()
+print("ended")
+"""
+LOGS = """
+import os, sys
+import structlog
+from fanout.orchestrator.configuration.log_setup import set_up_logging
+from fanout.orchestrator.jobs.trace_context import read_traceparent
+from fanout.orchestrator.tracing.spans import below, span
+
+set_up_logging("info")
+with below(read_traceparent(os.environ["TRACEPARENT"])), span("step"):
+    structlog.get_logger("test").info("inside")
+structlog.get_logger("test").info("outside")
+assert "opentelemetry" not in sys.modules
 """
 
 
-class Collector(ThreadingHTTPServer):
-    """Keeps what is posted."""
-
-    def __init__(self) -> None:
-        self.received: dict[str, bytes] = {}
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        self.server.received[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Be silent."""
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        check=True,
+        timeout=50,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.slow
-def test_traces_of_agents_reach_the_collector_without_what_was_said(
-    collector: Collector, tmp_path: Path
-) -> None:
+def test_traces_of_agents_reach_the_collector_without_what_was_said(tmp_path: Path) -> None:
     script = write_script(tmp_path, {"agent": "clerk", **conversation("", says("a secret answer"))})
-    address = f"http://127.0.0.1:{collector.server_port}"
+    with otlp_receiver() as collector:
+        run(AGENT, str(script), **collector.environment)
 
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(script)],
-        cwd=REPOSITORY,
-        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": address},
-        check=True,
-        timeout=50,
+    model, attempt = sorted(collector.spans, key=lambda span: span.begin, reverse=True)
+    assert model.name.startswith("generate_content scripted:")
+    assert (model.parent_id, attempt.parent_id) == (attempt.span_id, "")
+    assert model.attributes["gen_ai.operation.name"] == "generate_content"
+    assert {span.service for span in collector.spans} == {"fanout-worker"}
+    assert b"secret" not in collector.raw
+
+
+@pytest.fixture
+def hanging_collector() -> Iterator[str]:
+    """An address that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_process_ends_in_peace_although_its_collector_hangs(
+    hanging_collector: str, protocol: str
+) -> None:
+    ended = run(
+        SUBMITS_NOTHING,
+        OTEL_EXPORTER_OTLP_ENDPOINT=hanging_collector,
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_TIMEOUT="3600",
     )
+    assert (ended.stdout, ended.stderr) == ("ended\n", "")
 
-    traces = collector.received["/v1/traces"]
-    assert b"invoke_agent clerk" in traces
-    assert b"fanout-worker" in traces
-    assert b"secret" not in b"".join(collector.received.values())
+
+@pytest.mark.slow
+def test_a_collector_that_is_not_there_is_named_in_one_line() -> None:
+    ended = run(SUBMITS_NOTHING, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    assert ended.stdout == "ended\n"
+    assert len(ended.stderr.splitlines()) <= 1
+    assert "Traceback" not in ended.stderr
+
+
+def test_log_lines_have_the_ids_of_the_trace_without_opentelemetry() -> None:
+    inside, outside = map(json.loads, run(LOGS, TRACEPARENT=TRACEPARENT).stderr.splitlines())
+    _, trace_id, span_id, _ = TRACEPARENT.split("-")
+    assert (inside["trace_id"], inside["span_id"]) == (trace_id, span_id)
+    assert "trace_id" not in outside

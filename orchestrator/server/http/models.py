@@ -125,8 +125,8 @@ class JobRequest(_Body):
     """For filters and reports."""
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY_CHARACTERS)
     """A second submission with this key is the same job."""
-    traceparent: str | None = Field(default=None, max_length=200)
-    """The W3C trace context that the job's spans belong to."""
+    traceparent: str | None = None
+    """The W3C trace context that the job's spans belong to; one of another form is ignored."""
 
     webhook: WebhookRequest | None = None
     """Who is told when the job ends, or waits for a person."""

@@ -96,8 +96,8 @@ class RunRequest(_Body):
     """A JSON Schema that the answer has to fit."""
     labels: Labels = Field(default_factory=dict, max_length=50)
     """For filters and reports."""
-    traceparent: str | None = Field(default=None, max_length=200)
-    """The W3C trace context that the run's spans belong to."""
+    traceparent: str | None = None
+    """The W3C trace context that the run's spans belong to; one of another form is ignored."""
     webhook: WebhookRequest | None = None
     """Who is told when it ends, or waits for a person."""
 
