@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fanout.orchestrator.jobs.trace_context import read_traceparent
 from fanout.orchestrator.tracing.collectors import PARENT, exporter_of, has_exporter
-from fanout.orchestrator.tracing.spans import below
 
 SERVICE = "fanout"
 SERVER = "serve"
@@ -22,19 +20,24 @@ WORKER = "worker"
 def traced() -> Iterator[None]:
     """Continue the trace of the program that runs this command; export spans where that is asked.
 
-    Without a collector OpenTelemetry is not imported.
+    Where neither is, nothing is imported for it.
     """
     command = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
-    parent = None if command == SERVER else read_traceparent(os.environ.get(PARENT))
-    if command == WORKER or exporter_of(os.environ) is None or not has_exporter():
-        with below(parent):
-            yield
+    parent = None if command == SERVER else os.environ.get(PARENT)
+    is_exported = command != WORKER and exporter_of(os.environ) is not None and has_exporter()
+    if not parent and not is_exported:
+        yield
         return
-    from fanout.orchestrator.tracing import export  # noqa: PLC0415 - takes tenths of a second
+    from fanout.orchestrator.jobs.trace_context import read_traceparent  # noqa: PLC0415 - as above
+    from fanout.orchestrator.tracing.spans import below  # noqa: PLC0415 - as above
 
-    export.start(f"{SERVICE}-server" if command == SERVER else SERVICE)
+    if is_exported:
+        from fanout.orchestrator.tracing import export  # noqa: PLC0415 - takes tenths of a second
+
+        export.start(f"{SERVICE}-server" if command == SERVER else SERVICE)
     try:
-        with below(parent):
+        with below(read_traceparent(parent)):
             yield
     finally:
-        export.stop()
+        if is_exported:
+            export.stop()

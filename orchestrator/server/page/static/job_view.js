@@ -181,9 +181,8 @@ export class JobView {
 
   traceLink() {
     const template = this.app.session.trace_url;
-    const traceId = /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(this.job.traceparent ?? "")?.[1];
-    if (!template || (template.includes("{trace_id}") && !traceId)) return null;
-    return externalLink("Trace", template.replaceAll("{trace_id}", traceId ?? ""));
+    if (!template) return null;
+    return externalLink("Trace", template.replaceAll("{trace_id}", this.job.trace_id ?? ""));
   }
 
   showPanel() {
