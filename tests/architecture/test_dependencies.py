@@ -21,6 +21,7 @@ DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
     "jwt": "pyjwt",
     "markdown_it": "markdown-it-py",
+    "opentelemetry": "opentelemetry-sdk",
     "ulid": "python-ulid",
     "yaml": "pyyaml",
 }
@@ -34,6 +35,7 @@ OF_AN_EXTRA = {
     "litellm": "litellm",
     "markdownify": "web",
     "openai": "openai",
+    "opentelemetry": "otel",
     "tornado": "flower",
 }
 ADK_PRIVATE_NAMES = "orchestrator/deep_agent/adk/private_names.py"

@@ -60,6 +60,8 @@ structlog.get_logger("test").info("outside")
 assert "opentelemetry" not in sys.modules
 """
 
+pytestmark = pytest.mark.timeout(180)
+
 
 def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -67,7 +69,7 @@ def run(program: str, *arguments: str, **environment: str) -> subprocess.Complet
         cwd=REPOSITORY,
         env={**os.environ, **environment},
         check=True,
-        timeout=50,
+        timeout=150,
         capture_output=True,
         text=True,
     )
