@@ -28,7 +28,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.records import Ownership
+from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -304,6 +304,27 @@ class JobReader:
     async def states(self, job_ids: Ids) -> MaybeStates:
         """Return the state of each job; None for one that does not exist any more."""
         return await self._records.states(job_ids)
+
+    async def state_counts(self, *, begin_again: bool = False) -> StateCounts:
+        """Return how many jobs are in which state, as `Records.state_counts`."""
+        return await self._records.state_counts(begin_again=begin_again)
+
+    async def newest_queued(self, most: int) -> Records:
+        """Return queued jobs, newest first, of the newest ones that have not ended.
+
+        Args:
+            most: At most so many; fewer where the newest jobs are in other states.
+        """
+        newest = await self._records.newest_live(RECORDS_AT_ONCE)
+        states = await self._records.states(newest)
+        queued = [
+            job_id for job_id, state in zip(newest, states, strict=True) if state == JobState.QUEUED
+        ]
+        return await self._explained(await self._records.get_many(queued[:most]))
+
+    async def approvals_count(self) -> int:
+        """Return how many calls wait for a person."""
+        return await self._records.approvals_count()
 
     async def tree_states(self, root_ids: Iterable[str]) -> States:
         """Return for each tree how many of its jobs are in which state."""

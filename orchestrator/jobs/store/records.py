@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.lua_scripts import Scripts
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import (
     labels_of,
@@ -28,6 +29,8 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
+RECOUNTED_AT_ONCE = 1_000
+"""Jobs that are recounted whenever somebody asks for counts: Redis takes a millisecond."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
 
@@ -37,6 +40,15 @@ class Ownership(NamedTuple):
 
     tenant: str
     owner: str
+
+
+class StateCounts(NamedTuple):
+    """How many jobs are in which state."""
+
+    states: Mapping[str, int]
+    is_consistent: bool
+    """Whether these are as many as there are jobs; they are not while a process of an earlier
+    release submits or deletes jobs, which does not count them."""
 
 
 class JobSketch(NamedTuple):
@@ -74,6 +86,7 @@ class Records:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._run = Scripts(redis, keys, ("state_counts",)).run
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -207,6 +220,21 @@ class Records:
             found += [pair for pair, lives in zip(page, is_live, strict=True) if lives]
             before = page[-1][1]
         return found[:count]
+
+    async def newest_live(self, most: int) -> list[str]:
+        """Return the ids of jobs that have not ended, newest first.
+
+        Args:
+            most: At most so many; where many jobs are live, fewer, if the newest ones have ended.
+        """
+        with redis_failures():
+            live = await self._redis.scard(self._keys.live)
+        if live <= FEW_LIVE:
+            return [job_id for job_id, _ in await self._few_live(self._keys.index, None, most)]
+        ids = [job_id for job_id, _ in await self._page(self._keys.index, None, IDS_AT_ONCE)]
+        with redis_failures():
+            is_live = await self._redis.smismember(self._keys.live, ids)
+        return [job_id for job_id, lives in zip(ids, is_live, strict=True) if lives][:most]
 
     async def _page(self, index: str, before: int | None, count: int) -> list[tuple[str, int]]:
         below = "+inf" if before is None else f"({before}"
@@ -348,6 +376,31 @@ class Records:
                 for job_id in ids:
                     pipe.hget(self._keys.job(job_id), "state")
                 return await pipe.execute()
+
+    async def state_counts(self, *, begin_again: bool = False) -> StateCounts:
+        """Return how many jobs are in which state, from counters: no job is read for it.
+
+        Each call recounts some jobs, because earlier releases do not count. The very first one
+        recounts all, in steps.
+
+        Args:
+            begin_again: Recount all jobs now.
+        """
+        complete = 0
+        while not complete:
+            complete, total, *counted = await self._run(
+                "state_counts", RECOUNTED_AT_ONCE, int(begin_again)
+            )
+            begin_again = False
+        states = {
+            state: int(number) for state, number in zip(counted[::2], counted[1::2], strict=True)
+        }
+        return StateCounts(states, sum(states.values()) == total)
+
+    async def approvals_count(self) -> int:
+        """Return how many calls wait for a person."""
+        with redis_failures():
+            return int(await self._redis.zcard(self._keys.approvals))
 
     async def approvals(self) -> list[Approval]:
         """Return the calls that wait for a person, oldest first.
