@@ -14,8 +14,7 @@ from fanout.orchestrator.jobs.state import JobState
 FRESH_SECONDS = 1.0
 """For which counts are given again: several scrapers ask at once."""
 RECOUNT_SECONDS = 60.0
-"""Between two complete recounts, where a process of an earlier release submits or deletes jobs: each
-costs Redis a tenth of a second for 100,000 jobs."""
+"""Between two complete recounts, where a process of an earlier release submits or deletes jobs."""
 MAX_EXPLAINED = 500
 """Queued jobs whose reasons are found out, the newest: at 20 µs each a hundredth of a second."""
 REASONS = {

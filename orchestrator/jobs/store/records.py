@@ -51,6 +51,15 @@ class StateCounts(NamedTuple):
     release submits or deletes jobs, which does not count them."""
 
 
+class IndexStep(NamedTuple):
+    """Some jobs in the order of submission."""
+
+    jobs: list[tuple[str, int]]
+    """Their ids and positions."""
+    next: int
+    """The position at which the next step begins."""
+
+
 class JobSketch(NamedTuple):
     """What lists of jobs are filtered by, without reading the whole record."""
 
@@ -220,6 +229,52 @@ class Records:
             found += [pair for pair, lives in zip(page, is_live, strict=True) if lives]
             before = page[-1][1]
         return found[:count]
+
+    async def count(self, *, live_only: bool) -> int:
+        """Return the number of all jobs, or of those that have not ended."""
+        with redis_failures():
+            if live_only:
+                return int(await self._redis.scard(self._keys.live))
+            return int(await self._redis.zcard(self._keys.index))
+
+    async def oldest_position(self, *, live_only: bool) -> int:
+        """Return a position in the order of submission before which there is no job."""
+        if live_only and await self.count(live_only=True) <= FEW_LIVE:
+            live = await self._few_live(self._keys.index, None, FEW_LIVE)
+            return min((position for _, position in live), default=0)
+        with redis_failures():
+            first: Any = await self._redis.zrange(self._keys.index, 0, 0, withscores=True)
+        return int(first[0][1]) if first else 0
+
+    async def position_of_newest(self, count: int) -> int:
+        """Return the position of the oldest one of the newest jobs, of which there are `count`."""
+        with redis_failures():
+            found: Any = await self._redis.zrevrange(
+                self._keys.index, count - 1, count - 1, withscores=True
+            )
+        return int(found[0][1]) if found else 0
+
+    async def oldest(self, start: int, stop: int, count: int, *, live_only: bool) -> IndexStep:
+        """Return the oldest jobs between two positions, `stop` not included.
+
+        Args:
+            start: The position of the first one.
+            stop: The position behind the last one.
+            count: At most so many are looked at.
+            live_only: Only those of them that have not ended.
+        """
+        with redis_failures():
+            found: Any = await self._redis.zrangebyscore(
+                self._keys.index, start, f"({stop}", 0, count, withscores=True
+            )
+            jobs = [(job_id, int(score)) for job_id, score in found]
+            following = jobs[-1][1] + 1 if len(jobs) == count else stop
+            if live_only and jobs:
+                is_live = await self._redis.smismember(
+                    self._keys.live, [job_id for job_id, _ in jobs]
+                )
+                jobs = [pair for pair, lives in zip(jobs, is_live, strict=True) if lives]
+        return IndexStep(jobs, following)
 
     async def newest_live(self, most: int) -> list[str]:
         """Return the ids of jobs that have not ended, newest first.
