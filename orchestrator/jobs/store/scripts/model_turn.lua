@@ -181,12 +181,9 @@ if not given or now - given > late then  -- else its answer was lost
   leave_sent(me)
   answer = ask()
 end
-sums.counted_tickets = sums.tickets
-local stored = {}
-for at, field in ipairs(fields) do
-  stored[2 * at - 1], stored[2 * at] = field, sums[field]
-end
-redis.call('HSET', state, unpack(stored))
+redis.call('HSET', state, 'tickets', sums.tickets, 'counted_tickets', sums.tickets, 'recount_until',
+  sums.recount_until, 'sent_tokens', sums.sent_tokens, 'ready', sums.ready, 'ready_tokens',
+  sums.ready_tokens, 'ready_cut', sums.ready_cut)
 local kept = math.max(now, cut_until) + window + longest + grace
 for _, name in ipairs({sent, waiting, patience, state}) do redis.call('PEXPIREAT', name, kept) end
 return answer
