@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -95,7 +96,11 @@ class Records:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._run = Scripts(redis, keys, ("state_counts",)).run
+
+    @cached_property
+    def _scripts(self) -> Scripts:
+        """The scripts, which most readers do not need."""
+        return Scripts(self._redis, self._keys, ("state_counts",))
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -443,7 +448,7 @@ class Records:
         """
         complete = 0
         while not complete:
-            complete, total, *counted = await self._run(
+            complete, total, *counted = await self._scripts.run(
                 "state_counts", RECOUNTED_AT_ONCE, int(begin_again)
             )
             begin_again = False
