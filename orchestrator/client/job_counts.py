@@ -13,6 +13,8 @@ from fanout.orchestrator.jobs.state import JobState
 
 FRESH_SECONDS = 1.0
 """For which counts are given again: several scrapers ask at once."""
+RECOUNT_SECONDS = 60.0
+"""Between two complete recounts, where a process of an earlier release submits or deletes jobs."""
 MAX_EXPLAINED = 500
 """Queued jobs whose reasons are found out, the newest: at 20 µs each a hundredth of a second."""
 REASONS = {
@@ -48,7 +50,7 @@ class Counts:
 
 
 class JobCounts:
-    """Counts all jobs; those that have ended are read once.
+    """Counts jobs in a time that does not depend on how many there are.
 
     Args:
         reader: The connection.
@@ -56,9 +58,8 @@ class JobCounts:
 
     def __init__(self, reader: JobReader) -> None:
         self._reader = reader
-        self._ended: dict[str, str] = {}
         self._counts = Counts()
-        self._at = float("-inf")
+        self._at = self._recounted_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def now(self) -> Counts:
@@ -76,8 +77,8 @@ class JobCounts:
     async def _count(self) -> Counts:
         states = await self._states()
         queued = Counter[str]()
-        if states[JobState.QUEUED]:
-            waiting = await self._reader.list(states={JobState.QUEUED}, limit=MAX_EXPLAINED)
+        if states.get(JobState.QUEUED):
+            waiting = await self._reader.newest_queued(MAX_EXPLAINED)
             queued = Counter(_reason(one.waiting_for or "") for one in waiting)
         workers = await self._reader.workers()
         return Counts(
@@ -86,19 +87,18 @@ class JobCounts:
             workers=len(workers),
             slots=sum(one.concurrency for one in workers),
             busy=sum(one.running for one in workers),
-            approvals=len(await self._reader.approvals()),
+            approvals=await self._reader.approvals_count(),
             hanging_threads=sum(one.hanging_threads for one in workers),
             loop_delays={one.name: one.loop_delays for one in workers if one.loop_delays},
         )
 
-    async def _states(self) -> Counter[str]:
-        ids = await self._reader.ids()
-        unknown = [one for one in ids if one not in self._ended]
-        found = dict(zip(unknown, await self._reader.states(unknown), strict=True))
-        known = {one: self._ended[one] for one in ids if one in self._ended}
-        terminal = {one for one in JobState if one.is_terminal}
-        self._ended = known | {one: state for one, state in found.items() if state in terminal}
-        return Counter([*known.values(), *filter(None, found.values())])
+    async def _states(self) -> Mapping[str, int]:
+        found = await self._reader.state_counts()
+        is_due = time.monotonic() - self._recounted_at > RECOUNT_SECONDS
+        if not found.is_consistent and is_due:
+            found = await self._reader.state_counts(begin_again=True)
+            self._recounted_at = time.monotonic()
+        return found.states
 
 
 def _reason(waiting_for: str) -> str:

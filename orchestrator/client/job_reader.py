@@ -18,7 +18,7 @@ from fanout.orchestrator.client.announcements import Announcements
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.id_search import IdSearch
-from fanout.orchestrator.client.job_pages import JobPages
+from fanout.orchestrator.client.job_pages import JobFilter, JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
@@ -28,7 +28,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.records import Ownership
+from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -236,6 +236,61 @@ class JobReader:
             before, count = page[-1][1], RECORDS_AT_ONCE
         return await self._explained(found[:limit][::-1])
 
+    async def parts(
+        self,
+        *,
+        states: Collection[JobState] | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int,
+    ) -> AsyncGenerator[Records, None]:
+        """Yield the jobs of `list` in parts, oldest first, without holding all of them.
+
+        Args:
+            states: Only jobs in one of these; None for all.
+            labels: Only jobs with all of these.
+            limit: The newest jobs, at most so many.
+        """
+        wanted = JobFilter(states=states, labels=labels)
+        span = await self._span(wanted, limit)
+        while span and limit:
+            step = await self._records.oldest(
+                span.start, span.stop, RECORDS_AT_ONCE, live_only=wanted.live_only
+            )
+            sketches = await self._records.sketches([job_id for job_id, _ in step.jobs])
+            fitting = [sketch.id for sketch in sketches if wanted.fits(sketch)][:limit]
+            limit -= len(fitting)
+            if fitting:
+                yield await self._explained(await self._records.get_many(fitting))
+            span = range(step.next, span.stop)
+
+    async def _span(self, wanted: JobFilter, limit: int) -> range:
+        """Return the positions between which the newest jobs that fit are, at most `limit`."""
+        newest = await self._records.newest(None, None, 1)
+        if not newest:
+            return range(0)
+        stop = newest[0][1] + 1
+        if await self._records.count(live_only=wanted.live_only) <= limit:
+            return range(await self._records.oldest_position(live_only=wanted.live_only), stop)
+        if wanted.states is None and not wanted.labels:
+            return range(await self._records.position_of_newest(limit), stop)
+        found, before = 0, None
+        while True:
+            page = await self._records.newest(
+                None, before, RECORDS_AT_ONCE, live_only=wanted.live_only
+            )
+            fitting = {
+                one.id
+                for one in await self._records.sketches([job_id for job_id, _ in page])
+                if wanted.fits(one)
+            }
+            for job_id, position in page:
+                before = position
+                found += job_id in fitting
+                if found == limit:
+                    return range(position, stop)
+            if len(page) < RECORDS_AT_ONCE:
+                return range(before or 0, stop)
+
     async def tree(self, job_id: str, limit: int | None = None) -> Records:
         """Return the jobs of a tree, oldest first, parents before children.
 
@@ -304,6 +359,27 @@ class JobReader:
     async def states(self, job_ids: Ids) -> MaybeStates:
         """Return the state of each job; None for one that does not exist any more."""
         return await self._records.states(job_ids)
+
+    async def state_counts(self, *, begin_again: bool = False) -> StateCounts:
+        """Return how many jobs are in which state, as `Records.state_counts`."""
+        return await self._records.state_counts(begin_again=begin_again)
+
+    async def newest_queued(self, most: int) -> Records:
+        """Return queued jobs, newest first, of the newest ones that have not ended.
+
+        Args:
+            most: At most so many; fewer where the newest jobs are in other states.
+        """
+        newest = await self._records.newest_live(RECORDS_AT_ONCE)
+        states = await self._records.states(newest)
+        queued = [
+            job_id for job_id, state in zip(newest, states, strict=True) if state == JobState.QUEUED
+        ]
+        return await self._explained(await self._records.get_many(queued[:most]))
+
+    async def approvals_count(self) -> int:
+        """Return how many calls wait for a person."""
+        return await self._records.approvals_count()
 
     async def tree_states(self, root_ids: Iterable[str]) -> States:
         """Return for each tree how many of its jobs are in which state."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -19,6 +22,7 @@ import psutil
 from redis.asyncio import Redis
 
 from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import LIVE_STATES
@@ -64,13 +68,30 @@ OPERATIONS = {
     "resolve": _row("resolve", f"find {SHORT_IDS} jobs by the ends of their ids"),
     "ps": _row("ps", "list the 200 newest live jobs"),
     "tree": _row("tree", "list the first 200 jobs of the tree"),
+    "scrape": _row("scrape", "count the jobs for one scrape of /metrics"),
 }
+LISTINGS = 2
+FIRST_BYTE = Benchmark(
+    name="grow-ps-first-byte",
+    title=f"first byte of `fanout ps --all --json --limit {LARGE}`, of {LARGE:,} jobs",
+    unit="ms",
+    floor=f"of {SMALL:,}",
+    target_ratio=FLAT,
+)
+PEAK = Benchmark(
+    name="grow-ps-memory",
+    title=f"peak memory of `fanout ps --all --json --limit {LARGE}`, {LARGE:,} jobs",
+    unit="MiB",
+    floor=f"{SMALL:,} jobs",
+    target_ratio=FLAT,
+)
 
 
 @dataclass
 class _Place:
     """An installation with one tree."""
 
+    url: str
     redis: Redis
     ledger: Ledger
     journal: Journal
@@ -87,6 +108,23 @@ class _Place:
         # In nanoseconds, where `cpu_times` has hundredths of a second.
         scheduled = Path(f"/proc/{self.server.pid}/schedstat").read_text().split()
         return time.process_time() + int(scheduled[0]) / 1e9
+
+    def listing(self) -> tuple[float, float]:
+        """List all jobs; the milliseconds until the first byte, and the MiB of the process."""
+        command = [sys.executable, "-m", "fanout", "ps", "--all", "--json", "--limit", str(LARGE)]
+        began = time.perf_counter()
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=os.environ | {"FANOUT_REDIS_URL": self.url}
+        ) as process:
+            assert process.stdout
+            assert process.stdout.read(1)
+            first = time.perf_counter() - began
+            while process.stdout.read(2**20):
+                pass
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return first * 1000, used.ru_maxrss / 1024
 
     async def round(self) -> dict[str, float]:
         """Do every operation once; what each one took."""
@@ -138,6 +176,9 @@ class _Round:
     async def tree(self) -> None:
         assert len(await self._place.reader.tree(TREE, BATCH)) == BATCH
 
+    async def scrape(self) -> None:
+        assert sum((await JobCounts(self._place.reader).now()).states.values()) >= SMALL
+
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Fill two installations, and do each operation in both in turn."""
@@ -149,7 +190,14 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         for _ in range(ROUNDS):
             floors.append(await small.round())
             ours.append(await large.round())
-    gc.unfreeze()
+        gc.unfreeze()
+        if {FIRST_BYTE.name, PEAK.name} & set(wanted):
+            many, few = [
+                [await asyncio.to_thread(place.listing) for _ in range(LISTINGS)]
+                for place in (large, small)
+            ]
+            yield FIRST_BYTE, Samples([first for first, _ in many], [first for first, _ in few])
+            yield PEAK, Samples([peak for _, peak in many], [peak for _, peak in few])
     for name, benchmark in OPERATIONS.items():
         if benchmark.name in wanted:
             yield benchmark, Samples([one[name] for one in ours], [one[name] for one in floors])
@@ -167,10 +215,10 @@ async def _place(jobs: int) -> AsyncIterator[_Place]:
                 for _ in range(0, jobs, SMALL):
                     await ledger.submit([make_spec(root_id=TREE) for _ in range(SMALL)])
                 process = psutil.Process((await redis.info("server"))["process_id"])
-                yield _Place(redis, ledger, journal, reader, process)
+                yield _Place(server.url, redis, ledger, journal, reader, process)
                 await journal.close()
         finally:
             await asyncio.to_thread(server.stop)
 
 
-SECTION = Section(benchmarks=tuple(OPERATIONS.values()), run=run)
+SECTION = Section(benchmarks=(*OPERATIONS.values(), FIRST_BYTE, PEAK), run=run)

@@ -73,6 +73,15 @@ def listed_releases() -> Sequence[dict[str, Any]]:
 THIS_RELEASE = Release("this", REPOSITORY)
 
 
+def earlier_file(listed: dict[str, Any], path: str) -> str:
+    """Return a text file of an earlier release.
+
+    Raises:
+        LookupError: The history of this clone does not go back so far.
+    """
+    return _git(listed, "show", f"{listed['commit']}:{path}")
+
+
 def earlier_release(listed: dict[str, Any], folder: Path) -> Release:
     """Return an earlier release, whose files are put into a folder.
 
@@ -81,20 +90,21 @@ def earlier_release(listed: dict[str, Any], folder: Path) -> Release:
     """
     commit = listed["commit"]
     archive = folder / f"{commit}.tar"
-    made = subprocess.run(
-        ["git", "archive", "--format=tar", f"--output={archive}", commit],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        raise LookupError(
-            f"This clone lacks commit {commit}, which stands for wire version {listed['wire']} in "
-            f"{LISTED.relative_to(REPOSITORY)}. Get the whole history: git fetch --unshallow. "
-            f"Git says: {made.stderr.strip()}"
-        )
+    _git(listed, "archive", "--format=tar", f"--output={archive}", commit)
     tree = folder / commit
     with tarfile.open(archive) as opened:
         opened.extractall(tree, filter="data")
     return Release(f"layout-{listed['layout']}", tree)
+
+
+def _git(listed: dict[str, Any], *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LookupError(
+            f"This clone lacks commit {listed['commit']}, which stands for wire version "
+            f"{listed['wire']} in {LISTED.relative_to(REPOSITORY)}. Get the whole history: "
+            f"git fetch --unshallow. Git says: {done.stderr.strip()}"
+        )
+    return done.stdout

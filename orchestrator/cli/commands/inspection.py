@@ -61,10 +61,12 @@ async def _ps(
     states: Collection[JobState] | None, labels: dict[str, str], limit: int, *, as_json: bool
 ) -> None:
     async with open_reader() as reader:
+        if as_json:
+            with output.list_document("jobs") as add:
+                async for part in reader.parts(states=states, labels=labels, limit=limit):
+                    add(record.model_dump(mode="json") for record in part)
+            return
         records = await reader.list(states=states, labels=labels or None, limit=limit)
-    if as_json:
-        output.document({"jobs": [record.model_dump(mode="json") for record in records]})
-        return
     if not records:
         output.notice("No job matches." if labels or states != LIVE_STATES else NOTHING_RUNS)
         return

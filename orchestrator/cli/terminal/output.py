@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fanout.orchestrator import shortening
@@ -73,6 +74,44 @@ def document(value: Any) -> None:
     """Print the result as one JSON document."""
     _printing()
     print(escape_hidden(json.dumps(clean(value), indent=2, ensure_ascii=False)))
+
+
+@contextmanager
+def list_document(name: str) -> Iterator[Callable[[Iterable[Any]], None]]:
+    """Print a JSON document with one list, part by part, as `document` prints it at once.
+
+    A list that is interrupted is closed, so that what was printed is valid JSON.
+
+    Args:
+        name: The list's name in the document.
+
+    Yields:
+        A function that prints the next elements.
+    """
+    is_empty = True
+
+    def add(elements: Iterable[Any]) -> None:
+        nonlocal is_empty
+        _printing()
+        for element in elements:
+            text = escape_hidden(json.dumps(clean(element), indent=2, ensure_ascii=False))
+            before = f'{{\n  "{name}": [\n    ' if is_empty else ",\n    "
+            print(before, text.replace("\n", "\n    "), sep="", end="")
+            is_empty = False
+        sys.stdout.flush()
+
+    try:
+        yield add
+    except BrokenPipeError:  # nobody reads what would follow
+        raise
+    except BaseException:
+        if not is_empty:
+            print("\n  ]\n}", flush=True)
+        raise
+    if is_empty:
+        document({name: []})
+    else:
+        print("\n  ]\n}")
 
 
 def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,9 @@ SOONEST_ASK_SECONDS = 2.0
 waiting."""
 LATEST_ASK_SECONDS = 15.0
 """The longest such time: for that long the request of a dead process keeps its position."""
+ASK_SPREAD_SECONDS = 0.002
+"""By which the longest such time grows with each request that waits: beyond 7,500 of them, those at
+the end of the queue ask at most 500 times a second together, a few percent of a core of Redis."""
 ASK_GRACE_SECONDS = 3.0
 """The delay that is tolerated when it asks again: that of a busy process with hundreds of
 agents."""
@@ -167,6 +170,7 @@ class RateLimiter:
             SOONEST_ASK_SECONDS,
             LATEST_ASK_SECONDS,
             ASK_GRACE_SECONDS,
+            ASK_SPREAD_SECONDS,
         )
         again, *more = await self._run(
             "model_turn",

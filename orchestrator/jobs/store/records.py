@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -15,6 +16,7 @@ from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.lua_scripts import Scripts
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import (
     labels_of,
@@ -28,6 +30,8 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
+RECOUNTED_AT_ONCE = 1_000
+"""Jobs that are recounted whenever somebody asks for counts: Redis takes a millisecond."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
 
@@ -37,6 +41,24 @@ class Ownership(NamedTuple):
 
     tenant: str
     owner: str
+
+
+class StateCounts(NamedTuple):
+    """How many jobs are in which state."""
+
+    states: Mapping[str, int]
+    is_consistent: bool
+    """Whether these are as many as there are jobs; they are not while a process of an earlier
+    release submits or deletes jobs, which does not count them."""
+
+
+class IndexStep(NamedTuple):
+    """Some jobs in the order of submission."""
+
+    jobs: list[tuple[str, int]]
+    """Their ids and positions."""
+    next: int
+    """The position at which the next step begins."""
 
 
 class JobSketch(NamedTuple):
@@ -74,6 +96,11 @@ class Records:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+
+    @cached_property
+    def _scripts(self) -> Scripts:
+        """The scripts, which most readers do not need."""
+        return Scripts(self._redis, self._keys, ("state_counts",))
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -207,6 +234,67 @@ class Records:
             found += [pair for pair, lives in zip(page, is_live, strict=True) if lives]
             before = page[-1][1]
         return found[:count]
+
+    async def count(self, *, live_only: bool) -> int:
+        """Return the number of all jobs, or of those that have not ended."""
+        with redis_failures():
+            if live_only:
+                return int(await self._redis.scard(self._keys.live))
+            return int(await self._redis.zcard(self._keys.index))
+
+    async def oldest_position(self, *, live_only: bool) -> int:
+        """Return a position in the order of submission before which there is no job."""
+        if live_only and await self.count(live_only=True) <= FEW_LIVE:
+            live = await self._few_live(self._keys.index, None, FEW_LIVE)
+            return min((position for _, position in live), default=0)
+        with redis_failures():
+            first: Any = await self._redis.zrange(self._keys.index, 0, 0, withscores=True)
+        return int(first[0][1]) if first else 0
+
+    async def position_of_newest(self, count: int) -> int:
+        """Return the position of the oldest one of the newest jobs, of which there are `count`."""
+        with redis_failures():
+            found: Any = await self._redis.zrevrange(
+                self._keys.index, count - 1, count - 1, withscores=True
+            )
+        return int(found[0][1]) if found else 0
+
+    async def oldest(self, start: int, stop: int, count: int, *, live_only: bool) -> IndexStep:
+        """Return the oldest jobs between two positions, `stop` not included.
+
+        Args:
+            start: The position of the first one.
+            stop: The position behind the last one.
+            count: At most so many are looked at.
+            live_only: Only those of them that have not ended.
+        """
+        with redis_failures():
+            found: Any = await self._redis.zrangebyscore(
+                self._keys.index, start, f"({stop}", 0, count, withscores=True
+            )
+            jobs = [(job_id, int(score)) for job_id, score in found]
+            following = jobs[-1][1] + 1 if len(jobs) == count else stop
+            if live_only and jobs:
+                is_live = await self._redis.smismember(
+                    self._keys.live, [job_id for job_id, _ in jobs]
+                )
+                jobs = [pair for pair, lives in zip(jobs, is_live, strict=True) if lives]
+        return IndexStep(jobs, following)
+
+    async def newest_live(self, most: int) -> list[str]:
+        """Return the ids of jobs that have not ended, newest first.
+
+        Args:
+            most: At most so many; where many jobs are live, fewer, if the newest ones have ended.
+        """
+        with redis_failures():
+            live = await self._redis.scard(self._keys.live)
+        if live <= FEW_LIVE:
+            return [job_id for job_id, _ in await self._few_live(self._keys.index, None, most)]
+        ids = [job_id for job_id, _ in await self._page(self._keys.index, None, IDS_AT_ONCE)]
+        with redis_failures():
+            is_live = await self._redis.smismember(self._keys.live, ids)
+        return [job_id for job_id, lives in zip(ids, is_live, strict=True) if lives][:most]
 
     async def _page(self, index: str, before: int | None, count: int) -> list[tuple[str, int]]:
         below = "+inf" if before is None else f"({before}"
@@ -348,6 +436,31 @@ class Records:
                 for job_id in ids:
                     pipe.hget(self._keys.job(job_id), "state")
                 return await pipe.execute()
+
+    async def state_counts(self, *, begin_again: bool = False) -> StateCounts:
+        """Return how many jobs are in which state, from counters: no job is read for it.
+
+        Each call recounts some jobs, because earlier releases do not count. The very first one
+        recounts all, in steps.
+
+        Args:
+            begin_again: Recount all jobs now.
+        """
+        complete = 0
+        while not complete:
+            complete, total, *counted = await self._scripts.run(
+                "state_counts", RECOUNTED_AT_ONCE, int(begin_again)
+            )
+            begin_again = False
+        states = {
+            state: int(number) for state, number in zip(counted[::2], counted[1::2], strict=True)
+        }
+        return StateCounts(states, sum(states.values()) == total)
+
+    async def approvals_count(self) -> int:
+        """Return how many calls wait for a person."""
+        with redis_failures():
+            return int(await self._redis.zcard(self._keys.approvals))
 
     async def approvals(self) -> list[Approval]:
         """Return the calls that wait for a person, oldest first.

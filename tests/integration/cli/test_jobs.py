@@ -69,6 +69,18 @@ def test_a_file_of_jobs_becomes_one_tree_in_order(fanout):
     assert {job["labels"]["batch"] for job in tree} == {"7"}
 
 
+def test_a_long_list_whose_reader_leaves_ends_without_an_error(fanout):
+    jobs = [{"description": "count the lines " * 50} for _ in range(200)]
+    fanout("submit", "--file", "-", stdin=lines_of(*jobs))
+
+    listing = fanout.start("ps", "--all", "--json")
+    assert listing.stdout.read(1) == b"{"
+    listing.stdout.close()
+
+    assert listing.wait(30) == 0
+    assert listing.stderr.read() == b""
+
+
 def test_every_bad_line_is_named_and_nothing_is_submitted(fanout):
     text = (
         '{"description": "fine"}\n'

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -20,14 +22,17 @@ from fanout.orchestrator.jobs.spec import ModelRate
 from fanout.orchestrator.jobs.store import rate_limiter
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.lua_scripts import script_source
 from fanout.orchestrator.jobs.store.rate_limiter import (
     ASK_GRACE_SECONDS,
+    ASK_SPREAD_SECONDS,
     DOUBLING_SECONDS,
     LATE_SECONDS,
     LATEST_ASK_SECONDS,
     SOONEST_ASK_SECONDS,
     RateLimiter,
 )
+from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
 
@@ -87,11 +92,25 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def begun(redis_url: str, who: str) -> subprocess.Popen[str]:
+COUNTING = """
+local real, read = redis, 0
+local redis = {call = function(...)
+  local found = real.call(...)
+  read = read + (type(found) == 'table' and #found or 1)
+  real.call('SET', 'read', read)
+  return found
+end}
+"""
+"""Before a script: it notes under `read` how many values it has got from Redis."""
+
+
+def begun(redis_url: str, who: str, release: Release) -> subprocess.Popen[str]:
     """A process with five requests, which wait for a word."""
     command = [sys.executable, "-c", SENDER, redis_url, who, str(WINDOW_SECONDS)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True)
+    pipe, environment = subprocess.PIPE, os.environ | release.environment
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, stdin=pipe, stdout=pipe, text=True
+    )
 
 
 def start_together(senders: Sequence[subprocess.Popen[str]]) -> None:
@@ -105,10 +124,13 @@ def start_together(senders: Sequence[subprocess.Popen[str]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["one release", "two releases"])
 async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_up(
-    redis: Redis, redis_url: str
+    redis: Redis, redis_url: str, tmp_path: Path, *, is_mixed: bool
 ) -> None:
-    senders = [begun(redis_url, who) for who in "abc"]
+    other = earlier_release(listed_releases()[-1], tmp_path) if is_mixed else THIS_RELEASE
+    releases = {"a": THIS_RELEASE, "b": other, "c": THIS_RELEASE}
+    senders = [begun(redis_url, who, release) for who, release in releases.items()]
     await asyncio.to_thread(start_together, senders)
     await asyncio.sleep(WINDOW_SECONDS / 3)  # all have asked, and four have gone
     waiting = await redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1)
@@ -195,6 +217,36 @@ async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(red
     pauses.append(await limits.cut("e", "m", 10, None))
 
     assert [round(pause) for pause in pauses] == [1, 1, 1, 2, 1]
+
+
+async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(redis: Redis) -> None:
+    rate = {"requests_per_minute": 4, "tokens_per_minute": 100}
+    limits = RateLimiter(redis, Keys(), {"m": ModelRate(**rate)})
+    counting = redis.register_script(COUNTING + script_source("model_turn"))
+    limits._run.__self__.registered["model_turn"] = counting
+    read: dict[int, int] = {}
+    for number in range(1001):
+        again, *_ = await limits._turn(f"r{number}", "m", 10)
+        if number in {100, 1000}:
+            await limits._turn(f"r{number // 2}", "m", 10)
+            read[number] = int(await redis.get("read"))
+
+    assert read[1000] <= read[100] + 5
+    assert again == LATEST_ASK_SECONDS
+
+
+async def test_those_at_the_end_of_a_very_long_queue_ask_less_often(redis: Redis) -> None:
+    limits = RateLimiter(redis, Keys(), {"m": ModelRate(requests_per_minute=100)})
+    await sends(limits, [f"sent{number}" for number in range(100)])
+    await limits._turn("first", "m", 10)
+    waiting = {f"r{number} 10": number + 2 for number in range(20_000)}
+    await redis.zadd(f"{Keys().prefix}:model-waiting:m", waiting)
+
+    far, *_ = await limits._turn("r19999", "m", 10)
+    near, *_ = await limits._turn("r0", "m", 10)
+
+    assert far == pytest.approx(20_000 * ASK_SPREAD_SECONDS, abs=0.1)
+    assert near < far / 2
 
 
 async def test_an_answer_that_gets_lost_is_no_second_request(

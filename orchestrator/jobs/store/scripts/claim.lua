@@ -72,6 +72,7 @@ end
 local token = redis.call('INCR', key('fence')) .. ARGV[13]
 local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
+count_state(id, 'running')
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)

@@ -5,6 +5,7 @@
 --   transit          sorted set: the jobs in transit to a worker, by wire version
 --   held:<worker>    set: the jobs running on a worker
 --   host:<host>      set: the jobs running on a host
+--   state_counts     hash: how many jobs are in which state, and a recount: see `count_state`
 --   tree:<root>      sorted set: all jobs of a tree by submission
 --   owned:<owner>    sorted set: the jobs of an owner of a tenant, by submission
 --   ended            sorted set: the ended jobs, by time of end
@@ -168,6 +169,18 @@ local function shrink_journal(id)
     redis.call('COPY', stream, copy, 'REPLACE')
     redis.call('RENAME', copy, stream)
   end
+end
+
+-- Counts a job in its next state instead of its present one; without a next one it is deleted.
+-- Releases before this one do not count, so there is a recount (state_counts.lua), in steps in the
+-- order of submission: the jobs that it has reached are counted in fields of their own.
+local function count_state(id, state)
+  local counts, before = key('state_counts'), redis.call('HGET', key('job', id), 'state')
+  local reached = tonumber(redis.call('HGET', counts, 'reached') or 0)
+  local position = tonumber(redis.call('ZSCORE', key('jobs'), id) or 0)
+  local part = position <= reached and 'recounted:' or 'counted:'
+  if before then redis.call('HINCRBY', counts, part .. before, -1) end
+  if state then redis.call('HINCRBY', counts, part .. state, 1) end
 end
 
 local ENDED = {succeeded = true, failed = true, timed_out = true, cancelled = true}
@@ -436,6 +449,7 @@ local function enqueue(jobs)
     append(lanes, lane, position(job.priority, sequence), id)
     lane_of[lane] = {job.root, class, job.tenant}
   end
+  redis.call('HINCRBY', key('state_counts'), 'counted:queued', #jobs)
   for index, entries in pairs(indexes) do redis.call('ZADD', index, unpack(entries)) end
   for set, ids in pairs(sets) do redis.call('SADD', set, unpack(ids)) end
   for lane, entries in pairs(lanes) do
@@ -451,6 +465,7 @@ end
 -- Makes a job a queued one, without a worker.
 local function set_queued(id)
   redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
+  count_state(id, 'queued')
   redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', IN_LANE, 'token', 0,
     'worker', '', 'host', '', 'requeued_at', now_ms())
 end
@@ -548,6 +563,7 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
   adopt(id)
+  count_state(id, state)
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
   data.state = state
   journal(id, attempt, data)

@@ -10,6 +10,7 @@ for _, id in ipairs(old) do
   if job[2] and redis.call('SISMEMBER', key('live'), job[2]) == 1 then
     redis.call('ZADD', key('ended'), now_ms(), id)
   else
+    count_state(id)
     redis.call('ZREM', key('ended'), id)
     redis.call('ZREM', key('jobs'), id)
     redis.call('ZREM', key('ids'), id)

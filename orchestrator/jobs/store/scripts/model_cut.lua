@@ -20,6 +20,7 @@ cut_until = math.max(cut_until, now + (asked >= 0 and asked or pause))
 -- It was refused, not answered. Added first, as in model_settle.lua.
 redis.call('ZADD', sent, given, ARGV[3] .. ' 0')
 redis.call('ZREM', sent, member)
+redis.call('HINCRBY', state, 'sent_tokens', -ARGV[4])
 redis.call('HSET', state, 'cut_until', cut_until)
 redis.call('PEXPIREAT', state, cut_until + ARGV[8])
 return cut_until - now

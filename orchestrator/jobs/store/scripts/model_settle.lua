@@ -10,6 +10,7 @@ if ARGV[4] ~= ARGV[5] then
   -- Added first: an empty set would lose its expiry.
   redis.call('ZADD', sent, given, ARGV[3] .. ' ' .. ARGV[5])
   redis.call('ZREM', sent, member)
+  redis.call('HINCRBY', state, 'sent_tokens', ARGV[5] - ARGV[4])
 end
 if tonumber(given) >= tonumber(redis.call('HGET', state, 'cut_until') or 0) then
   redis.call('HDEL', state, 'pause')

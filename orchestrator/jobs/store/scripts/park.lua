@@ -57,6 +57,7 @@ end
 redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)
 release_slots(id, job.root, job.host)
 local why = #open > 0 and description or 'children: 0 of ' .. awaited
+count_state(id, 'waiting')
 redis.call('HSET', key('job', id), 'state', 'waiting', 'dispatched', 0, 'token', 0, 'worker', '',
   'host', '', 'waiting_for', why, 'approvals', table.concat(open, ' '), 'approvals_kept', kept,
   'awaited', awaited)

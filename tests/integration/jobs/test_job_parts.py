@@ -1,0 +1,98 @@
+"""Lists of many jobs are read, and printed, in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection
+from itertools import product
+
+import pytest
+
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.client import job_reader
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.state import LIVE_STATES, JobState
+from fanout.orchestrator.jobs.store import records
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from tests.builders import make_spec
+
+pytestmark = pytest.mark.redis
+
+JOBS, AT_ONCE = 20, 3
+
+
+@pytest.fixture
+async def reader(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobReader]:
+    """Twenty jobs, every third one cancelled and every fourth one labelled."""
+    monkeypatch.setattr(job_reader, "RECORDS_AT_ONCE", AT_ONCE)
+    async with connect(redis_url) as redis, JobReader(redis_url) as made:
+        ledger = Ledger(redis, Keys())
+        for number in range(JOBS):
+            labels = {"team": "blue"} if number % 4 == 0 else {}
+            (job_id,) = await ledger.submit([make_spec("a job", labels=labels)])
+            if number % 3 == 0:
+                await ledger.cancel(job_id)
+        yield made
+
+
+@pytest.mark.parametrize("few_live", [records.FEW_LIVE, 2])
+@pytest.mark.parametrize("states", [None, LIVE_STATES, {JobState.CANCELLED}])
+async def test_the_parts_are_the_list(
+    reader: JobReader,
+    monkeypatch: pytest.MonkeyPatch,
+    few_live: int,
+    states: Collection[JobState] | None,
+) -> None:
+    monkeypatch.setattr(records, "FEW_LIVE", few_live)
+    for limit, labels in product((1, 4, 7, JOBS, 100), ({}, {"team": "blue"})):
+        listed = await reader.list(states=states, labels=labels, limit=limit)
+        parts = [part async for part in reader.parts(states=states, labels=labels, limit=limit)]
+
+        assert [record.id for part in parts for record in part] == [job.id for job in listed]
+        assert all(len(part) <= AT_ONCE for part in parts)
+
+
+async def test_the_first_part_is_there_before_a_second_one_is_read(
+    reader: JobReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    read = records.Records.get_many
+
+    async def counted(self: records.Records, ids: list[str]) -> object:
+        asked.append(len(ids))
+        return await read(self, ids)
+
+    monkeypatch.setattr(records.Records, "get_many", counted)
+    parts = reader.parts(limit=JOBS)
+    await anext(parts)
+    assert asked == [AT_ONCE]
+    await parts.aclose()
+
+
+def test_a_list_that_is_printed_in_parts_reads_as_one_printed_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    jobs = [{"id": "a", "text": "two\nlines\u2028here", "labels": {}}, {"id": "b"}, {"id": "c"}]
+    for some in ([], jobs[:1], jobs):
+        output.document({"jobs": some})
+        with output.list_document("jobs") as add:
+            add(some[:2])
+            add(some[2:])
+        printed = capsys.readouterr().out
+        assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ConnectionError])
+def test_a_list_that_is_cut_is_valid_json(
+    capsys: pytest.CaptureFixture[str], stop: type[BaseException]
+) -> None:
+    def interrupted() -> None:
+        with output.list_document("jobs") as add:
+            add([{"id": "a"}])
+            raise stop
+
+    with pytest.raises(stop):
+        interrupted()
+    assert json.loads(capsys.readouterr().out) == {"jobs": [{"id": "a"}]}
