@@ -9,7 +9,6 @@ fault: the job is given back, and no attempt is used up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
@@ -50,7 +49,6 @@ class HostFitness:
         self._looking = asyncio.Lock()
         self._looks = {False: 0, True: 0}
         """How many have begun, with and without a rehearsal."""
-        self._wake = asyncio.Event()
         self._since = ""
         self.unfit = ""
         """Why and since when no sandbox can be opened, for people; empty when one can."""
@@ -78,20 +76,17 @@ class HostFitness:
             return HostFault("Its host failed: its engine ended, with all sandboxes.", failure)
         return None
 
-    def look_soon(self) -> None:
-        """Look at once: something suggests that the answer has changed."""
-        self._wake.set()
-
     async def run(self) -> None:
         """Look until cancelled."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             await self._look(thorough=bool(self.unfit))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if self.unfit else FIRST_PAUSE_SECONDS
-            self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause / 2 if self.unfit else LOOK_SECONDS):
-                    await self._wake.wait()
+            if self.unfit:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                pause = FIRST_PAUSE_SECONDS
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, *, thorough: bool) -> None:
         """Look once; who asks while another look has to begin shares it."""
