@@ -42,6 +42,7 @@ from fanout.workers import sandbox
 from fanout.workers.agent.live_configuration import LiveConfiguration
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
+from fanout.workers.host_fitness import HostFitness
 from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
 from fanout.workers.processes import end_hanging
@@ -119,6 +120,11 @@ class WorkerProcess:
     def obeys_commands(self) -> bool:
         """Whether Celery's commands may change this worker and its jobs."""
         return self._settings.worker.remote_control
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether it takes messages from the queue; may be read in any thread."""
+        return not self._unfit
 
     @property
     def farewell(self) -> str:
@@ -218,6 +224,7 @@ class WorkerProcess:
         self._own_ledger = await OwnLedger.of(self._urgent_ledger)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
         self._provider = await self._open_provider()
+        self._fitness = HostFitness(self._provider, self._rehearsal(), self._tell_fitness)
         self._admission = Admission(self._ledger, self._queue)
         self._services = self._job_services()
         self._rate_limiter = RateLimiter(self._redis, keys, settings.models)
@@ -291,6 +298,24 @@ class WorkerProcess:
         self._protection |= {"engine": guard, **await docker.protection()}
         return docker
 
+    def _rehearsal(self) -> sandbox.SandboxSpec:
+        """Return a sandbox as it is for a job that names no limits and no files."""
+        options = self._settings
+        return sandbox.SandboxSpec(
+            job_id="", attempt=1, image=options.sandbox.image, limits=options.limits.for_jobs()
+        )
+
+    async def _tell_fitness(self) -> None:
+        """Register as unfit or fit at once; give back the jobs that wait for a sandbox."""
+        await self._register()
+        if self._unfit and self._execution is not None:
+            self._execution.runner.give_back_openings(self._unfit)
+
+    @property
+    def _unfit(self) -> str:
+        """Why this worker takes no jobs; empty when it is fit."""
+        return self._watchdog.unfit or self._fitness.unfit
+
     def info(self) -> WorkerInfo:
         """Return this worker's registration, as it is now."""
         return WorkerInfo(
@@ -300,8 +325,8 @@ class WorkerProcess:
             running=len(self._heartbeats),
             sandbox=self._sandbox,
             host_limit=self._settings.limits.host_jobs or 0,
-            draining=self._draining or self._paused or bool(self._watchdog.unfit),
-            unfit=self._watchdog.unfit,
+            draining=self._draining or self._paused or bool(self._unfit),
+            unfit=self._unfit,
             hanging_threads=self._watchdog.hanging_threads,
             why_local=self._why_local,
             wire_oldest=versions.WIRE_OLDEST,
@@ -319,6 +344,7 @@ class WorkerProcess:
     async def _start_background(self) -> None:
         loops = (
             self._heartbeats.run,
+            self._fitness.run,
             self._reaper.run,
             self._retention.run,
             self._garbage.run,
@@ -361,6 +387,7 @@ class WorkerProcess:
             admission=self._admission,
             provider=self._provider,
             heartbeats=self._heartbeats,
+            fitness=self._fitness,
             rate_limiter=self._rate_limiter,
             on_cancelled=self.parked.cancelled,
             me=self.info,

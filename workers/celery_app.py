@@ -101,7 +101,10 @@ def _unless_full(ask: Callable[[], Any], otherwise: Any) -> Any:
 
 
 class TolerantChannel(Channel):
-    """Drops malformed entries of a queue; with kombu's own class one of them ends the worker."""
+    """Drops malformed entries of a queue; with kombu's own class one of them ends the worker.
+
+    It takes none while the worker is unfit.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)  # type: ignore[no-untyped-call] # as below
@@ -116,6 +119,11 @@ class TolerantChannel(Channel):
         """Return a queue's length; while Redis is full it does not answer this in a transaction."""
         ask: Any = super()._size
         return _unless_full(lambda: ask(queue), 0)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask for the next message, unless this worker is unfit: others serve the same queue."""
+        if worker().takes_jobs:
+            super()._brpop_start(timeout)  # type: ignore[no-untyped-call] # kombu's types have gaps
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

@@ -22,6 +22,7 @@ from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox import SandboxProvider
 from fanout.workers.upkeep.cancellations import Cancellations
 from fanout.workers.upkeep.collector import Collector
@@ -43,6 +44,7 @@ class Execution:
         admission: Dispatches the next jobs when one has ended.
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
+        fitness: Says whether this host can open sandboxes.
         rate_limiter: Limits the requests to models.
         on_cancelled: Is called with the id of each cancelled job.
         me: Returns this worker's current registration.
@@ -58,6 +60,7 @@ class Execution:
         admission: Admission,
         provider: SandboxProvider,
         heartbeats: Heartbeats,
+        fitness: HostFitness,
         rate_limiter: RateLimiter,
         on_cancelled: Callable[[str], None],
         me: Callable[[], WorkerInfo],
@@ -81,6 +84,7 @@ class Execution:
             admission=admission,
             provider=provider,
             heartbeats=heartbeats,
+            fitness=fitness,
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,

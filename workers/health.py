@@ -20,7 +20,7 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
     """Return why a host has no worker at work; empty when it has one.
 
     A worker's registration is valid for a few seconds, and renewed by the loop that runs its jobs:
-    so a worker whose loop hangs is not at work. One whose threads hang says so in it.
+    so a worker whose loop hangs is not at work. One that takes no jobs says so in it.
 
     Args:
         redis_url: The URL of Redis.
@@ -37,7 +37,7 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
     here = [one for one in workers if one.name.startswith(f"{host}-")]  # as `bootstrap` names them
     if not here:
         return f"No worker of {host} is registered."
-    return next((f"{one.name} hangs: {one.unfit}." for one in here if one.unfit), "")
+    return next((f"{one.name} takes no jobs: {one.unfit}." for one in here if one.unfit), "")
 
 
 def main() -> None:

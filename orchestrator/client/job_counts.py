@@ -20,6 +20,8 @@ MAX_EXPLAINED = 500
 REASONS = {
     "the worker that it was sent to": "sent",
     "a worker": "no worker",
+    "a fit worker": "no fit worker",
+    "another host": "no fit worker",
     "a newer worker": "no worker",
     "an older worker": "no worker",
     "its tenant's limit": "tenant limit",

@@ -90,6 +90,7 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "BlobStoreUnusable": FailureText("The file store cannot be used.", _DOCTOR),
     "ShuttingDown": FailureText("The worker was stopped.", _REPEAT),
     # the sandbox
+    "HostFault": FailureText("The host could not run the job.", _DOCTOR),
     "SandboxFailure": FailureText("The sandbox failed.", _REPEAT),
     "OperationFailed": FailureText("An operation in the sandbox failed.", _LOOK),
     "EngineUnavailable": FailureText("The Docker engine does not respond.", _DOCTOR),

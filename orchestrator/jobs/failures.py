@@ -47,6 +47,8 @@ class JobFailure(Exception):
     """The root of the tree above; its text is one sentence that says what to do about it."""
 
     retryable: ClassVar[bool] = False
+    depends_on_host: ClassVar[bool] = False
+    """Whether another host, or this one later, may open the sandbox that could not be opened."""
 
     def as_error(self) -> JobError:
         """Return this failure as data for a result."""

@@ -39,7 +39,7 @@ class WorkerInfo:
     protection: Mapping[str, str] = field(default_factory=dict)
     """What it says of its protection: a name and a short value each, for people."""
     unfit: str = ""
-    """Why it takes no jobs and is about to be replaced, for people; empty when it is fit."""
+    """Why it takes no jobs, and for how long, for people; empty when it is fit."""
     hanging_threads: int = 0
     """How many of its threads hang in a call of the system."""
     loop_delays: Mapping[str, float] = field(default_factory=dict)

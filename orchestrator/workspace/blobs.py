@@ -60,6 +60,7 @@ class BlobStoreUnusable(JobFailure):
     """The blob store cannot be reached, read or written; the text names the setting to check."""
 
     retryable = True
+    depends_on_host = True
 
 
 class BlobStore:

@@ -331,7 +331,7 @@ async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_h
     job_id = await bench.submit(make_spec("four steps", max_attempts=2))
     await bench.work_off()
     mortal.dies_at(None)
-    bench.provider.fail_before = [EngineUnavailable("No engine answers.")]
+    bench.provider.fail_before = [EngineUnavailable("No engine answers.")] * 3
     await lapse(bench, job_id)
 
     result = await bench.ended(job_id)

@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.attempt.outcome import Outcome
 from fanout.workers.heartbeat import elapsed_clock
+from fanout.workers.sandbox import HostFault, LazySandbox
 
 
 class Attempt:
@@ -58,6 +59,8 @@ class Attempt:
         """Why the attempt was stopped; the first reason counts."""
         self.stopped_at: float | None = None
         """When that was, on `elapsed_clock`."""
+        self.sandbox: LazySandbox | None = None
+        """Its sandbox, once something may open it."""
         self._turns = turns
         self._acknowledged = False
         self._work: asyncio.Task[Outcome] | None = None
@@ -67,6 +70,16 @@ class Attempt:
     def is_first(self) -> bool:
         """Whether no earlier attempt of the job is known to the ledger."""
         return self.claim.attempt == 1 and not self.claim.ran_seconds
+
+    @property
+    def has_sandbox(self) -> bool:
+        """Whether its sandbox was opened."""
+        return self.sandbox is not None and self.sandbox.is_open
+
+    @property
+    def opens_sandbox(self) -> bool:
+        """Whether it waits for its sandbox."""
+        return self.sandbox is not None and self.sandbox.is_wanted and not self.sandbox.is_open
 
     async def run(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run the attempt's work in its own task, which `stop` can cancel at any time."""
@@ -100,10 +113,18 @@ class Attempt:
         return self.stopped_by
 
     def is_repeated_after(self, failure: JobFailure | None) -> bool:
-        """Return whether the job is begun again after a failure of this attempt."""
+        """Return whether the job is begun again, after a pause, when this attempt has failed."""
+        if isinstance(failure, HostFault):
+            return False
         if failure is None or isinstance(failure, LedgerUnavailable):
             return failure is not None
+        if self.is_refused_after(failure):
+            return failure.retryable
         return failure.retryable and self.claim.attempt < self.claim.spec.max_attempts
+
+    def is_refused_after(self, failure: JobFailure) -> bool:
+        """Return whether a host that is fit could not open the sandbox, and another one may."""
+        return failure.depends_on_host and not self.has_sandbox
 
     async def _cancel_until_acknowledged(self, work: asyncio.Task[Outcome]) -> None:
         async with self._turns:

@@ -46,7 +46,8 @@ from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_o
 from fanout.workers.attempt.stray_commits import with_stray_commits
 from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
-from fanout.workers.sandbox import LazySandbox, Sandbox, SandboxProvider
+from fanout.workers.host_fitness import HostFitness
+from fanout.workers.sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +84,7 @@ class JobRunner:
         admission: Dispatches the next jobs when one has ended.
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
+        fitness: Says whether this host can open sandboxes.
         subagents: Makes the agents.
         activities: Write what the jobs do at this moment.
         collections: Collects the changes.
@@ -100,6 +102,7 @@ class JobRunner:
         admission: Admission,
         provider: SandboxProvider,
         heartbeats: Heartbeats,
+        fitness: HostFitness,
         subagents: SubagentFactory,
         activities: Activities,
         collections: ChangeCollections,
@@ -119,6 +122,7 @@ class JobRunner:
         self._admission = admission
         self._provider = provider
         self._heartbeats = heartbeats
+        self._fitness = fitness
         self._subagents = subagents
         self._activities = activities
         self._default_image = default_image
@@ -128,6 +132,7 @@ class JobRunner:
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
         self._agent_gate = AgentGate()
         self._stop_turns = asyncio.Lock()
+        self._attempts: set[Attempt] = set()
         self._discarding: set[asyncio.Task[None]] = set()
         self._start_reader = StartReader(services.blobs)
 
@@ -191,8 +196,10 @@ class JobRunner:
 
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""
-        if self._me().draining:  # the message was on its way when the worker began to stop
-            return Outcome(failure=ShuttingDown("Its worker stops."))
+        me = self._me()
+        if me.draining:  # the message was on its way when the worker began to take none
+            why = f"Its worker takes no jobs: {me.unfit}." if me.unfit else "Its worker stops."
+            return Outcome(failure=ShuttingDown(why))
         await self._services.refresh()
         try:
             definition = self._services.definitions[claim.spec.agent]
@@ -212,8 +219,27 @@ class JobRunner:
                 approvers=self._services.approvers,
                 activity=activity,
             )
-            outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
-        return replace(outcome, messages_read=journal.messages_read, context=journal.context_stats)
+            self._attempts.add(attempt)
+            try:
+                outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
+            finally:
+                self._attempts.discard(attempt)
+        return replace(
+            outcome,
+            has_sandbox=attempt.has_sandbox,
+            messages_read=journal.messages_read,
+            context=journal.context_stats,
+        )
+
+    def give_back_openings(self, why: str) -> None:
+        """Give back the jobs that wait for a sandbox: this host opens none.
+
+        Args:
+            why: What is wrong with the host, for people.
+        """
+        for attempt in list(self._attempts):
+            if attempt.opens_sandbox:
+                attempt.stop(HostFault(f"Its host failed: {why}."))
 
     async def _work_and_pause(
         self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal
@@ -266,8 +292,21 @@ class JobRunner:
         except asyncio.CancelledError:
             return replace(outcome, failure=attempt.acknowledge())
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
-            return replace(outcome, failure=attempt.stopped_by or failure_in(error))
+            return replace(outcome, failure=await self._cause_of(error, attempt))
         return outcome
+
+    async def _cause_of(self, error: Exception, attempt: Attempt) -> JobFailure:
+        """Return why an attempt has failed: it was stopped, its host failed, or it did itself."""
+        if attempt.stopped_by is not None:
+            return attempt.stopped_by
+        failure = failure_in(error)
+        try:
+            fault = await self._fitness.fault_of(
+                failure, attempt.claim.spec.id, was_opened=attempt.has_sandbox
+            )
+        except asyncio.CancelledError:
+            return attempt.acknowledge()
+        return fault or failure
 
     async def _run_agent(
         self, agent: JobWorker, attempt: Attempt, sandbox: LazySandbox, outcome: Outcome
@@ -291,7 +330,7 @@ class JobRunner:
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
-            failure = attempt.stopped_by or failure_in(error)
+            failure = await self._cause_of(error, attempt)
         if failure is not None and not (
             _is_passed_on(failure) or attempt.is_repeated_after(failure)
         ):
@@ -302,7 +341,7 @@ class JobRunner:
         self, outcome: Outcome, attempt: Attempt, lease: HeldLease, sandbox: Sandbox
     ) -> Outcome:
         """Return the outcome with the job's changes, unless the job is going to be resumed."""
-        resumes = outcome.waits or isinstance(outcome.failure, NotUnderstood)
+        resumes = outcome.waits or isinstance(outcome.failure, (NotUnderstood, HostFault))
         if resumes or not lease.is_held or _is_passed_on(attempt.stopped_by):
             return outcome
         try:
@@ -337,6 +376,15 @@ class JobRunner:
             if isinstance(failure, LeaseNotRenewed) and not is_released:
                 return Unfinished(ANOTHER_HAS_IT, has_run=True)
             return Unfinished("given back to the queue", has_run=True)
+        if failure is not None and failure.depends_on_host and not outcome.has_sandbox:
+            if await self._refuse(claim, failure):
+                return Unfinished("not possible on this host: queued again", has_run=True)
+            return await self._end(claim, outcome, ran_seconds)
+        if isinstance(failure, HostFault):
+            if await self._give_back(claim, outcome, failure):
+                return Unfinished("its host failed: queued again", has_run=True)
+            failure = failure.cause or failure  # too often: it may be the job
+            outcome = replace(outcome, failure=failure)
         if failure is None and outcome.waits:
             with span("park") as parked:
                 parked.note(approvals=len(outcome.approvals))
@@ -351,9 +399,30 @@ class JobRunner:
             ):
                 log.warning("attempt failed, job requeued", error=reason)
                 return Unfinished("the attempt failed: queued again", has_run=True)
+        return await self._end(claim, outcome, ran_seconds)
+
+    async def _end(
+        self, claim: Claim, outcome: Outcome, ran_seconds: float
+    ) -> JobResult | Unfinished:
         with span("commit"):
             result = await self._commit(claim, outcome, ran_seconds)
         return result or Unfinished("its end could not be recorded", has_run=True)
+
+    async def _give_back(self, claim: Claim, outcome: Outcome, fault: HostFault) -> bool:
+        log.warning("host failed", error=str(fault))
+        return await self._retry_in_outage(
+            lambda: self._ledger.give_back(
+                claim.spec.id, claim.token, str(fault), has_run=outcome.has_sandbox
+            )
+        )
+
+    async def _refuse(self, claim: Claim, failure: JobFailure) -> bool:
+        log.warning("sandbox not opened", error=str(failure))
+        return await self._retry_in_outage(
+            lambda: self._ledger.refuse(
+                claim, self._me(), str(failure), is_final=not failure.retryable
+            )
+        )
 
     async def _park(self, claim: Claim, outcome: Outcome) -> bool:
         tasks = outcome.tasks or AwaitedTasks()
@@ -427,7 +496,7 @@ class JobRunner:
             try:
                 return await ask()
             except LedgerUnavailable:
-                if elapsed_clock() > until and self._me().draining:
+                if elapsed_clock() > until and self._me().draining and not self._me().unfit:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
@@ -457,4 +526,4 @@ def _note_end(trace: OpenSpan, outcome: Outcome, result: JobResult | Unfinished)
 
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
-    return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood))
+    return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood, HostFault))

@@ -99,6 +99,7 @@ async def lazy_sandbox(
         start = claim.spec.start if last is None and claim.spec.changes is None else None
         known = FilesBefore(definition, start, start_reader)
         sandbox = LazySandbox(opening.opened(), home=definition.home, known=known)
+        attempt.sandbox = sandbox
         expecting.enter_context(provider.expect(spec))
         try:
             if last is not None:

@@ -44,6 +44,8 @@ class Outcome:
 
     has_run: bool = False
     """Whether the agent was at work; otherwise the job ends with what its last checkpoint has."""
+    has_sandbox: bool = False
+    """Whether the attempt's sandbox was opened."""
     leaves_files: bool = True
     """Whether this host may have files of the job."""
     summary: str = ""

@@ -1,6 +1,7 @@
 """Failures of a sandbox, as opposed to failures of the command in it.
 
 SandboxFailure (orchestrator.jobs.failures)
+├── HostFault             the host failed, not the job: no attempt is used up
 ├── EngineUnavailable     the Docker engine does not answer                retryable
 │   └── EngineForbidden   this user may not use it                         retryable
 ├── SandboxDied           the container or its resident has ended          retryable
@@ -21,13 +22,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import JobFailure, SandboxFailure
+
+
+class HostFault(SandboxFailure):
+    """The host of an attempt failed, not its job: the job is given back.
+
+    Args:
+        why: A sentence that says what is wrong with the host.
+        cause: What the attempt met; it ends the job that was given back too often.
+    """
+
+    retryable = True
+
+    def __init__(self, why: str, cause: JobFailure | None = None) -> None:
+        super().__init__(why)
+        self.cause = cause
 
 
 class EngineUnavailable(SandboxFailure):
     """The Docker engine does not answer."""
 
     retryable = True
+    depends_on_host = True
 
 
 class EngineForbidden(EngineUnavailable):
@@ -37,32 +54,41 @@ class EngineForbidden(EngineUnavailable):
 class EngineUnfit(SandboxFailure):
     """The engine loses the limits of sandboxes or the runtime that a setting names for them."""
 
+    depends_on_host = True
+
 
 class SandboxDied(SandboxFailure):
     """The container, or the resident process in it, has ended."""
 
     retryable = True
+    depends_on_host = True
 
 
 class SandboxStartFailed(SandboxFailure):
     """The engine could not start the container."""
 
     retryable = True
+    depends_on_host = True
 
 
 class SandboxNotSecluded(SandboxFailure):
     """The commands of a sandbox could take over its resident: the image or the runtime is unfit."""
 
+    depends_on_host = True
+
 
 class ImageMissing(SandboxFailure):
     """The image is not on the engine; the message says what to do about it."""
 
+    depends_on_host = True
     is_buildable = False
     """Whether it is one that `fanout images build` builds."""
 
 
 class ImageUnfit(SandboxFailure):
     """The image lacks what sandboxes need; the message says what."""
+
+    depends_on_host = True
 
 
 class SnapshotUnusable(SandboxFailure):

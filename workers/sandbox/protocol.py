@@ -228,6 +228,23 @@ class SandboxProvider(Protocol):
         A provider may start some ahead. There is no I/O here, and nothing is raised.
         """
 
+    async def pulse(self) -> None:
+        """Check that what opens sandboxes answers; cheap enough for every few seconds.
+
+        Raises:
+            SandboxFailure: no sandbox can be opened.
+        """
+
+    async def rehearse(self, spec: SandboxSpec) -> None:
+        """Open a sandbox that no job has, and remove it.
+
+        Raises:
+            SandboxFailure: what a job's opening would raise.
+        """
+
+    def was_lost(self, job_id: str) -> bool:
+        """Return whether a job's open sandbox has ended together with what the host runs it by."""
+
     async def changes_of(self, job_id: str) -> IO[bytes]:
         """Collect the change bundle of a job that has ended, as `Sandbox.changes` does.
 

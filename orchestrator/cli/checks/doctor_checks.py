@@ -418,8 +418,8 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
         advice = "Upgrade the older ones: jobs that use new features wait for the newer ones."
         return Check("warn", "workers", found, advice)
     if unfit := [f"{worker.name}: {worker.unfit}" for worker in workers if worker.unfit]:
-        found = f"{len(workers)} alive, of which hang: {'; '.join(unfit)}"
-        advice = "They take no jobs, and end soon; start others where nothing supervises them."
+        found = f"{len(workers)} alive, of which take no jobs: {'; '.join(unfit)}"
+        advice = "They take jobs again when that has passed; those that hang end soon."
         return Check("warn", "workers", found, advice)
     unknown = [agent for agent in agents if not any(worker.knows(agent) for worker in workers)]
     if workers and unknown:

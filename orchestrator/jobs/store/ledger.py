@@ -77,6 +77,12 @@ REAP_BATCH = 200
 NOT_UNDERSTOOD = ("wire version ", "agent ", "this worker cannot read")
 """The beginnings of refused claims when the worker cannot run the job."""
 UNREADABLE = "this worker cannot read the job: another release submitted it"
+MAX_HOST_FAULTS = 10
+"""How often a job is given back because its host failed. An engine that fails under one job more
+often may do so because of the job, whose attempts are used up from then on."""
+MAX_REFUSALS = 2
+"""How often a job is given back that a host which opens other sandboxes could not open: with its
+first try three, as an attempt has them by default."""
 CANCEL_BATCH = 50
 """Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats must run
 between two calls."""
@@ -94,7 +100,8 @@ UNREAD = 2
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget",
-    "register", "claim", "lower", "beat", "finish", "release", "fail_attempt", "park", "start",
+    "register", "claim", "lower", "beat", "finish", "release", "give_back", "fail_attempt",
+    "park", "start",
     "checkpoint", "collect", "activity",
 )  # fmt: skip
 
@@ -452,6 +459,56 @@ class Ledger(Records):
         """
         why = cut_text(reason, MAX_REASON_CHARACTERS)
         return bool(await self._run("release", job_id, token, why, unread_by))
+
+    async def give_back(self, job_id: str, token: int, reason: str, *, has_run: bool) -> bool:
+        """Requeue a running job whose host failed, without using up an attempt.
+
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            reason: What is wrong with the host, for the journal.
+            has_run: Whether the attempt's time counts.
+
+        Returns:
+            False when that has happened too often (MAX_HOST_FAULTS), or the attempt no longer holds
+            the job.
+        """
+        why = cut_text(reason, MAX_REASON_CHARACTERS)
+        bounds = ("host_faults", MAX_HOST_FAULTS)
+        return bool(await self._run("give_back", job_id, token, why, *bounds, int(has_run)))
+
+    async def refuse(
+        self, claim: Claim, worker: WorkerInfo, reason: str, *, is_final: bool
+    ) -> bool:
+        """Requeue a job whose sandbox a host that is fit could not open; no attempt is used up.
+
+        Hosts that have not tried are next; when all have, the same ones are, unless their refusal
+        is final.
+
+        Args:
+            claim: The attempt.
+            worker: The worker that made it.
+            reason: Why the sandbox could not be opened.
+            is_final: Whether the same host would refuse it again.
+
+        Returns:
+            False when enough hosts have tried, or have tried often enough (MAX_REFUSALS), or the
+            attempt no longer holds the job.
+        """
+        same, others = [], []
+        for one in await self.workers():
+            if one.host == worker.host:
+                same.append(one.name)
+            elif one.knows(claim.spec.agent) and (one.unfit or not one.draining):
+                others.append(one.name)
+        most = MAX_REFUSALS + len(others) if is_final else MAX_REFUSALS
+        why = cut_text(f"its host cannot run it: {reason}", MAX_REASON_CHARACTERS)
+        names = " ".join(same), " ".join(others)
+        answer = await self._run(
+            *("give_back", claim.spec.id, claim.token, why, "refusals", most, 0),
+            *(*names, int(is_final)),
+        )
+        return bool(answer)
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

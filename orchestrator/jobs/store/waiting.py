@@ -22,12 +22,16 @@ class Occupancy:
     policy: AdmissionPolicy
     workers: Collection[WorkerInfo]
     """The workers that accept jobs."""
+    unfit: Collection[WorkerInfo]
+    """Those that will accept jobs again when their host is in order."""
     active: Mapping[str, int]
     """Key of a tree, tenant or agent -> the number of its jobs in transit or running."""
     sent: Collection[str]
     """The jobs in transit to a worker."""
     unread_by: Mapping[str, Collection[str]]
-    """Job id -> the names of the workers that could not read it."""
+    """Job id -> the names of the workers that could not read it, or not open its sandbox."""
+    refused: Collection[str]
+    """The jobs whose sandbox a host could not open."""
     keys: Keys
 
     def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
@@ -62,18 +66,20 @@ async def occupancy(
             for key in sets:
                 pipe.scard(key)
             for record in queued:
-                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by"])
+                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by", "refusals"])
             policy, *counted = await pipe.execute()
     fields: list[Any] = counted[len(sets) :]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
         workers=[worker for worker in workers if not worker.draining],
+        unfit=[worker for worker in workers if worker.unfit],
         active=dict(zip(sets, counted, strict=False)),
-        sent={record.id for record, (sent, _) in zip(queued, fields, strict=True) if sent == "1"},
+        sent={record.id for record, (sent, *_) in zip(queued, fields, strict=True) if sent == "1"},
         unread_by={
             record.id: (names or "").split()
-            for record, (_, names) in zip(queued, fields, strict=True)
+            for record, (_, names, _) in zip(queued, fields, strict=True)
         },
+        refused={record.id for record, (*_, count) in zip(queued, fields, strict=True) if count},
         keys=keys,
     )
 
@@ -106,6 +112,10 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
     workers = occupied.workers
+    unfit = [worker for worker in occupied.unfit if worker.reads(record.wire, record.agent)]
+    if unfit and not any(worker.reads(record.wire, record.agent) for worker in workers):
+        others = f" (and {len(unfit) - 1} others)" if len(unfit) > 1 else ""
+        return f"a fit worker: on {unfit[0].name}{others} {unfit[0].unfit}"
     if not workers:
         return "a worker: none is running"
     if not any(worker.wire_oldest <= record.wire <= worker.wire_newest for worker in workers):
@@ -119,6 +129,8 @@ def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
         )
     if not any(worker.reads(record.wire, record.agent) for worker in workers):
         return f"agent {record.agent}, which no worker has read yet"
+    if not occupied.workers_for(record) and record.id in occupied.refused:
+        return "another host: those that have tried could not open its sandbox"
     if not occupied.workers_for(record):
         return "a newer worker: the living ones cannot read it"
     return None

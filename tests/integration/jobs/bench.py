@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from redis.asyncio import Redis
 
+from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
@@ -24,6 +26,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import InMemoryQueue
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.services import JobServices
@@ -31,6 +34,7 @@ from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, IsLive, Sandbox, SandboxSpec, nobody
 from tests.builders import make_worker
@@ -83,6 +87,10 @@ class FaultyProvider:
         self.fail_before: list[Exception] = []
         self.fail_after: list[Exception] = []
         self.die_after_command: list[Exception] = []
+        self.away: Exception | None = None
+        """Why no sandbox can be opened, whichever it is."""
+        self.lost: set[str] = set()
+        """The jobs whose sandbox ended with what the host runs them by."""
         self.opened = 0
         self.opening, self.may_open = asyncio.Event(), asyncio.Event()
         self.collecting, self.changes_may_go_on = asyncio.Event(), asyncio.Event()
@@ -93,6 +101,7 @@ class FaultyProvider:
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         self.opened += 1
         self.opening.set()
+        await self.pulse()
         if self.fail_before:
             raise self.fail_before.pop(0)
         await self.may_open.wait()
@@ -104,8 +113,22 @@ class FaultyProvider:
     def expect(self, spec: SandboxSpec) -> contextlib.AbstractContextManager[None]:
         return self._inner.expect(spec)
 
+    def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
+        self._inner.expect_next(specs)
+
     async def home(self, job_id: str) -> str:
         return await self._inner.home(job_id)
+
+    async def pulse(self) -> None:
+        if self.away is not None:
+            raise self.away
+
+    async def rehearse(self, spec: SandboxSpec) -> None:
+        await self.pulse()
+        await self._inner.rehearse(spec)
+
+    def was_lost(self, job_id: str) -> bool:
+        return job_id in self.lost
 
     async def discard(self, job_id: str) -> None:
         await self._inner.discard(job_id)
@@ -124,6 +147,7 @@ class Bench:
     """One installation in one process."""
 
     def __init__(self, redis: Redis, folder: Path, script: Path, lease_seconds: float) -> None:
+        self.redis, self.keys = redis, Keys()
         self.ledger = Ledger(redis, Keys())
         self.journal = Journal(redis, Keys())
         self.blobs = BlobStore((folder / "blobs").as_uri())
@@ -136,6 +160,11 @@ class Bench:
         self.admission = Admission(self.ledger, self.queue)
         self.worker = make_worker()
         self.heartbeats = Heartbeats(self.ledger, lease_seconds)
+        rehearsal = SandboxSpec(
+            job_id="", attempt=1, image="none", limits=LimitSettings().for_jobs()
+        )
+        self.fitness_changed = asyncio.Event()
+        self.fitness = HostFitness(self.provider, rehearsal, self._on_fitness)
         self.shown: list[str] = []
         self._model = f"scripted:{script}"
         self._rate_limiter = RateLimiter(redis, Keys(), {})
@@ -170,6 +199,7 @@ class Bench:
             admission=self.admission,
             provider=self.provider,
             heartbeats=self.heartbeats,
+            fitness=self.fitness,
             activities=Activities(self.ledger),
             subagents=SubagentFactory(
                 services=services,
@@ -182,8 +212,35 @@ class Bench:
             on_claim=lambda: None,
             default_image="none",
             lease_seconds=self._lease_seconds,
-            me=lambda: self.worker,
+            me=self.registration,
         )
+
+    def registration(self) -> WorkerInfo:
+        """The worker as it registers itself now."""
+        unfit = self.fitness.unfit
+        return replace(self.worker, draining=bool(unfit), unfit=unfit)
+
+    async def register(self) -> None:
+        """Register the worker as it is now, for long."""
+        await self.ledger.register(self.registration(), 600)
+
+    async def _on_fitness(self) -> None:
+        await self.register()
+        self.fitness_changed.set()
+
+    async def look(self) -> None:
+        """Let the worker look until its host opens sandboxes, and dispatch what it can run."""
+        self.fitness_changed.clear()
+        looking = asyncio.create_task(self.fitness.run())
+        await self.fitness_changed.wait()
+        await cancel_and_wait(looking)
+        await self.admission.pump()
+
+    async def rest(self, job_id: str) -> None:
+        """End a job's rest now."""
+        await self.redis.zadd(self.keys.leases, {job_id: 1})
+        await self.ledger.reap()
+        await self.admission.pump()
 
     async def submit(self, spec: JobSpec) -> str:
         (job_id,) = await self.ledger.submit([spec])

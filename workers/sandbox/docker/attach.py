@@ -57,6 +57,20 @@ class EngineAddress:
         except (OSError, TimeoutError) as error:
             raise EngineUnavailable(f"No Docker engine answers at {self.url}.") from error
 
+    async def status_of(self, path: str) -> int:
+        """Return the status of the engine's answer to a GET request.
+
+        Raises:
+            EngineUnavailable: nothing answers there.
+            OSError: the connection broke.
+            EOFError: the answer is none.
+        """
+        stream = await self.connect()
+        try:
+            return await stream.status_of(path)
+        finally:
+            await stream.close()
+
 
 class AttachStream:
     """A container's standard streams as one `ByteStream`: reads its output, writes its input.
@@ -103,6 +117,22 @@ class AttachStream:
             message = await self._refusal()
             failure = _REFUSALS.get(status, EngineUnavailable)
             raise failure(f"The Docker engine refused to attach: {message}")
+
+    async def status_of(self, path: str) -> int:
+        """Return the status of the engine's answer to a GET request, of which no more is read.
+
+        Raises:
+            OSError: the connection broke.
+            EOFError: the answer is none.
+        """
+        await self.write(
+            f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode()
+        )
+        line = await self._reader.readline()
+        parts = line.split(b" ", 2)
+        if len(parts) < 2 or not parts[1].isdigit():  # noqa: PLR2004 - the protocol, and a number
+            raise EOFError("no answer")
+        return int(parts[1])
 
     async def _refusal(self) -> str:
         with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError, TypeError):

@@ -28,6 +28,7 @@ from fanout.workers.sandbox.docker.podman import (
     volumes,
 )
 from fanout.workers.sandbox.errors import (
+    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
@@ -43,6 +44,7 @@ unavailable."""
 
 _PARALLEL_CALLS = 32
 """Connections to the engine that are kept open: one for each simultaneous call."""
+_OK = 200
 _DONE = 204
 _FORBIDDEN = 403
 _GONE = 404
@@ -50,6 +52,9 @@ _CONFLICT = 409
 _ENDING = ("container state improper", "Could not kill running container")
 """Why Podman and Docker 20.10 do not remove a container that ends at that moment: errors without a
 status of their own. Docker 20.10 has found it running, and not running when it killed it."""
+_UNAUTHORIZED = 401
+_PINGS = ("/_ping", "/version")
+"""What an engine answers at once. The second one also passes proxies of earlier releases."""
 _REMOVAL_SECONDS = 10.0
 """How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
@@ -145,6 +150,33 @@ class Engine:
             return await uninterrupted(asyncio.to_thread(lambda: request(self._connected())))
         except (docker_errors.DockerException, requests.RequestException, OSError) as error:
             raise translated(error, doing, self.host) from error
+
+    async def ping(self, timeout_seconds: float) -> None:
+        """Check that the engine answers, without one of the threads, which it may block for long.
+
+        Raises:
+            EngineUnavailable: it does not answer in time, or with an error.
+            EngineForbidden: this user, or a proxy, has no access to it.
+        """
+        address = await asyncio.to_thread(self._address)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                for path in _PINGS:
+                    status = await address.status_of(path)
+                    if status not in {_FORBIDDEN, _GONE}:
+                        break
+        except (OSError, EOFError, TimeoutError, EngineUnavailable) as error:
+            raise unreachable(error, self.host) from error
+        if status in {_UNAUTHORIZED, _FORBIDDEN}:
+            raise EngineForbidden(
+                f"The way to the Docker engine at {self.host} is closed to this user ({status}): "
+                "see what its proxy permits."
+            )
+        if status != _OK:
+            raise EngineUnavailable(
+                f"The Docker engine at {self.host} answers with an error ({status}): look at its "
+                "log, or restart Docker."
+            )
 
     async def version(self) -> dict[str, Any]:
         """Return the engine's answer to `GET /version`."""

@@ -74,6 +74,11 @@ DEFAULT_IMAGE = "fanout/python"
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
 """The limit on unpacked snapshots on an engine, of which the most recently used are kept: a tenth
 of a common disk."""
+PULSE_SECONDS = 20.0
+"""The longest that an engine takes to say that it is there: a busy one takes a second or two."""
+LOST_TOGETHER_SECONDS = 15.0
+"""Between the ends of a sandbox and of the steward when one engine ends both: an engine that is
+stopped in order gives its containers ten seconds."""
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine needs a moment to release a volume."""
@@ -105,6 +110,7 @@ class DockerSandbox(ResidentSandbox):
         spec: SandboxSpec,
         started: Started,
         *,
+        opened_by: Steward,
         steward: Callable[[], Awaitable[Steward]],
         remove: Callable[[], Awaitable[object]],
     ) -> None:
@@ -114,8 +120,15 @@ class DockerSandbox(ResidentSandbox):
         self.spec = spec
         self.container = started.container
         self._limited = started.client
+        self._opened_by = opened_by
         self._steward = steward
         self._remove = remove
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether it has ended together with its steward, another container of the same engine."""
+        own, other = self._limited.died_at, self._opened_by.client.died_at
+        return own is not None and other is not None and abs(own - other) < LOST_TOGETHER_SECONDS
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`. The notice is about the limit `disk_bytes` or `network_bytes`."""
@@ -365,6 +378,26 @@ class DockerProvider:
         del job_id
         return container_config.HOME
 
+    async def pulse(self) -> None:
+        """See `SandboxProvider.pulse`.
+
+        Raises:
+            EngineUnavailable: the engine does not answer.
+        """
+        await self._engine.ping(PULSE_SECONDS)
+
+    async def rehearse(self, spec: SandboxSpec) -> None:
+        """See `SandboxProvider.rehearse`.
+
+        Raises:
+            SandboxFailure: see `workers.sandbox.errors`.
+        """
+        await self._pool.rehearse(spec)
+
+    def was_lost(self, job_id: str) -> bool:
+        """See `SandboxProvider.was_lost`."""
+        return any(one.was_lost for one in self._open.values() if one.job_id == job_id)
+
     async def discard(self, job_id: str) -> None:
         """See `SandboxProvider.discard`.
 
@@ -421,6 +454,7 @@ class DockerProvider:
         return DockerSandbox(
             spec,
             started,
+            opened_by=opening.steward,
             steward=self._steward,
             remove=partial(self._engine.remove_container, name),
         )

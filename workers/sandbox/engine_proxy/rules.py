@@ -275,7 +275,7 @@ def _listed(path: str, request: _Request, fixed: Mapping[str, str]) -> Passed:
 _ROUTES = tuple(
     (method, re.compile(pattern), handler)
     for method, pattern, handler in (
-        ("GET", r"/(version|info)", Rules.look),
+        ("GET", r"/(_ping|version|info)", Rules.look),
         ("GET", r"/images/(?P<image>.+)/json", Rules.image),
         ("GET", r"/containers/json", Rules.list_containers),
         ("GET", rf"/containers/{_CONTAINER}/json", Rules.inspect_container),

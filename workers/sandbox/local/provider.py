@@ -49,6 +49,8 @@ UNUSED_SNAPSHOT_SECONDS = 3600.0
 
 _UNLIMITED_BYTES = 1 << 50
 """Replaces a missing limit where a number is required: a petabyte."""
+_TRIED_BYTES = 64 * 1024
+"""Written to see whether the disk takes any: more than what a file system keeps beside a name."""
 _LABEL = "label.json"
 _FILES = "files"
 _TMP = "tmp"
@@ -167,6 +169,41 @@ class LocalProvider:
     async def _close(self, sandbox: LocalSandbox, token: str) -> None:
         if await sandbox.close():
             self._without_processes.add(token)
+
+    async def pulse(self) -> None:
+        """See `SandboxProvider.pulse`: a folder on a full or read-only disk cannot be made.
+
+        Raises:
+            SandboxStartFailed: the job's folder could not be created.
+        """
+        await self._examine_machine()
+        try:
+            await asyncio.to_thread(self._try_to_write)
+        except OSError as error:
+            raise _not_created(error) from error
+
+    def _try_to_write(self) -> None:
+        """Write what every sandbox needs: a folder, and a file in it."""
+        folder = self._root / f"pulse-{os.getpid()}"
+        try:
+            make_private_folder(folder)
+            (folder / _LABEL).write_bytes(bytes(_TRIED_BYTES))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def rehearse(self, spec: SandboxSpec) -> None:
+        """See `SandboxProvider.rehearse`: a sandbox is a folder.
+
+        Raises:
+            SandboxStartFailed: see `pulse`.
+        """
+        del spec
+        await self.pulse()
+
+    def was_lost(self, job_id: str) -> bool:
+        """See `SandboxProvider.was_lost`: its processes are children of this one."""
+        del job_id
+        return False
 
     async def discard(self, job_id: str) -> None:
         """See `SandboxProvider.discard`.
@@ -318,7 +355,10 @@ class LocalProvider:
 
 
 def _not_created(error: Exception) -> SandboxStartFailed:
-    return SandboxStartFailed(f"the job's folder could not be created: {type(error).__name__}")
+    reason = error.strerror if isinstance(error, OSError) else "the files could not be copied"
+    return SandboxStartFailed(
+        f"The job's folder could not be created: {reason}. See the disk of FANOUT_STATE_DIR."
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
@@ -74,6 +75,8 @@ class ResidentClient:
         self._own_tunnels: dict[int, OnFrame] = {}
         self._last_tunnel = 0
         self._death: str | None = None
+        self.died_at: float | None = None
+        """When it was marked as dead, by `time.monotonic`; None while it lives."""
 
     @property
     def is_dead(self) -> bool:
@@ -139,7 +142,7 @@ class ResidentClient:
         Only the first reason is kept.
         """
         if self._death is None:
-            self._death = reason
+            self._death, self.died_at = reason, time.monotonic()
         for exchange in self._exchanges.values():
             exchange.frames.put_nowait(SandboxDied(self._death))
         self._on_death()

@@ -61,7 +61,7 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
   approvals_kept = true, last_message = true,
-  unread_by = true, pool = true, sent_to = true}
+  unread_by = true, pool = true, sent_to = true, host_faults = true, refusals = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
@@ -679,13 +679,20 @@ local function leave_to_others(id, worker)
     end
   end
   redis.call('HSET', key('job', id), 'unread_by', names, 'dispatched', RESTS,
-    'waiting_for', 'a newer worker: the living ones cannot read it')
+    'waiting_for', redis.call('HEXISTS', key('job', id), 'refusals') == 1
+      and 'another host: those that have tried could not open its sandbox'
+      or 'a newer worker: the living ones cannot read it')
   redis.call('ZADD', key('leases'), now + (has_reader(id, workers) and REST_MS or LONG_REST_MS), id)
 end
 
--- Ends the rest of a job if one of the workers may be able to read it; else prolongs it.
+-- Ends the rest of a job if one of the workers may be able to read it; else prolongs it. One that
+-- hosts refused is offered to them again, as often as they may refuse it.
 local function end_rest(id, root, workers)
-  if has_reader(id, workers) then
+  local is_refused = redis.call('HEXISTS', key('job', id), 'refusals') == 1
+  if is_refused and not has_reader(id, workers) then
+    redis.call('HSET', key('job', id), 'unread_by', '')
+  end
+  if is_refused or has_reader(id, workers) then
     redis.call('ZREM', key('leases'), id)
     redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
     enter_lane(id, root)

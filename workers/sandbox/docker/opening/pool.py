@@ -223,9 +223,27 @@ class WarmPool:
         self._starting.remove(start)
         self._fill()
 
+    async def rehearse(self, spec: SandboxSpec) -> None:
+        """See `SandboxProvider.rehearse`. It does not wait for its turn: it starts no job."""
+        warm = await self._started(await self._opening(), Shape.of(spec))
+        await uninterrupted(self._remove(warm))
+
+    async def _started(self, opening: Opening, shape: Shape) -> Warm:
+        """Start one; when that fails, its files are deleted.
+
+        Raises:
+            SandboxFailure: see `ContainerStarts.start`.
+        """
+        warm_id = f"warm-{secrets.token_hex(8)}"
+        try:
+            owner = Owner(id=warm_id, attempt=None)
+            return Warm(warm_id, shape, await self._starts.start(opening.steward, shape, owner))
+        except BaseException:
+            await uninterrupted(self._delete_files(warm_id))
+            raise
+
     async def _start(self, start: _Start) -> Warm | None:
         """Start one when no job waits for a start; None when it is not wanted by then, or fails."""
-        warm_id = f"warm-{secrets.token_hex(8)}"
         try:
             opening = await self._opening()
             self._most = opening.most_warm
@@ -233,17 +251,11 @@ class WarmPool:
                 if not self._is_wanted(start.shape):
                     return None
                 start.is_running = True
-                try:
-                    owner = Owner(id=warm_id, attempt=None)
-                    started = await self._starts.start(opening.steward, start.shape, owner)
-                except BaseException:
-                    await uninterrupted(self._delete_files(warm_id))
-                    raise
+                warm = await self._started(opening, start.shape)
         except SandboxFailure as error:
             log.info("no sandbox was started ahead", reason=str(error))
             self._paused_until = asyncio.get_running_loop().time() + _FAILURE_PAUSE_SECONDS
             return None
-        warm = Warm(warm_id, start.shape, started)
         if not start.is_claimed:
             self._keep(warm)
         return warm
