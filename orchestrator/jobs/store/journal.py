@@ -283,7 +283,7 @@ class Journal:
         for first in range(0, len(names), PAYLOADS_AT_ONCE):
             some = names[first : first + PAYLOADS_AT_ONCE]
             with redis_failures():
-                stored: Any = await self._redis.execute_command(
+                stored: Any = await self._redis.execute_command(  # type: ignore[no-untyped-call] # redis-py's types have gaps
                     "HMGET", self._keys.payloads(job_id), *some, **{NEVER_DECODE: True}
                 )
             for name, packed in zip(some, stored, strict=True):
