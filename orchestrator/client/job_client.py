@@ -368,7 +368,7 @@ class JobClient(JobReader):
         Raises:
             BlobMissing: It is a large one that has expired.
         """
-        return await event_json(entry, self._blobs.get)
+        return await event_json(entry, self._journal, self._blobs.get)
 
     @contextlib.asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:

@@ -26,7 +26,7 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
@@ -437,8 +437,10 @@ class JobReader:
                 async for event in events:
                     yield event
         else:
-            for event in await self._journal.read(job_id, after):
-                yield event
+            while page := await self._journal.read(job_id, after, PAGE):
+                for event in page:
+                    yield event
+                after = page[-1].id
 
     async def read_events(self, job_id: str, after: str, count: int) -> Events:
         """Return the events of a journal after the id `after`, at most `count`; none of no job."""

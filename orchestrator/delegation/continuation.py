@@ -155,7 +155,7 @@ class Continuations:
         own: list[bytes] = []
         size = len(before)
         for entry in point.entries:
-            event = await event_json(entry, self._blobs.get)
+            event = await event_json(entry, self._journal, self._blobs.get)
             if event is not None:
                 own.append(event + b"\n")
                 size += len(own[-1])

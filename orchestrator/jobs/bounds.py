@@ -28,8 +28,9 @@ MAX_REASON_CHARACTERS = 2_000
 """Of an error's message, and of why a job was requeued."""
 MAX_NOTE_BYTES = 64 * KIB
 """Of the part of a journal entry that people read."""
-MAX_EVENT_BYTES = 64 * KIB
-"""Of an agent's event inside a journal entry; larger ones are blobs."""
+MAX_EVENT_BYTES = 32 * KIB
+"""Of an agent's event inside a journal entry, and of each payload in Redis; larger ones are
+blobs."""
 MAX_KEY_CHARACTERS = 1_000
 """Of an idempotency key, which is part of a key of Redis."""
 

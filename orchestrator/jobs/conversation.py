@@ -6,8 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 
 from fanout.orchestrator.jobs.failures import AttemptsUsedUp
+from fanout.orchestrator.jobs.payloads import OUTLINE
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 
 LASTING = frozenset(
     {
@@ -81,18 +82,26 @@ def _end(kept: Sequence[JournalEvent], result: JobResult) -> int:
 
 
 def _holds_event(entry: JournalEvent) -> bool:
-    return "event" in entry.data or "event_blob" in entry.data
+    return not {"event", OUTLINE, "event_blob"}.isdisjoint(entry.data)
 
 
 async def event_json(
-    entry: JournalEvent, read_blob: Callable[[str], Awaitable[bytes]]
+    entry: JournalEvent, journal: Journal, read_blob: Callable[[str], Awaitable[bytes]]
 ) -> bytes | None:
     """Return the agent's event that an entry holds, as one line of JSON; None if it holds none.
 
+    A long value whose blob has expired is replaced by a sentence that says so.
+
     Args:
         entry: The entry.
-        read_blob: Returns the content of a blob; a large event is one.
+        journal: The journal that it is from.
+        read_blob: Returns the content of a blob; large events and values are blobs.
+
+    Raises:
+        BlobMissing: The blob of a whole event has expired.
+        LedgerUnavailable: Redis does not respond.
     """
+    entry = await journal.complete(entry, read_blob)
     if "event" in entry.data:
         return json.dumps(entry.data["event"]).encode()
     if "event_blob" in entry.data:

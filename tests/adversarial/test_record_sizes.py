@@ -69,10 +69,15 @@ def place(install: Installer) -> Iterator[Installation]:
 
 
 def _sizes(client: redis.Redis, key: str) -> Iterator[int]:
-    """The sizes of the records under a key: a hash is one, a list's or a stream's entry is one."""
+    """The sizes of the records under a key: a hash is one, a list's or a stream's entry is one.
+
+    So is each payload of a job.
+    """
     yield len(key)
     kind = client.type(key)
-    if kind in {b"hash", b"string"}:
+    if ":payloads:" in key:
+        yield from (len(value) for _, value in client.hscan_iter(key))
+    elif kind in {b"hash", b"string"}:
         yield client.memory_usage(key, samples=0)
     elif kind == b"stream":
         for _, fields in client.xrange(key):

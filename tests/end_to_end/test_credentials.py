@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def all_of_redis(url: str) -> str:
     redis = Redis.from_url(url)
     read = {
         b"string": redis.get,
-        b"hash": redis.hgetall,
+        b"hash": lambda key: {name: unpacked(one) for name, one in redis.hgetall(key).items()},
         b"list": lambda key: redis.lrange(key, 0, -1),
         b"set": redis.smembers,
         b"zset": lambda key: redis.zrange(key, 0, -1),
@@ -158,6 +159,14 @@ def all_of_redis(url: str) -> str:
     redis.close()
     assert len(keys) > 5
     return found
+
+
+def unpacked(value: bytes) -> bytes:
+    """A value of a hash; payloads are compressed."""
+    try:
+        return zlib.decompress(value)
+    except zlib.error:
+        return value
 
 
 def all_files(folder: Path) -> Iterator[tuple[Path, bytes]]:

@@ -17,6 +17,7 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import ANYTHING
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
 from tests.integration.scripts import DONE, conversation, shell
@@ -38,6 +39,7 @@ SCRIPT = (
     ),
     conversation("slow", shell("sleep 1; echo made > made.txt"), DONE),
     conversation("short", shell("echo made > made.txt"), DONE),
+    conversation("long", shell("seq -f 'line %g of many' 400"), shell("sleep 600"), DONE),
 )
 CHILDREN = 3
 SHORT_JOBS = 6
@@ -208,6 +210,37 @@ async def test_workers_first_then_servers_and_clients_and_back_under_load(
             listed = await http.get("/v1/jobs", params={"limit": 100})
         assert listed.status_code == 200, listed.text
         assert {job["state"] for job in listed.json()["items"]} == {JobState.SUCCEEDED}
+
+
+async def test_a_job_with_long_outputs_waits_for_this_release_and_an_earlier_one_shows_it(
+    place: Installation, client: JobClient, earlier: Release
+) -> None:
+    new = await start_worker(THIS_RELEASE, place, client)
+    key = await make_key(place, "ann", policy=ANYTHING)
+    job_id = await client.submit(make_spec("long", owner="ann"))
+    async for event in client.events(job_id):
+        if event.type is EventType.TOOL_CALL and "sleep" in str(event.data):
+            break
+    new.kill()
+    place.workers.remove(new)
+    await asyncio.to_thread(earlier.start_worker, place, SLOTS)
+
+    async with serving(earlier, place) as server, server.client(key) as http:
+        record: dict[str, Any] = {}
+        async with asyncio.timeout(120):
+            while "version 3" not in str(record.get("waiting_for")):
+                await asyncio.sleep(0.5)
+                record = (await http.get(f"/v1/jobs/{job_id}")).json()
+        shown = await http.get(f"/v1/jobs/{job_id}/logs")
+    assert shown.status_code == 200, shown.text
+    results = [one["data"]["results"] for one in shown.json()["items"] if "results" in one["data"]]
+    assert "line 1 of many" in str(results)
+    assert record["state"] == JobState.QUEUED
+
+    await asyncio.to_thread(THIS_RELEASE.start_worker, place, SLOTS)
+    assert (await client.wait(job_id, 120)).state is JobState.SUCCEEDED
+    outputs = [str(one.data) async for one in client.events(job_id) if "event" in one.data]
+    assert any("line 400 of many" in one for one in outputs)
 
 
 async def test_a_job_that_two_earlier_releases_have_left_stuck_runs_here(

@@ -1,15 +1,15 @@
 """A sub-agent's session, written to the job's journal event by event, and read to resume it.
 
-Each complete ADK event is one journal event whose data holds it completely (`event`, or
-`event_blob` if it is large) beside a readable summary. So the next attempt needs only the journal:
-it replays the events and asks the model for the next step.
+Each complete ADK event is one journal event whose data holds it completely beside a readable
+summary; long values in both are payloads. So the next attempt needs only the journal: it replays
+the events and asks the model for the next step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -32,23 +32,31 @@ from fanout.orchestrator.deep_agent import (
     usage_of,
 )
 from fanout.orchestrator.jobs.accounting.accounts import charged
-from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
+from fanout.orchestrator.jobs.bounds import (
+    MAX_EVENT_BYTES,
+    MAX_NOTE_BYTES,
+    MAX_RECORD_BYTES,
+    fit,
+    json_bytes,
+)
 from fanout.orchestrator.jobs.conversation import event_json, split_lost
 from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.payloads import OUTLINE, PAYLOADS, Payload, shorten, take_out
 from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_models import valid_json
-from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.valid_text import clean, clean_text
+from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 from fanout.workers.agent.activity import JobActivity
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease
 
-SHOWN_CHARACTERS = 2_000
-"""The length of a text or an argument in the readable part of an event, at most."""
 log = structlog.get_logger(__name__)
 
+WHOLE_PARTS = ("event", OUTLINE, PAYLOADS)
+"""What of an entry's data is never cut: the agent's event."""
 NOT_BY_APPROVER = "The answer was not given by a person who may approve, so it does not count."
 LINE_CHARACTERS = 80
 """The length of a record's `last_event`, which is one line of a table."""
@@ -84,6 +92,8 @@ class AttemptJournal:
         self._lease = lease
         self._progress = progress
         self._replies = 0
+        self._blobs_put: set[str] = set()
+        """The payloads that this attempt has stored as blobs."""
         self._appended = 0
         """The number of events that this attempt has appended."""
         self._before: list[JournalEvent] | None = [] if lease.claim.is_first else None
@@ -110,9 +120,11 @@ class AttemptJournal:
     ) -> None:
         """Append an event and charge its usage; an outage shorter than the lease is survived.
 
+        Long values become payloads.
+
         Args:
             kind: The event's type.
-            data: The event's data; long texts and lists are cut.
+            data: The event's data; what is not a payload is cut if it is too long.
             line: The record's new `last_event`; None leaves it.
             used: The usage to charge to the job, by field name.
 
@@ -120,13 +132,13 @@ class AttemptJournal:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer for a long time.
         """
-        fitting = fit(data, MAX_NOTE_BYTES)
-        await self._append(kind, fitting if isinstance(fitting, dict) else {}, line, used)
+        await self._append(kind, *take_out(clean(data)), line, used)
 
     async def _append(
         self,
         kind: EventType,
         data: dict[str, JsonValue],
+        payloads: Mapping[str, Payload],
         line: str | None,
         used: dict[str, float] | None,
     ) -> None:
@@ -135,17 +147,45 @@ class AttemptJournal:
         self._report_progress(kind, data)
         self._appended += 1
         name = f"{claim.spec.id}:{claim.token}:{self._appended}"
+        kept, fitting = await self._stored(payloads), _fitting(data)
 
         async def append() -> None:
             self._lease.check()
             await self._journal.append(
-                *(claim.spec.id, claim.attempt, kind, data, line),
+                *(claim.spec.id, claim.attempt, kind, fitting, line),
                 name=name,
                 used=used,
                 token=claim.token,
+                payloads=kept,
             )
 
         await through_outage(append)
+
+    async def _stored(self, payloads: Mapping[str, Payload]) -> dict[str, bytes]:
+        """Store the large payloads as blobs, and return the others as Redis is to hold them.
+
+        Blobs come first: an entry never names one that is still to come. Those of an attempt that
+        ends before its entry are removed as old blobs are.
+
+        Raises:
+            JobFailure: A payload is too large for Redis, and the blob store does not take it.
+        """
+        kept = {}
+        for name, payload in payloads.items():
+            if name in self._blobs_put:
+                continue
+            if not payload.is_large:
+                kept[name] = payload.packed()
+                continue
+            try:
+                await self._blobs.put(payload.content)
+                self._blobs_put.add(name)
+            except BlobStoreUnusable:
+                packed = await asyncio.to_thread(payload.packed)
+                if len(packed) > MAX_RECORD_BYTES:
+                    raise
+                kept[name] = packed
+        return kept
 
     def _report_progress(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
@@ -165,13 +205,13 @@ class AttemptJournal:
             JobFailure: A large event cannot be stored as a blob.
         """
         raw = valid_json(event, exclude_none=True)
-        readable = fit(_readable(event), MAX_NOTE_BYTES)
-        data = readable if isinstance(readable, dict) else {}
-        if len(raw) > MAX_EVENT_BYTES or json_bytes(complete := json.loads(raw)) > MAX_EVENT_BYTES:
-            data["event_blob"] = await self._blobs.put(raw.encode())
-        else:
-            data["event"] = complete
-        await self._append(_kind(event), data, _line(event), _used(event))
+        complete = _without_defaults(json.loads(raw))
+        readable = _readable(event, complete)
+        data, payloads = take_out({**readable, "event": complete})
+        if json_bytes(data.get(OUTLINE, complete)) > MAX_EVENT_BYTES:
+            blob = await self._blobs.put(raw.encode())
+            data, payloads = {**shorten(readable), "event_blob": blob}, {}
+        await self._append(_kind(event), data, payloads, _line(event), _used(event))
         self._count(event)
 
     async def history(self) -> History:
@@ -254,7 +294,7 @@ class AttemptJournal:
         return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
 
     async def _session_event(self, entry: JournalEvent) -> Event | None:
-        raw = await event_json(entry, self._blobs.get)
+        raw = await event_json(entry, self._journal, self._blobs.get)
         try:
             return None if raw is None else Event.model_validate_json(raw)
         except ValidationError:
@@ -318,7 +358,7 @@ class JournalPlugin(BasePlugin):
         data = {
             "id": tool_context.function_call_id,
             "tool": tool.name,
-            "arguments": _shortened(tool_args),
+            "arguments": json.loads(json.dumps(tool_args, default=str)),
         }
         await self._journal.note(EventType.TOOL_CALL, data, _call_line(tool.name, tool_args))
 
@@ -335,6 +375,19 @@ class JournalPlugin(BasePlugin):
         is_success = isinstance(result, dict) and result.get("status") == "success"
         if tool.name == "write_todos" and is_success:
             await self._journal.note(EventType.TODOS, {"todos": tool_context.state.get("todos")})
+
+
+def _without_defaults(complete: dict[str, Any]) -> dict[str, Any]:
+    """Return an event as JSON without the actions that it does not have: 130 bytes of each."""
+    actions = {name: value for name, value in complete.get("actions", {}).items() if value != {}}
+    return {**complete, "actions": actions}
+
+
+def _fitting(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return an entry's data with what people read of it cut to the size of a note."""
+    whole = {name: data[name] for name in WHOLE_PARTS if name in data}
+    readable = fit({name: data[name] for name in data if name not in whole}, MAX_NOTE_BYTES)
+    return {**(readable if isinstance(readable, dict) else {}), **whole}
 
 
 def _used(event: Event) -> dict[str, float]:
@@ -356,17 +409,23 @@ def _kind(event: Event) -> EventType:
     return EventType.MODEL_REPLY if is_reply(event) else EventType.SESSION_EVENT
 
 
-def _readable(event: Event) -> dict[str, JsonValue]:
-    """Return the part of an event that a person is shown."""
+def _readable(event: Event, complete: dict[str, Any]) -> dict[str, JsonValue]:
+    """Return the part of an event that a person is shown.
+
+    Args:
+        event: The event.
+        complete: The same event as JSON.
+    """
     data: dict[str, JsonValue] = {"author": event.author}
     if text := text_of(event):
-        data["text"] = text[:SHOWN_CHARACTERS]
+        data["text"] = clean_text(text)
     if calls := event.get_function_calls():
         data["calls"] = [{"id": call.id, "tool": call.name} for call in calls]
-    if responses := event.get_function_responses():
+    parts = (complete.get("content") or {}).get("parts") or ()
+    if results := [part["function_response"] for part in parts if "function_response" in part]:
         data["results"] = [
-            {"id": answer.id, "tool": answer.name, "result": _shortened(answer.response or {})}
-            for answer in responses
+            {"id": one.get("id"), "tool": one.get("name"), "result": one.get("response", {})}
+            for one in results
         ]
     if usage := event.usage_metadata:
         data["usage"] = {
@@ -381,18 +440,6 @@ def _readable(event: Event) -> dict[str, JsonValue]:
     if event.error_code:
         data["error"] = event.error_code
     return data
-
-
-def _shortened(values: dict[str, Any]) -> dict[str, JsonValue]:
-    """Return the mapping as JSON values, with long texts cut."""
-    return {str(name): _shortened_value(value) for name, value in values.items()}
-
-
-def _shortened_value(value: Any) -> JsonValue:
-    if isinstance(value, str):
-        return value if len(value) <= SHOWN_CHARACTERS else value[:SHOWN_CHARACTERS] + "…"
-    text = json.dumps(value, default=str)
-    return json.loads(text) if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
 def _line(event: Event) -> str | None:

@@ -12,16 +12,25 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from pydantic import Field, JsonValue
 from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.approvals import answer_fingerprint
 from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES
-from fanout.orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
+from fanout.orchestrator.jobs.failures import (
+    BlobCorrupt,
+    BlobMissing,
+    InvalidJob,
+    LeaseLost,
+    UnknownJob,
+)
+from fanout.orchestrator.jobs.payloads import PAYLOADS, PAYLOADS_WIRE, names_of, put_back, unpacked
 from fanout.orchestrator.jobs.spec import JobId, WireModel
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.jobs.store.keys import Keys
@@ -33,8 +42,13 @@ from fanout.orchestrator.valid_text import clean, clean_text
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0
 """A reader polls after this time without an announcement: pub/sub may lose a message."""
-PAGE = 500
+PAGE = 100
 """Events fetched at once: bounds the memory of a reader of a long journal."""
+MAX_RESTORED_BYTES = 4 * 1024**2
+"""Of the payloads that one read of events brings along; the other events come without `event`, as
+those with blobs do. Forty kilobytes for each event of a page, and more than a person reads."""
+PAYLOADS_AT_ONCE = 100
+"""Payloads fetched in one command: a few hundred kilobytes as Redis holds them."""
 RECONNECT_SECONDS = 0.2
 """Between two tries to subscribe: Redis is back within seconds after a restart."""
 APPENDED_SECONDS = 60
@@ -52,7 +66,8 @@ class EventType(StrEnum):
     """An attempt has its sandbox: `sandbox`, `host`, `files`, whether they are those of the attempt
     before (`resumed`; None if none had a sandbox), and the `checkpoint` that they come from."""
     SESSION_EVENT = "session.event"
-    """A complete ADK event (`event`, or `event_blob` if it is large) of none of the next kinds."""
+    """A complete ADK event (`event`; `event_outline` while some of its `payloads` are missing;
+    `event_blob` if it is large) of none of the next kinds."""
     MODEL_REQUEST = "model.request"
     """A request is sent: `id`, `model`, and `tokens`, its estimated size."""
     MODEL_REPLY = "model.reply"
@@ -136,6 +151,7 @@ class Journal:
         name: str | None = None,
         used: Mapping[str, float] | None = None,
         token: int | None = None,
+        payloads: Mapping[str, bytes] = MappingProxyType({}),
     ) -> str:
         """Append an event, publish that the journal changed, and return the event's id.
 
@@ -151,6 +167,8 @@ class Journal:
                 and once, to the job, to its ancestors and to its tree.
             token: The token of a claim, which must hold the job: between a check of its lease and
                 this call, the process may have been suspended.
+            payloads: The packed payloads of the data by name, without those that are blobs. Each is
+                stored once. A job whose journal names any needs a release that can read them.
 
         Raises:
             InvalidJob: The data is too large for a record; the caller did not bound it.
@@ -164,7 +182,9 @@ class Journal:
         event = (job_id, kind, attempt, stored, clean_text(line or ""))
         request = (name or uuid4().hex, APPENDED_SECONDS, fence)
         charged = [value for pair in (used or {}).items() for value in pair]
-        added = await self._run("append", *event, *request, *charged)
+        kept = [value for pair in payloads.items() for value in pair]
+        needs = PAYLOADS_WIRE if PAYLOADS in data else 0
+        added = await self._run("append", *event, *request, needs, len(payloads), *kept, *charged)
         if added is None:
             raise LeaseLost("Another attempt holds the job.")
         return str(added)
@@ -183,7 +203,7 @@ class Journal:
             )
         if not entries and (first := await self._first(job_id)) and _is_after(first.id, after):
             return [first]
-        return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+        return await self._restored(job_id, entries)
 
     async def read_before(self, job_id: str, before: str | None, count: int) -> list[JournalEvent]:
         """Return the newest events before the id `before`, oldest first, at most `count`.
@@ -204,7 +224,73 @@ class Journal:
         if not entries and before is None:
             first = await self._first(job_id)
             return [] if first is None else [first]
-        return [_event(job_id, entry_id, fields) for entry_id, fields in reversed(entries)]
+        return await self._restored(job_id, entries[::-1])
+
+    async def _restored(self, job_id: str, entries: Any) -> list[JournalEvent]:
+        """Return entries as events, with those of their payloads that Redis has.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        events = [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+        wanted: dict[str, int] = {}
+        left = MAX_RESTORED_BYTES
+        for event in events:
+            sizes = {
+                name: size for name, size in names_of(event.data).items() if name not in wanted
+            }
+            if sum(sizes.values()) <= left:
+                wanted |= sizes
+                left -= sum(sizes.values())
+        contents = await self._payloads(job_id, wanted)
+        return [_with_payloads(event, contents) for event in events]
+
+    async def complete(
+        self, entry: JournalEvent, read_blob: Callable[[str], Awaitable[bytes]]
+    ) -> JournalEvent:
+        """Return an event with all of its payloads; a sentence stands for one that has expired.
+
+        Args:
+            entry: The event.
+            read_blob: Returns the content of a blob, and raises BlobMissing without it.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+            Exception: What `read_blob` raises besides BlobMissing.
+        """
+        wanted = names_of(entry.data)
+        contents: dict[str, bytes | None] = {**await self._payloads(entry.job_id, wanted)}
+        for name in wanted.keys() - contents.keys():
+            try:
+                contents[name] = await read_blob(name)
+            except BlobCorrupt:
+                raise
+            except BlobMissing:
+                contents[name] = None
+        return _with_payloads(entry, contents)
+
+    async def _payloads(self, job_id: str, wanted: Mapping[str, int]) -> dict[str, bytes]:
+        """Return the contents of those payloads of a job that Redis has.
+
+        Args:
+            job_id: The job.
+            wanted: Their names, with the size of each.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        names, found = list(wanted), {}
+        for first in range(0, len(names), PAYLOADS_AT_ONCE):
+            some = names[first : first + PAYLOADS_AT_ONCE]
+            with redis_failures():
+                stored: Any = await self._redis.execute_command(  # type: ignore[no-untyped-call] # redis-py's types have gaps
+                    "HMGET", self._keys.payloads(job_id), *some, **{NEVER_DECODE: True}
+                )
+            for name, packed in zip(some, stored, strict=True):
+                with contextlib.suppress(ValueError):  # a damaged one is as good as none
+                    if packed is not None:
+                        found[name] = unpacked(packed, wanted[name])
+        return found
 
     async def _first(self, job_id: str) -> JournalEvent | None:
         """Return the first event of a journal; None when the job does not exist.
@@ -247,8 +333,8 @@ class Journal:
         """
         with redis_failures():
             entries: Any = await self._redis.xrevrange(self._keys.journal(job_id), count=1)
-        newest = (_event(job_id, entry_id, fields) for entry_id, fields in entries)
-        return next(newest, None) or await self._first(job_id)
+        newest = await self._restored(job_id, entries)
+        return newest[0] if newest else await self._first(job_id)
 
     async def follow(
         self, job_id: str, after: str = BEGINNING
@@ -384,6 +470,12 @@ def _is_after(event_id: str, other: str) -> bool:
     """Return whether an event follows another, by their ids."""
     first, second = ([int(part) for part in one.split("-")] for one in (event_id, other))
     return first > second
+
+
+def _with_payloads(event: JournalEvent, contents: Mapping[str, bytes | None]) -> JournalEvent:
+    if PAYLOADS not in event.data:
+        return event
+    return event.model_copy(update={"data": put_back(event.data, contents)})
 
 
 def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEvent:

@@ -27,6 +27,10 @@ class Keys:
         """Stream: a job's events."""
         return f"{self.prefix}:journal:{job_id}"
 
+    def payloads(self, job_id: str) -> str:
+        """Hash: the long values in a job's journal, compressed, by the SHA-256 of each."""
+        return f"{self.prefix}:payloads:{job_id}"
+
     def journal_changed(self, job_id: str) -> str:
         """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"

@@ -41,7 +41,7 @@ class Scripts:
             name: redis.register_script(script_source(name, shared)) for name in names
         }
 
-    async def run(self, name: str, *arguments: str | float) -> Any:
+    async def run(self, name: str, *arguments: str | float | bytes) -> Any:
         """Run a script and return its answer.
 
         Raises:

@@ -97,6 +97,7 @@ class AbandonedTasks:
             JobFailure: One cannot be read.
             ValueError: One is not of a form that this release knows.
         """
-        entries = await self._services.journal.read(job_id)
-        stored = [await event_json(entry, self._services.blobs.get) for entry in entries]
+        journal, blobs = self._services.journal, self._services.blobs
+        entries = await journal.read(job_id)
+        stored = [await event_json(entry, journal, blobs.get) for entry in entries]
         return [Event.model_validate_json(raw) for raw in stored if raw is not None]

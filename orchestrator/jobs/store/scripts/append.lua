@@ -1,8 +1,10 @@
 -- Appends an event to a job's journal. A request that is repeated under the same name, because its
 -- answer was lost, finds its event.
 -- ARGV: prefix, id, type, attempt, data, line for the record or '', name of this request, seconds
--- to remember it, token ('': not checked), then name and amount of each used resource: it is
--- charged to the job, to its ancestors and to its tree, as far as they exist.
+-- to remember it, token ('': not checked), the wire version that a reader of the event needs (0: as
+-- the job has), the number of payloads, then name and content of each: it is stored unless the job
+-- has it; then name and amount of each used resource: it is charged to the job, to its ancestors and
+-- to its tree, as far as they exist.
 -- Returns the event's id, or false when the attempt of that token no longer holds the job.
 
 -- The most bytes of the reason that a record has for what became of a job's changes.
@@ -53,19 +55,39 @@ local function note(id, kind, data)
   end
 end
 
+-- Stores the payloads of an event, the arguments from the twelfth on, and returns their bytes.
+local function keep_payloads(id, number)
+  if number == 0 then return 0 end
+  local bytes = 0
+  for at = 12, 10 + 2 * number, 2 do
+    if redis.call('HSETNX', key('payloads', id), ARGV[at], ARGV[at + 1]) == 1 then
+      bytes = bytes + #ARGV[at] + #ARGV[at + 1]
+    end
+  end
+  redis.call('ZADD', key('with_payloads'), 'NX', now_ms(), id)
+  return bytes
+end
+
 local NOTED = {verify = true, landing = true, ['child.landed'] = true}
 local id, line, request, token = ARGV[2], ARGV[6], key('appended', ARGV[7]), ARGV[9]
 local known = redis.call('GET', request)
 if known then return known end
-local job = redis.call('HMGET', key('job', id), 'token', 'root')
+local needs, payloads = tonumber(ARGV[10]), tonumber(ARGV[11])
+local charges = 12 + 2 * payloads
+local job = redis.call('HMGET', key('job', id), 'token', 'root', 'wire')
 if token ~= '' and job[1] ~= token then return false end
+local bytes = keep_payloads(id, payloads) + #ARGV[5]
+if job[2] then
+  redis.call('HINCRBY', key('job', id), 'stored_bytes', bytes)
+  if needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end
+end
 local event = add_event(id, ARGV[4], ARGV[3], ARGV[5])
 redis.call('SET', request, event, 'EX', ARGV[8])
 if job[2] and NOTED[ARGV[3]] then note(id, ARGV[3], cjson.decode(ARGV[5])) end
 if line ~= '' then redis.call('HSET', key('job', id), 'last_event', line) end
-if not ARGV[10] then return event end
+if not ARGV[charges] then return event end
 local function charge(charged)
-  for at = 10, #ARGV, 2 do
+  for at = charges, #ARGV, 2 do
     redis.call('HINCRBYFLOAT', key('usage', charged), ARGV[at], ARGV[at + 1])
   end
 end

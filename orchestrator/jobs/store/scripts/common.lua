@@ -19,6 +19,8 @@
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
+--   payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
+--   with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 --   appended:<request>   string: the id of the event that a request appended; kept for a minute
 --   worker:<name>    hash: a worker's registration, and when it started
 --   pool:<pool>      set: the jobs of a pool that have not ended

@@ -120,6 +120,9 @@ function awaits(call, child) {
   return !call.children.length && (given.subagent_type ?? "general-purpose") === child.agent;
 }
 
+// Whether an entry has the agent's event, and not only what is shown of a large one.
+const isWhole = (data) => !data.event_blob && !data.event_outline;
+
 const HANDLERS = {
   "model.request"(event, data) {
     const tries = (this.request?.tries ?? 0) + 1;
@@ -136,7 +139,7 @@ const HANDLERS = {
     const thoughts = parts.filter((part) => part.thought && part.text).map((part) => part.text).join("");
     const seconds = this.request ? event.at - this.request.at : null;
     if (text.trim() || thoughts.trim() || data.error) {
-      this.put("said", event, { text, thoughts, author: data.author, seconds, tries: this.request?.tries ?? 1, usage: data.usage, error: data.error, fallback: data.fallback_from, isWhole: !data.event_blob, event });
+      this.put("said", event, { text, thoughts, author: data.author, seconds, tries: this.request?.tries ?? 1, usage: data.usage, error: data.error, fallback: data.fallback_from, isWhole: isWhole(data), event });
     } else this.system(event);
     this.request = null;
     this.partial = "";
@@ -174,7 +177,7 @@ const HANDLERS = {
         continue;
       }
       this.open.delete(call);
-      Object.assign(call, { state: "done", result, endedAt: event.at, live: "", resultEvent: event, isWhole: !data.event_blob, isWaiting: false });
+      Object.assign(call, { state: "done", result, endedAt: event.at, live: "", resultEvent: event, isWhole: isWhole(data), isWaiting: false });
       if (call.tool === "write_todos") call.isHidden = !hasFailed(call);
       this.learn(result);
     }
