@@ -11,7 +11,9 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -32,7 +34,6 @@ MOST_MS = 10.0
 """The longest time for which one script may keep Redis from answering others."""
 REGISTERED_SECONDS = 3600
 SCRIPT_JOBS = 200
-LEASE_MS = 20
 
 IDLE = Benchmark(
     name="fleet-idle",
@@ -70,79 +71,91 @@ async def _look(ledger: Ledger, worker: WorkerInfo) -> None:
             await ledger.dispatch(64)
 
 
-async def _processor_us(redis: Redis) -> float:
-    used = await redis.info("cpu")
-    return 1e6 * (float(used["used_cpu_user"]) + float(used["used_cpu_sys"]))
+class _Meter:
+    """The time of its processor that one Redis uses: what else the machine does is not counted."""
+
+    def __init__(self, pid: int, ledger: Ledger) -> None:
+        self._scheduled = Path(f"/proc/{pid}/schedstat")
+        self._run = ledger._run
+        ledger._run = self._measured_run
+        self.longest: dict[str, float] = {}
+        """Script -> the milliseconds of its longest call."""
+
+    def used_ms(self) -> float:
+        return int(self._scheduled.read_text().split()[0]) / 1e6
+
+    async def _measured_run(self, name: str, *arguments: str | float) -> Any:
+        before = self.used_ms()
+        answer = await self._run(name, *arguments)
+        self.longest[name] = max(self.longest.get(name, 0), self.used_ms() - before)
+        return answer
 
 
-async def _idle(redis: Redis, ledger: Ledger, workers: list[WorkerInfo]) -> list[float]:
+async def _idle(meter: _Meter, ledger: Ledger, workers: list[WorkerInfo]) -> list[float]:
     """Microseconds of Redis for each worker in two seconds, in several rounds."""
-    found, times = [], max(1, 1000 // len(workers))
+    found = []
+    times = max(1, 500 // len(workers))
     work = [lambda w=worker: _look(ledger, w) for worker in workers] * times
     for _ in range(ROUNDS):
-        before = await _processor_us(redis)
+        before = meter.used_ms()
         await _together(work)
-        found.append((await _processor_us(redis) - before) / len(work))
+        found.append(1000 * (meter.used_ms() - before) / len(work))
     return found
-
-
-async def _longest_ms(redis: Redis) -> float:
-    """The time of the longest script since this was asked last."""
-    entries = await redis.slowlog_get(128)
-    await redis.slowlog_reset()
-    scripts = [one for one in entries if one["command"].upper().startswith(b"EVALSHA")]
-    return max((one["duration"] / 1000 for one in scripts), default=0.0)
 
 
 async def _scripts(
-    redis: Redis, ledger: Ledger, workers: list[WorkerInfo], jobs: int, classes: int
-) -> list[float]:
-    """The longest script of each kind of work."""
+    redis: Redis, meter: _Meter, ledger: Ledger, workers: list[WorkerInfo], jobs: int, classes: int
+) -> dict[str, float]:
+    """The milliseconds of the longest call of each script, in a life of all kinds of work."""
     by_name = {worker.name: worker for worker in workers}
-    specs = [
-        make_spec(agent=f"a{number % classes}", root_id=f"r{number % 1000}")
-        for number in range(jobs)
-    ]
     for first in range(0, jobs, 1000):
-        await ledger.submit(specs[first : first + 1000])
-    found = [await _longest_ms(redis)]
+        numbers = range(first, min(first + 1000, jobs))
+        await ledger.submit(
+            [make_spec(agent=f"a{n % classes}", root_id=f"r{n % 1000}") for n in numbers]
+        )
+    meter.longest.clear()
     sent = await ledger.dispatch(2 * SCRIPT_JOBS)
-    found.append(await _longest_ms(redis))
     claims = [await ledger.claim(job.spec.id, by_name[job.worker], 60) for job in sent]
-    found.append(await _longest_ms(redis))
-    for claim in claims[:SCRIPT_JOBS]:
+    for number, claim in enumerate(claims):
         assert isinstance(claim, Claim), claim
-        assert await ledger.finish(claim.spec.id, claim.token, make_result(claim.spec.id), {})
-    for claim in claims[SCRIPT_JOBS:]:
-        assert isinstance(claim, Claim), claim
-        assert await ledger.release(claim.spec.id, claim.token, "its worker stops")
-    found.append(await _longest_ms(redis))
-    while await ledger.dispatch(64):
-        pass
-    found.append(await _longest_ms(redis))
+        job_id = claim.spec.id
+        if number % 2:
+            assert await ledger.finish(job_id, claim.token, make_result(job_id), {})
+        elif number % 4:
+            assert await ledger.release(job_id, claim.token, "its worker stops")
+    await ledger.dispatch(SCRIPT_JOBS)
     for key in ("leases", "workers", "dispatch:workers"):  # all are lost at once
         names = await redis.zrange(f"fanout:{key}", 0, -1)
         await redis.zadd(f"fanout:{key}", dict.fromkeys(names, 1), xx=True)
-    await redis.slowlog_reset()
     await ledger.reap()
-    found.append(await _longest_ms(redis))
-    return found
+    return meter.longest
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Measure a small fleet and a large one in turn."""
     async with _place(FEW_WORKERS) as small, _place(WORKERS) as large:
         if IDLE.name in wanted:
-            await small[1].submit([make_spec(agent="a0")])
-            await large[1].submit([make_spec(agent=f"nobody-has-{n}") for n in range(CLASSES)])
-            yield IDLE, Samples(await _idle(*large), await _idle(*small))
+            await small.ledger.submit([make_spec(agent="nobody-has")])
+            specs = [make_spec(agent=f"nobody-has-{number}") for number in range(CLASSES)]
+            await large.ledger.submit(specs)
+            ours = await _idle(large.meter, large.ledger, large.workers)
+            yield IDLE, Samples(ours, await _idle(small.meter, small.ledger, small.workers))
         if SCRIPT.name in wanted:
-            few = await _scripts(*small, JOBS // 100, 1)
-            yield SCRIPT, Samples([max(await _scripts(*large, JOBS, CLASSES))], [max(few)])
+            few = await _scripts(**vars(small), jobs=JOBS // 100, classes=1)
+            many = await _scripts(**vars(large), jobs=JOBS, classes=CLASSES)
+            yield SCRIPT, Samples([max(many.values())], [max(few.values())])
+
+
+@dataclass
+class _Place:
+    redis: Redis
+    meter: _Meter
+    ledger: Ledger
+    workers: list[WorkerInfo]
 
 
 @asynccontextmanager
-async def _place(count: int) -> AsyncIterator[tuple[Redis, Ledger, list[WorkerInfo]]]:
+async def _place(count: int) -> AsyncIterator[_Place]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         server = RedisProcess(Path(name))
         await asyncio.to_thread(server.start)
@@ -153,9 +166,8 @@ async def _place(count: int) -> AsyncIterator[tuple[Redis, Ledger, list[WorkerIn
                 workers = [make_worker(**{**vars(one), "agents": agents}) for one in workers]
                 for worker in workers:
                     await ledger.register(worker, REGISTERED_SECONDS, AdmissionPolicy(tree_jobs=64))
-                await redis.config_set("slowlog-log-slower-than", 100)
-                await redis.slowlog_reset()
-                yield redis, ledger, workers
+                process = (await redis.info("server"))["process_id"]
+                yield _Place(redis, _Meter(process, ledger), ledger, workers)
         finally:
             await asyncio.to_thread(server.stop)
 
