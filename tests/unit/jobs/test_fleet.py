@@ -144,6 +144,24 @@ async def test_slots_that_an_earlier_release_has_freed_count_at_the_next_heartbe
     assert len(ids) == 8
 
 
+async def test_a_job_that_an_earlier_release_has_sent_to_another_runs_on_when_the_first_ends(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    (job_id,) = await ledger.submit([make_spec()])
+    assert await bound(ledger) == {job_id: "w0"}
+    other = make_worker("w1")
+    await ledger.register(other, 60)
+    taken = await ledger.claim(job_id, other, 60)
+    assert isinstance(taken, Claim)
+    await redis.sadd("fanout:dispatch:bound:w0", job_id)  # its scripts leave that as it is
+    await redis.hset(KEYS.job(job_id), "bound_to", "w0")
+
+    await ledger.register(WORKER, 0)
+
+    assert await ledger.beat({job_id: taken.token}, 60) == {job_id: "held"}
+    assert await bound(ledger) == {}
+
+
 async def test_a_class_that_an_earlier_release_has_entered_is_found_by_the_reaper(
     ledger: Ledger, redis: FakeAsyncRedis
 ) -> None:
@@ -161,7 +179,7 @@ async def test_one_reaper_acts_for_all_and_when_it_dies_another_does(ledger: Led
     assert (first, second) == ({}, None)
 
     async with asyncio.timeout(30):
-        while await ledger.reap(0.2) is None:  # the first one never comes again
+        while await ledger.reap(0.2) is None:  # noqa: ASYNC110 - the first never comes again
             await asyncio.sleep(0.05)
 
 

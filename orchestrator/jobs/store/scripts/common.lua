@@ -52,6 +52,7 @@
 --   notify:sending:<receiver>  sorted set: those that a process sends now, by the end of its lease
 --   notify:one:<id>          hash: a notification; kept for a week at most
 --   notify:dead              stream: the newest notifications that were given up
+
 -- The fields of a record that nobody reads after the job's end: half a KiB.
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
   sequence = true, max_attempts = true, ran_ms = true, files_host = true, claim = true,
@@ -382,6 +383,7 @@ end
 -- Takes jobs back that are in transit to a worker, which does not take them, or not all: they wait
 -- again, and go to others.
 local function take_back(worker, most)
+  correct_bound(worker)
   local ids = redis.call('SMEMBERS', key('dispatch', 'bound', worker))
   table.sort(ids)
   for at = 1, math.min(most, #ids) do

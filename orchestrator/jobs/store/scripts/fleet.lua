@@ -167,7 +167,7 @@ local function unbind(id, worker)
   if host then redis.call('SREM', key('dispatch', 'bound_to_host', host), id) end
 end
 
--- Forgets the jobs that an earlier release has taken from a worker to which they were bound.
+-- Forgets the jobs that an earlier release has taken from the worker to which they were bound.
 local function correct_bound(worker)
   for _, id in ipairs(redis.call('SMEMBERS', key('dispatch', 'bound', worker))) do
     local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'bound_to')
