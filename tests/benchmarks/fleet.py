@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from tests.services import RedisProcess
 
 FEW_WORKERS, WORKERS, CLASSES, JOBS = 50, 5_000, 1_000, 100_000
 ROUNDS = 5
+LOOKS = 500
+"""In one round, each of a worker."""
 TOGETHER = 50
 """Requests that are on their way at once."""
 MOST_MS = 10.0
@@ -91,16 +94,15 @@ class _Meter:
         return answer
 
 
-async def _idle(meter: _Meter, ledger: Ledger, workers: list[WorkerInfo]) -> list[float]:
-    """Microseconds of Redis for each worker in two seconds, in several rounds."""
-    found = []
-    times = max(1, 500 // len(workers))
-    work = [lambda w=worker: _look(ledger, w) for worker in workers] * times
-    for _ in range(ROUNDS):
-        before = meter.used_ms()
-        await _together(work)
-        found.append(1000 * (meter.used_ms() - before) / len(work))
-    return found
+async def _idle(place: _Place) -> float:
+    """Microseconds of Redis for each of some workers in two seconds."""
+    work = [
+        partial(_look, place.ledger, place.workers[number % len(place.workers)])
+        for number in range(LOOKS)
+    ]
+    before = place.meter.used_ms()
+    await _together(work)
+    return 1000 * (place.meter.used_ms() - before) / LOOKS
 
 
 async def _scripts(
@@ -138,8 +140,8 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             await small.ledger.submit([make_spec(agent="nobody-has")])
             specs = [make_spec(agent=f"nobody-has-{number}") for number in range(CLASSES)]
             await large.ledger.submit(specs)
-            ours = await _idle(large.meter, large.ledger, large.workers)
-            yield IDLE, Samples(ours, await _idle(small.meter, small.ledger, small.workers))
+            pairs = [(await _idle(large), await _idle(small)) for _ in range(ROUNDS + 1)][1:]
+            yield IDLE, Samples([ours for ours, _ in pairs], [floor for _, floor in pairs])
         if SCRIPT.name in wanted:
             few = await _scripts(**vars(small), jobs=JOBS // 100, classes=1)
             many = await _scripts(**vars(large), jobs=JOBS, classes=CLASSES)
