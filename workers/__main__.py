@@ -25,7 +25,7 @@ with absent("rich"):  # structlog would load it
     import structlog  # noqa: F401 - for all who import it later
 
 from celery.platforms import SecurityWarning
-from kombu import Queue
+from kombu.entity import Queue
 
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.bootstrap import worker as current_worker
@@ -142,7 +142,7 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
         without_mingle=True,
     )
     own = current_worker().queue
-    app.amqp.queues.select_add(Queue(own, routing_key=own, no_declare=True))
+    app.amqp.queues.select_add(Queue(own, routing_key=own, no_declare=True))  # type: ignore[no-untyped-call] # kombu
     worker.start()
     sys.exit(worker.exitcode)
 

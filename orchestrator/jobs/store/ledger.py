@@ -368,15 +368,15 @@ class Ledger(Records):
         changing, lasting = worker.changing_fields(), worker.lasting_fields()
         digest, of_agents = _digest([lasting, stored, started_at]), _digest(sorted(worker.agents))
         call = (
-            *("register", worker.name, milliseconds(hold_seconds), stored, started_at),
+            *(worker.name, milliseconds(hold_seconds), stored, started_at),
             *(int(worker.draining), digest, of_agents, 2 * len(changing)),
             *chain(*changing.items()),
         )
         answer = 0
         if self._registered.get(worker.name) == digest:
-            answer = await self._run(*call)
+            answer = await self._run("register", *call)
         if not answer:  # the first time, or Redis has lost it
-            answer = await self._run(*call, *chain(*lasting.items()))
+            answer = await self._run("register", *call, *chain(*lasting.items()))
         self._registered[worker.name] = digest
         return bool(answer == OPENED)
 
@@ -654,7 +654,7 @@ class Ledger(Records):
         return bool(await self._run("collect", job_id, before, after, json.dumps(event)))
 
 
-def _digest(values: JsonValue) -> str:
+def _digest(values: object) -> str:
     return sha256(json.dumps(values).encode()).hexdigest()[:DIGEST_DIGITS]
 
 

@@ -167,10 +167,10 @@ class CeleryQueue:
 
         A worker's own one is not declared: nothing would take its binding away again.
         """
-        from kombu import Queue  # noqa: PLC0415 - as Celery
+        from kombu.entity import Queue  # noqa: PLC0415 - as Celery
 
         if job.queue:
-            return Queue(job.queue, routing_key=job.queue, no_declare=True)
+            return Queue(job.queue, routing_key=job.queue, no_declare=True)  # type: ignore[no-untyped-call] # kombu's types have gaps
         return queue_of_pool(self._queue, job.pool)
 
     async def send(self, jobs: Sequence[Dispatched]) -> None:
