@@ -25,8 +25,10 @@ with absent("rich"):  # structlog would load it
     import structlog  # noqa: F401 - for all who import it later
 
 from celery.platforms import SecurityWarning
+from kombu.entity import Queue
 
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
+from fanout.workers.bootstrap import worker as current_worker
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
 from fanout.workers.processes import (
@@ -139,6 +141,8 @@ def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
         without_gossip=True,  # workers know each other through the ledger
         without_mingle=True,
     )
+    own = current_worker().queue
+    app.amqp.queues.select_add(Queue(own, routing_key=own, no_declare=True))  # type: ignore[no-untyped-call] # kombu
     worker.start()
     end_telemetry()
     sys.exit(worker.exitcode)

@@ -6,6 +6,7 @@ What runs the jobs is loaded when the worker has registered; see `execution`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -26,14 +27,19 @@ from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.deep_agent import service_faults
 from fanout.orchestrator.jobs import versions
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerReplaced
+from fanout.orchestrator.jobs.failures import (
+    JobFailure,
+    LedgerForbidden,
+    LedgerReplaced,
+    LedgerUnavailable,
+)
 from fanout.orchestrator.jobs.result import JobResult, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.connection import URGENT_CONNECTIONS, connect
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.jobs.store.queue import CeleryQueue, queue_of_worker
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -96,6 +102,8 @@ class WorkerProcess:
         self._settings = settings
         self._redis_url = redis_url
         self._name = f"{socket.gethostname()}-{os.getpid()}"
+        self.queue = queue_of_worker(settings.worker.queue, self._name)
+        """Of this worker alone, besides those that it shares."""
         self._host = socket.gethostname()
         self._sandbox = self._why_local = ""
         self._model_faults: dict[str, str] = {}
@@ -334,6 +342,7 @@ class WorkerProcess:
             agents=tuple(self._live.definitions),
             definitions=self._live.definitions.digests(),
             pool=self._settings.worker.pool,
+            queue=self.queue,
             keys=(*key_names(), *secret_variables(self._live.secrets)),
             protection=self._protection,
             loop_delays=self._loop_delays.histogram(),
@@ -400,9 +409,12 @@ class WorkerProcess:
             await self._live.refresh()
             self._model_faults = await asyncio.to_thread(service_faults)
             policy = admission_policy(self._settings, self._live.definitions)
-            await self._urgent_ledger.register(
+            has_room = await self._urgent_ledger.register(
                 self.info(), REGISTRATION_SECONDS, policy, self._started_at
             )
+            if has_room:
+                with contextlib.suppress(LedgerUnavailable):  # the reaper dispatches
+                    await self._admission.pump()
         except LedgerReplaced as error:
             self._stop_without_ledger(error)
         except JobFailure as error:

@@ -145,7 +145,7 @@ def shutdown(*_: Any, **__: Any) -> str:
 def cancel_consumer(state: Any, queue: str, **_: Any) -> str:
     """Take no more jobs from a queue; running jobs go on."""
     consumer = state.consumer
-    served = set(consumer.app.amqp.queues.consume_from)
+    served = set(consumer.app.amqp.queues.consume_from) - {worker().queue}
     if queue not in served:
         raise ValueError(f"This worker does not take jobs from {queue}.")
     consumer.call_soon(consumer.cancel_task_queue, queue)

@@ -10,6 +10,8 @@ from pydantic import TypeAdapter
 
 from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
+CHANGING = ("running", "hanging_threads", "loop_delays")
+
 
 @dataclass(frozen=True)
 class WorkerInfo:
@@ -34,6 +36,8 @@ class WorkerInfo:
     """The fingerprints of its agent definitions by name; empty in a release without them."""
     pool: str = ""
     """The pool that it is of: it prefers that pool's jobs; empty: none."""
+    queue: str = ""
+    """Its own queue, for jobs that are sent to it alone; empty in a release without them."""
     keys: tuple[str, ...] = ()
     """The names of the variables with keys and secrets that it has, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +78,14 @@ class WorkerInfo:
             "loop_delays": json.dumps(fields["loop_delays"]),
             "model_faults": json.dumps(fields["model_faults"]),
         }
+
+    def changing_fields(self) -> dict[str, str | int]:
+        """Return those of `fields` that differ from one heartbeat to the next."""
+        return {name: value for name, value in self.fields().items() if name in CHANGING}
+
+    def lasting_fields(self) -> dict[str, str | int]:
+        """Return the other ones: they can be long, and are sent when they have changed."""
+        return {name: value for name, value in self.fields().items() if name not in CHANGING}
 
 
 _READER = TypeAdapter(WorkerInfo)

@@ -80,9 +80,9 @@ class OwnLedger:
             LedgerReplaced: Redis holds another ledger.
             LedgerUnavailable: Redis does not respond.
         """
-        workers = await self._ledger.workers()
+        names = await self._ledger.worker_names()
         await self.verify()
-        return [worker.name for worker in workers]
+        return names
 
     async def verify(self) -> None:
         """Check after an answer that it came from the worker's own ledger.

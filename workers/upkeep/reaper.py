@@ -1,6 +1,7 @@
 """The reaper: requeues jobs whose lease lapsed, and removes what ended jobs left behind.
 
-Every worker runs one; they do not interfere with each other.
+Every worker runs one. In each interval the first to ask requeues and dispatches for all, whatever
+their number; should it die, another one is the first in the next interval.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fanout.workers.upkeep.own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
 
+ROUND = 0.9
+"""The part of the interval for which one reaper acts for all: in the rest another one may come."""
 LEFTOVERS_SECONDS = 5.0
 """How often containers and folders are checked: all are removed 30 s after their job's end."""
 LEFTOVERS_PAUSE_SECONDS = 1.0
@@ -64,15 +67,21 @@ class Reaper:
     async def _reap_jobs(self) -> None:
         while True:
             try:
-                for job_id, state in (await self._ledger.reap()).items():
-                    log.warning("job reaped", job=job_id, state=state)
-                    await self._trace_lost_attempt(job_id)
-                    if JobState(state).is_terminal:
-                        self._ended.set()
-                await self._admission.pump()
+                await self._reap_for_all()
             except JobFailure as error:
                 log.warning("reaping jobs failed", error=str(error))
             await asyncio.sleep(self._interval_seconds)
+
+    async def _reap_for_all(self) -> None:
+        reaped = await self._ledger.reap(self._interval_seconds * ROUND)
+        if reaped is None:
+            return
+        for job_id, state in reaped.items():
+            log.warning("job reaped", job=job_id, state=state)
+            await self._trace_lost_attempt(job_id)
+            if JobState(state).is_terminal:
+                self._ended.set()
+        await self._admission.pump()
 
     async def _trace_lost_attempt(self, job_id: str) -> None:
         """Report the attempt that its worker cannot report."""

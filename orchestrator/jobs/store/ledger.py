@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from uuid import uuid4
 
@@ -73,7 +74,12 @@ TRANSIT_SECONDS = 15.0
 HEAD_START_SECONDS = 2.0
 """The time for which a requeued job is reserved for the host that has its files: a few turns of the
 queue, and short enough for a job to run again 4 s after its worker was stopped."""
-REAP_BATCH = 200
+REAP_BATCH = 50
+"""Jobs in one script call: to requeue one takes Redis a tenth of a millisecond, and heartbeats must
+run between two calls."""
+FRUITLESS_CALLS = 8
+"""Calls of a dispatch that take no job although they have not looked at all that waits: what they
+have put aside, the next dispatch does not look at."""
 NOT_UNDERSTOOD = ("wire version ", "agent ", "this worker cannot read")
 """The beginnings of refused claims when the worker cannot run the job."""
 UNREADABLE = "this worker cannot read the job: another release submitted it"
@@ -97,6 +103,10 @@ MAX_MESSAGES = 100
 """To one job in its life: its agent's conversation contains them all."""
 UNREAD = 2
 """The answer of finish.lua when the job has received more messages."""
+DIGEST_DIGITS = 16
+"""Of what a registration contains: enough that no two workers' are mistaken for each other."""
+OPENED = 2
+"""The answer of register.lua when the worker has more free slots than before."""
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget",
@@ -116,6 +126,10 @@ class Dispatched:
     """The number of the job's dispatches so far: makes each message's id unique."""
     pool: str = ""
     """The pool of the workers that it is sent to; empty: all take it."""
+    worker: str = ""
+    """The worker that it is bound to."""
+    queue: str = ""
+    """That worker's own queue; empty: it has none, and the queue of the pool is for it, too."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +158,8 @@ class Ledger(Records):
         super().__init__(redis, keys)
         self._scripts = Scripts(redis, keys, SCRIPTS)
         self._run = self._scripts.run
+        self._registered: dict[str, str] = {}
+        """Worker -> the digest of its registration, as this process has last sent it."""
 
     # For parents
 
@@ -264,18 +280,34 @@ class Ledger(Records):
         Args:
             most: The maximum number of jobs.
         """
+        jobs: list[Dispatched] = []
+        fruitless = 0
+        while len(jobs) < most and fruitless < FRUITLESS_CALLS:
+            taken, is_more = await self._dispatch_some(most - len(jobs))
+            jobs += [job for job in taken if job is not None]
+            if not is_more:
+                break
+            fruitless = 0 if taken else fruitless + 1
+        return jobs
+
+    async def _dispatch_some(self, most: int) -> tuple[list[Dispatched | None], bool]:
+        """Take as many jobs as one call does, and say if there are more; None has failed."""
         request = uuid4().hex  # the client repeats the call when an answer is lost
         wires, fallback = (versions.WIRE_OLDEST, versions.WIRE_NEWEST), AdmissionPolicy().stored()
-        jobs = []
-        for job_id, number, stored, pool in await self._run(
+        taken, is_more = await self._run(
             "dispatch", most, milliseconds(TRANSIT_SECONDS), request, *wires, fallback
-        ):
-            try:
-                jobs.append(Dispatched(shown_spec(job_id, stored), int(number), pool))
-            except InvalidJob as error:
-                why = cut_text(str(error), MAX_REASON_CHARACTERS)
-                await self._run("reject", job_id, number, why)
-        return jobs
+        )
+        return [await self._dispatched(*job) for job in taken], bool(is_more)
+
+    async def _dispatched(
+        self, job_id: str, number: int, stored: str | None, *sent_to: str
+    ) -> Dispatched | None:
+        try:
+            return Dispatched(shown_spec(job_id, stored), int(number), *sent_to)
+        except InvalidJob as error:
+            why = cut_text(str(error), MAX_REASON_CHARACTERS)
+            await self._run("reject", job_id, number, why)
+            return None
 
     async def upcoming(self, most: int) -> list[JobSpec]:
         """Return queued jobs that will probably be dispatched next; they stay in their lanes.
@@ -289,13 +321,24 @@ class Ledger(Records):
                 jobs.append(spec_of(stored))
         return jobs
 
-    async def reap(self) -> dict[str, str]:
-        """Requeue jobs whose lease lapsed, and end jobs whose deadline passed.
+    async def reap(self, round_seconds: float = 0) -> dict[str, str] | None:
+        """Requeue jobs whose lease lapsed, end jobs whose deadline passed, take lost workers out.
+
+        Args:
+            round_seconds: How long no other process does so, if they give such a time, too: one of
+                all is enough. 0: it is done at once.
 
         Returns:
-            Job id -> its new state.
+            Job id -> its new state; None when another process has done it.
         """
-        reaped = dict(await self._run("reap", REAP_BATCH))
+        reaped: dict[str, str] = {}
+        answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds))
+        if answer is None:
+            return None
+        while answer:
+            some, is_more = answer
+            reaped |= dict(some)
+            answer = await self._run("reap", REAP_BATCH, 0) if is_more else None
         await self._cancel_rest()
         return reaped
 
@@ -316,7 +359,7 @@ class Ledger(Records):
         hold_seconds: float,
         policy: AdmissionPolicy | None = None,
         started_at: int = 0,
-    ) -> None:
+    ) -> bool:
         """Register a worker, or renew its registration.
 
         Args:
@@ -324,11 +367,25 @@ class Ledger(Records):
             hold_seconds: How long the registration is valid; 0 removes it.
             policy: Its admission policy; the ledger keeps that of the worker that started last.
             started_at: The time of the worker's start, by `now_ms`.
+
+        Returns:
+            Whether the worker has more free slots than before: jobs may wait for them.
         """
-        stored, fields = policy.stored() if policy else "", chain(*worker.fields().items())
-        await self._run(
-            "register", worker.name, milliseconds(hold_seconds), stored, started_at, *fields
+        stored = policy.stored() if policy else ""
+        changing, lasting = worker.changing_fields(), worker.lasting_fields()
+        digest, of_agents = _digest([lasting, stored, started_at]), _digest(sorted(worker.agents))
+        call = (
+            *(worker.name, milliseconds(hold_seconds), stored, started_at),
+            *(int(worker.draining), digest, of_agents, 2 * len(changing)),
+            *chain(*changing.items()),
         )
+        answer = 0
+        if self._registered.get(worker.name) == digest:
+            answer = await self._run("register", *call)
+        if not answer:  # the first time, or Redis has lost it
+            answer = await self._run("register", *call, *chain(*lasting.items()))
+        self._registered[worker.name] = digest
+        return bool(answer == OPENED)
 
     async def claim(
         self, job_id: str, worker: WorkerInfo, lease_seconds: float, dispatch: str = ""
@@ -652,6 +709,10 @@ class Ledger(Records):
         merged = {**json.loads(before), **parts}
         after = json.dumps({name: part for name, part in merged.items() if part is not None})
         return bool(await self._run("collect", job_id, before, after, json.dumps(event)))
+
+
+def _digest(values: object) -> str:
+    return sha256(json.dumps(values).encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 def _child(spec: JobSpec) -> tuple[str, str, str]:

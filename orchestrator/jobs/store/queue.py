@@ -111,6 +111,16 @@ def queue_of_pool(queue: str, pool: str) -> str:
     return f"{queue}.{pool}" if pool else queue
 
 
+def queue_of_worker(queue: str, name: str) -> str:
+    """Return a worker's own queue: Celery's direct routing.
+
+    Args:
+        queue: The installation's queue.
+        name: The worker's name in the ledger.
+    """
+    return f"{queue}@{name}"
+
+
 class CeleryQueue:
     """Sends through Celery on Redis, by task name: the parent never imports the worker.
 
@@ -156,6 +166,17 @@ class CeleryQueue:
         """What makes events; not enabled: the producer of a message sends its event, too."""
         return self._app.events.Dispatcher(enabled=False, hostname=SENDER)
 
+    def _address(self, job: Dispatched) -> Any:
+        """Return the queue of a job: its worker's own one, or that of the worker's pool.
+
+        A worker's own one is not declared: nothing would take its binding away again.
+        """
+        from kombu.entity import Queue  # noqa: PLC0415 - as Celery
+
+        if job.queue:
+            return Queue(job.queue, routing_key=job.queue, no_declare=True)  # type: ignore[no-untyped-call] # kombu's types have gaps
+        return queue_of_pool(self._queue, job.pool)
+
     async def send(self, jobs: Sequence[Dispatched]) -> None:
         """Send the jobs' ids.
 
@@ -179,7 +200,7 @@ class CeleryQueue:
                         args=[job.spec.id],
                         task_id=message_id,
                         headers={**self._signer.headers(message_id), SENT_AT: str(time.time())},
-                        queue=queue_of_pool(self._queue, job.pool),
+                        queue=self._address(job),
                         argsrepr=shown_args,
                         kwargsrepr=shown_labels,
                         producer=producer,

@@ -492,11 +492,16 @@ class Records:
 
     async def workers(self) -> list[WorkerInfo]:
         """Return the living workers, sorted by name."""
+        names = await self.worker_names()
+        hashes = await self._hashes(map(self._keys.worker, names))
+        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+
+    async def worker_names(self) -> list[str]:
+        """Return the names of the living workers."""
         now = await self.now_ms()
         with redis_failures():
             names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
-        hashes = await self._hashes(map(self._keys.worker, names))
-        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+        return list(map(str, names))
 
     async def of_pool(self, pool: str) -> list[str]:
         """Return the ids of the jobs of a pool of workers that have not ended."""

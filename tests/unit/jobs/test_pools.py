@@ -76,10 +76,14 @@ async def test_the_jobs_of_a_pool_whose_worker_has_ended_run_on_the_others(
 ) -> None:
     await register(ledger, WORKER, NEW)
     await ledger.submit([make_spec("left")], "a")
-    await redis.zrem(Keys().workers, "old")  # killed: it may be started again
+    for workers in (Keys().workers, "fanout:dispatch:workers"):
+        await redis.zadd(workers, {"old": 1})  # killed: it may be started again
+    assert await sent(ledger) == {}
+    await ledger.reap()
     assert await sent(ledger) == {}
 
-    await ledger.register(WORKER, 0)
+    await redis.delete("fanout:pool_seen:a")  # it was not started again for that long
+    await ledger.reap()
 
     assert await sent(ledger) == {"left": "b"}
     assert await ledger.dispatch(100) == []

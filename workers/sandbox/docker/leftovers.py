@@ -177,8 +177,9 @@ class Leftovers:
         """
         if self._living_workers is None:
             return ()
-        living = {self._names.worker, *await self._living_workers()}
-        missing = {each["Labels"].get(WORKER, "") for each in left} - living
+        missing = {each["Labels"].get(WORKER, "") for each in left} - {self._names.worker}
+        if missing:
+            missing -= set(await self._living_workers())
         now = time.monotonic()
         self._missing_since = {worker: self._missing_since.get(worker, now) for worker in missing}
         return [

@@ -8,12 +8,19 @@
 -- submission, time of first start, 1 if this is it, wire version} or {'refused', why}. A refusal uses
 -- up no attempt: the message is a duplicate or late, the host is full, the worker lacks the job's
 -- wire version or agent, or could not read it before.
+
+-- Returns whether a host has a place for a job: a free one, or that on the worker to which it is bound.
+local function has_place_on(host, bound_to)
+  return redis.call('EXISTS', key('dispatch', 'on_host', host)) == 1
+    or redis.call('HGET', key('dispatch', 'worker', bound_to or ''), 'host') == host
+end
+
 local id, worker, host, host_limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'agent', 'ran_ms',
   'submitted_at', 'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for', 'dispatches', 'unread_by', 'pool')
+  'waiting_for', 'dispatches', 'unread_by', 'pool', 'bound_to')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
   return {'claimed', job[10], job[8], text_of('spec', id), job[5], job[6], job[7], 0,
@@ -33,8 +40,7 @@ end
 if refusal then
   release_slots(id, job[3])
   if job[14] == awaited then  -- its journal contains this already
-    redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
-    enter_lane(id, job[3])
+    return_to_lane(id, job[3])
   else
     requeue(id, job[3], job[8], refusal .. '; it waits for ' .. awaited)
     redis.call('HSET', key('job', id), 'waiting_for', awaited)
@@ -47,11 +53,9 @@ if is_listed(job[16], worker) then
   return {'refused', 'this worker cannot read it'}
 end
 local pool = job[17] or ''
-if pool ~= (redis.call('HGET', key('worker', worker), 'pool') or '')
-    and not is_server(living_workers(now_ms()), {agent = agent, pool = pool, wire = wire}, worker) then
-  release_slots(id, job[3])
-  redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
-  enter_lane(id, job[3])
+if job[18] ~= worker and pool ~= (redis.call('HGET', key('worker', worker), 'pool') or '')
+    and not is_server({agent = agent, pool = pool, wire = wire}, worker) then
+  return_to_lane(id, job[3])
   return {'refused', 'waits for its worker'}
 end
 if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
@@ -61,10 +65,8 @@ if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
 end
 local now = now_ms()
 if job[11] and job[11] ~= host and now - (job[12] or 0) < head_start
-    and (free_by_host(living_workers(now))[job[11]] or 0) > 0 then
-  release_slots(id, job[3])
-  redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
-  enter_lane(id, job[3])
+    and has_place_on(job[11], job[18]) then
+  return_to_lane(id, job[3])
   return {'refused', 'waits for its host'}
 end
 -- The counter alone repeats when Redis has lost its last writes, while an attempt that claimed before

@@ -1,4 +1,4 @@
--- The common beginning of all scripts. ARGV[1] is the key prefix; the clock is the Redis server's.
+-- What the scripts have in common. The workers and their slots are in fleet.lua.
 -- The key names are those of keys.py, and these:
 --   active:<root>    set: a tree's jobs in transit to a worker or running
 --   tenant_active:<tenant>, agent_active:<agent>   sets: the same for a tenant, and for an agent
@@ -55,7 +55,6 @@
 --   notify:sending:<receiver>  sorted set: those that a process sends now, by the end of its lease
 --   notify:one:<id>          hash: a notification; kept for a week at most
 --   notify:dead              stream: the newest notifications that were given up
-local PREFIX = ARGV[1]
 
 -- The fields of a record that nobody reads after the job's end: half a KiB.
 local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches = true,
@@ -63,7 +62,8 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   claimed_at = true, beat_at = true, requeued_at = true, cancel = true, cancel_told = true,
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
   approvals_kept = true, last_message = true,
-  unread_by = true, pool = true, sent_to = true, host_faults = true, refusals = true}
+  unread_by = true, pool = true, sent_to = true, bound_to = true, host_faults = true,
+  refusals = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
@@ -85,15 +85,11 @@ local REST_MS = 500
 -- whose message was lost, add an event to its journal each time.
 local LONG_REST_MS = 10000
 
+-- The most workers that a job lists which could not read it.
+local MOST_LISTED = 500
+
 -- The most events of a journal that is copied when its job ends: of a longer one, 4 KiB are little.
 local SHORT_JOURNAL = 32
-
-local function key(...) return PREFIX .. ':' .. table.concat({...}, ':') end
-
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 
 -- Advances the clock of leases, in milliseconds, and returns it. It runs while scripts do: a lease
 -- does not lapse while Redis hangs or is away, nor because the time of its machine is set.
@@ -285,26 +281,27 @@ end
 -- Returns the fields that decide about a job's position in the queue.
 local function queue_fields(id)
   local job = redis.call('HMGET', key('job', id), 'tenant', 'agent', 'wire', 'priority', 'sequence',
-    'worker', 'pool')
+    'worker', 'pool', 'bound_to')
   return {tenant = job[1], agent = job[2], class = class_name(job[2], job[7], job[3]),
-    priority = job[4], sequence = job[5], worker = job[6], pool = job[7] or ''}
+    priority = job[4], sequence = job[5], worker = job[6], pool = job[7] or '', bound_to = job[8]}
 end
 
--- Lets a tenant take turns in a class, from its last finish time or now: an idle tenant saves up no
--- turns.
+-- Returns when a tenant is due: from its last finish time or now. An idle tenant saves up no turns.
+local function due_time(tenant)
+  return math.max(tonumber(redis.call('GET', key('virtual_time')) or 0),
+    tonumber(redis.call('ZSCORE', key('finish_times'), tenant) or 0))
+end
+
+-- Lets a tenant take turns in a class.
 local function offer_tenant(tenant, class)
   if redis.call('SISMEMBER', key('full_tenants'), tenant) == 1 then return end
-  local due = math.max(tonumber(redis.call('GET', key('virtual_time')) or 0),
-    tonumber(redis.call('ZSCORE', key('finish_times'), tenant) or 0))
-  redis.call('ZADD', key('tenants', class), 'NX', due, tenant)
-  redis.call('SADD', key('classes'), class)
+  redis.call('ZADD', key('tenants', class), 'NX', due_time(tenant), tenant)
+  add_class(class)
 end
 
 local function withdraw_tenant(tenant, class)
   redis.call('ZREM', key('tenants', class), tenant)
-  if redis.call('EXISTS', key('tenants', class)) == 0 then
-    redis.call('SREM', key('classes'), class)
-  end
+  if redis.call('EXISTS', key('tenants', class)) == 0 then remove_class(class) end
 end
 
 -- Lets a tree take turns in its tenant: behind the trees that wait already, and ahead of those that
@@ -339,8 +336,9 @@ end
 -- Lets a tenant that was at its limit take turns again.
 local function open_tenant(tenant)
   if redis.call('SREM', key('full_tenants'), tenant) == 0 then return end
+  local due = due_time(tenant)
   for _, class in ipairs(redis.call('SMEMBERS', key('classes', tenant))) do
-    offer_tenant(tenant, class)
+    if redis.call('ZADD', key('tenants', class), 'NX', due, tenant) == 1 then add_class(class) end
   end
 end
 
@@ -377,17 +375,53 @@ local function release_slots(id, root, host)
   redis.call('SREM', key('active', root), id)
   redis.call('SREM', key('tenant_active', job.tenant), id)
   redis.call('SREM', key('agent_active', job.agent), id)
-  if job.worker and job.worker ~= '' then redis.call('SREM', key('held', job.worker), id) end
-  if host and host ~= '' then redis.call('SREM', key('host', host), id) end
+  if job.worker and job.worker ~= '' and redis.call('SREM', key('held', job.worker), id) == 1 then
+    count_free(job.worker)
+  end
+  if host and host ~= '' and redis.call('SREM', key('host', host), id) == 1 then open_host(host) end
+  if job.bound_to then
+    unbind(id, job.bound_to)
+    redis.call('HDEL', key('job', id), 'bound_to')
+    count_free(job.bound_to)
+  end
+  open_agent(job.agent)
   open_tree(root)
   open_tenant(job.tenant)
 end
 
--- Lets a claimed job occupy a slot on its worker and host.
+-- Lets a job that waits in no lane wait in its own again.
+local function return_to_lane(id, root)
+  release_slots(id, root)
+  redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
+  enter_lane(id, root)
+end
+
+-- Takes jobs back that are in transit to a worker, which does not take them, or not all: they wait
+-- again, and go to others.
+local function take_back(worker, most)
+  correct_bound(worker)
+  local ids = redis.call('SMEMBERS', key('dispatch', 'bound', worker))
+  table.sort(ids)
+  for at = 1, math.min(most, #ids) do
+    return_to_lane(ids[at], redis.call('HGET', key('job', ids[at]), 'root'))
+  end
+end
+
+-- Lets a claimed job occupy a slot on its worker and host. A worker that has got jobs which others
+-- have sent to all, or more than it takes by now, leaves those that were sent to it to the others.
 local function occupy(id, worker, host)
   redis.call('ZREM', key('transit'), id)
   redis.call('SADD', key('held', worker), id)
   redis.call('SADD', key('host', host), id)
+  local bound_to = redis.call('HGET', key('job', id), 'bound_to')
+  if bound_to then
+    unbind(id, bound_to)
+    redis.call('HDEL', key('job', id), 'bound_to')
+  end
+  if bound_to == worker then return end
+  if bound_to then count_free(bound_to) end
+  local free = count_free(worker)
+  if free < 0 then take_back(worker, -free) end
 end
 
 -- Returns a submission, which is two values in ARGV from `first` on: the fields of `Submission` in
@@ -575,83 +609,9 @@ local function finish(id, root, host, attempt, state, result, data)
   notify_parent(id, state)
 end
 
--- Returns the living workers that accept jobs, each with its free slots; and for each host with a
--- limit, how many more jobs it may run.
-local function living_workers(now)
-  local workers, limits, left = {}, {}, {}
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')) do
-    local fields = redis.call('HMGET', key('worker', name), 'host', 'concurrency', 'host_limit',
-      'draining', 'wire_oldest', 'wire_newest', 'agents', 'pool', 'started_at')
-    local host, limit = fields[1], tonumber(fields[3])
-    if host and fields[4] ~= '1' then
-      local free = math.max(0, fields[2] - redis.call('SCARD', key('held', name)))
-      workers[#workers + 1] = {name = name, host = host, free = free, oldest = tonumber(fields[5] or 1),
-        newest = tonumber(fields[6] or 1), agents = fields[7] or '', pool = fields[8] or '',
-        started = tonumber(fields[9] or 0)}
-      if limit > 0 then limits[host] = math.min(limits[host] or limit, limit) end
-    end
-  end
-  for host, limit in pairs(limits) do
-    left[host] = math.max(0, limit - redis.call('SCARD', key('host', host)))
-  end
-  return workers, left
-end
-
 -- Returns whether a worker's list of agent names includes an agent; an empty list includes all.
 local function knows(agents, agent)
   return agents == '' or string.find(' ' .. agents .. ' ', ' ' .. agent .. ' ', 1, true) ~= nil
-end
-
-local function reads(worker, class)
-  return worker.oldest <= class.wire and class.wire <= worker.newest
-    and knows(worker.agents, class.agent)
-end
-
--- Returns the workers that run the jobs of a class, and the pool to whose queue they are sent: those
--- of its own pool, if one of them can, and none while these may be started again; else the ones
--- without a pool, and of those with one the pool that started last.
-local function servers_of(workers, class)
-  local own, open, newest = {}, {}, nil
-  local lives = class.pool == ''
-  for _, worker in ipairs(workers) do
-    lives = lives or worker.pool == class.pool
-    if reads(worker, class) then
-      if worker.pool == '' then
-        open[#open + 1] = worker
-      else
-        if worker.pool == class.pool then own[#own + 1] = worker end
-        if not newest or worker.started > newest.started then newest = worker end
-      end
-    end
-  end
-  if #own > 0 then return own, class.pool end
-  if not lives and redis.call('EXISTS', key('pool_seen', class.pool)) == 1 then
-    return {}, class.pool
-  end
-  if not newest then return open, '' end
-  local pool = #open == 0 and newest.pool or ''
-  for _, worker in ipairs(workers) do
-    if worker.pool == newest.pool and reads(worker, class) then open[#open + 1] = worker end
-  end
-  return open, pool
-end
-
--- Returns whether a worker is one of those that run the jobs of a class.
-local function is_server(workers, class, name)
-  for _, worker in ipairs((servers_of(workers, class))) do
-    if worker.name == name then return true end
-  end
-  return false
-end
-
--- Returns how many more jobs the hosts of these workers may run.
-local function free_by_host(workers, left)
-  local free = {}
-  for _, worker in ipairs(workers) do
-    free[worker.host] = (free[worker.host] or 0) + worker.free
-  end
-  for host, slots in pairs(free) do free[host] = math.min(slots, left[host] or slots) end
-  return free
 end
 
 -- Returns whether a worker is in a list of names with a space before each.
@@ -659,42 +619,55 @@ local function is_listed(names, worker)
   return string.find((names or '') .. ' ', ' ' .. worker .. ' ', 1, true) ~= nil
 end
 
--- Returns whether one of the workers may be able to read a job, and has not tried.
-local function has_reader(id, workers)
-  local job = redis.call('HMGET', key('job', id), 'agent', 'wire', 'unread_by')
-  local class = {agent = job[1], wire = tonumber(job[2])}
-  for _, worker in ipairs(workers) do
-    if reads(worker, class) and not is_listed(job[3], worker.name) then return true end
+-- Returns whether a worker may be able to read a job that has not tried. `names` are those that have.
+local function has_reader(id, names)
+  local job = redis.call('HMGET', key('job', id), 'agent', 'wire')
+  local tried, able, wire = 0, {}, tonumber(job[2])
+  for name in string.gmatch(names, '%S+') do
+    if redis.call('ZSCORE', key('dispatch', 'workers'), name) then tried = tried + 1 end
   end
-  return false
+  for _, kind in ipairs(living_kinds()) do
+    if kind.oldest <= wire and wire <= kind.newest then able[#able + 1] = kind end
+  end
+  return count_able(able, job[1]) > tried
+end
+
+-- Returns whether fit hosts could not open a job's sandbox: their workers are listed in it, too.
+local function is_refused(id) return redis.call('HEXISTS', key('job', id), 'refusals') == 1 end
+
+-- Lets a queued job, which holds no slots, rest outside of its lane: the workers that are listed in it
+-- could not run it.
+local function rest(id)
+  local names = redis.call('HGET', key('job', id), 'unread_by') or ''
+  redis.call('HSET', key('job', id), 'dispatched', RESTS,
+    'waiting_for', is_refused(id)
+      and 'another host: those that have tried could not open its sandbox'
+      or 'a newer worker: the living ones cannot read it')
+  redis.call('ZADD', key('leases'), now_ms() + (has_reader(id, names) and REST_MS or LONG_REST_MS), id)
 end
 
 -- Leaves a queued job, which holds no slots, to other workers than one that cannot read it: as it
 -- is, and outside of its lane, so that it is not offered to the same workers without end. Of the
--- workers that could not read it, those that live are listed.
+-- workers that could not read it, those that live are listed, the newest `MOST_LISTED` of them.
 local function leave_to_others(id, worker)
-  local listed, names = redis.call('HGET', key('job', id), 'unread_by'), ' ' .. worker
-  local workers, now = living_workers(now_ms()), now_ms()
-  for _, other in ipairs(workers) do
-    if other.name ~= worker and is_listed(listed, other.name) then
-      names = names .. ' ' .. other.name
+  local listed, names, count = redis.call('HGET', key('job', id), 'unread_by') or '', ' ' .. worker, 1
+  for name in string.gmatch(listed, '%S+') do
+    if count == MOST_LISTED then break end
+    if name ~= worker and redis.call('ZSCORE', key('dispatch', 'workers'), name) then
+      names, count = names .. ' ' .. name, count + 1
     end
   end
-  redis.call('HSET', key('job', id), 'unread_by', names, 'dispatched', RESTS,
-    'waiting_for', redis.call('HEXISTS', key('job', id), 'refusals') == 1
-      and 'another host: those that have tried could not open its sandbox'
-      or 'a newer worker: the living ones cannot read it')
-  redis.call('ZADD', key('leases'), now + (has_reader(id, workers) and REST_MS or LONG_REST_MS), id)
+  redis.call('HSET', key('job', id), 'unread_by', names)
+  rest(id)
 end
 
 -- Ends the rest of a job if one of the workers may be able to read it; else prolongs it. One that
 -- hosts refused is offered to them again, as often as they may refuse it.
-local function end_rest(id, root, workers)
-  local is_refused = redis.call('HEXISTS', key('job', id), 'refusals') == 1
-  if is_refused and not has_reader(id, workers) then
-    redis.call('HSET', key('job', id), 'unread_by', '')
-  end
-  if is_refused or has_reader(id, workers) then
+local function end_rest(id, root)
+  local names = redis.call('HGET', key('job', id), 'unread_by') or ''
+  local can_be_read, was_refused = has_reader(id, names), is_refused(id)
+  if was_refused and not can_be_read then redis.call('HSET', key('job', id), 'unread_by', '') end
+  if was_refused or can_be_read then
     redis.call('ZREM', key('leases'), id)
     redis.call('HSET', key('job', id), 'dispatched', IN_LANE)
     enter_lane(id, root)

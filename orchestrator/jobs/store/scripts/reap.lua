@@ -4,14 +4,28 @@
 -- worker could not read to one that has not tried. Leases lapse by the clock of leases; those of
 -- releases before it by the time of Redis. One of these that lapsed while Redis was unavailable says
 -- nothing about its worker, and uses up no attempt.
--- ARGV: prefix, maximum number of jobs.
--- Returns id and new state of each job.
+-- Takes workers out whose registration lapsed, with the jobs that were sent to them, and puts the
+-- classes into the order of dispatches that an earlier release has entered or taken out.
+-- ARGV: prefix, maximum number of jobs, milliseconds for which no other process does the same (0: any
+-- may).
+-- Returns id and new state of each job, and 1 if more is left to do; false when another process has
+-- done this in those milliseconds.
 even_if_full()
+if ARGV[3] ~= '0' and not redis.call('SET', key('dispatch', 'round'), 1, 'NX', 'PX', ARGV[3]) then
+  return false
+end
+
+-- The longest time for which a class is not noticed that an earlier release has entered while it took
+-- another one out.
+local COMPARE_SECONDS = 5
+
+-- How many agents of a lost worker take as long to take out as one of its jobs.
+local AGENTS_OF_A_JOB = 20
 
 -- The longest lease that a worker can have; a registration and a message in transit last less.
 local LONGEST_LEASE_MS = 60000
 
-local now, lease_now, reaped = now_ms(), lease_clock(), {}
+local now, lease_now, reaped, is_more = now_ms(), lease_clock(), {}, 0
 
 -- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a
 -- managed one may not.
@@ -60,7 +74,9 @@ local function resume(id)
 end
 
 local function lapsed(kind)
-  return redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
+  local found = redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
+  if #found == tonumber(ARGV[2]) then is_more = 1 end
+  return found
 end
 
 -- Returns how much of a running attempt's lease is left by the clock of leases; -1 when it has
@@ -71,26 +87,26 @@ local function lease_left(id)
   return math.max(-1, job[1] - lease_now)
 end
 
--- Lowers the scores of a sorted set, which are times, to what they can be now.
-local function lower(kind, most)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key(kind), '(' .. now + most, '+inf')) do
-    redis.call('ZADD', key(kind), now + most, member)
-  end
+-- Lowers scores of a sorted set, which are times, to what they can be now. Returns whether that is
+-- done with all of them.
+local function lower(latest, ...)
+  local late = redis.call('ZRANGEBYSCORE', key(...), '(' .. latest, '+inf', 'LIMIT', 0, MOST_VALUES)
+  for _, member in ipairs(late) do redis.call('ZADD', key(...), latest, member) end
+  return #late < MOST_VALUES
 end
 
 -- When the time of Redis was set back, what waits for a time would wait for that much longer.
+local latest, is_lowered = now + LONGEST_LEASE_MS, true
 if now < tonumber(redis.call('HGET', key('lease_clock'), 'reaped_at') or 0) then
-  lower('leases', LONGEST_LEASE_MS)
-  lower('workers', LONGEST_LEASE_MS)
+  is_lowered = lower(latest, 'leases') and lower(latest, 'workers')
+    and lower(latest, 'dispatch', 'workers')
 end
-redis.call('HSET', key('lease_clock'), 'reaped_at', now)
+if is_lowered then redis.call('HSET', key('lease_clock'), 'reaped_at', now) else is_more = 1 end
 
-local workers
 for _, id in ipairs(lapsed('leases')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'dispatched')
   if job[1] == 'queued' and job[4] == RESTS then
-    workers = workers or living_workers(now)
-    end_rest(id, job[2], workers)
+    end_rest(id, job[2])
   elseif job[1] == 'queued' then
     release_slots(id, job[2])
     requeue(id, job[2], job[3], 'no worker had taken it')
@@ -120,8 +136,46 @@ for _, id in ipairs(lapsed('deadlines')) do
     redis.call('ZREM', key('deadlines'), id)
   end
 end
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do
-  redis.call('ZREM', key('workers'), name)
-  redis.call('DEL', key('worker', name))
+
+-- Takes a worker out whose registration lapsed, after the jobs that were sent to it, as far as these
+-- are no more than `most`. Returns what of that is left.
+local function remove_lost_worker(worker, most)
+  local bound = redis.call('SCARD', key('dispatch', 'bound', worker))
+  redis.call('HSET', key('dispatch', 'worker', worker), 'concurrency', 0)
+  take_back(worker, most)
+  if bound > most then return 0 end
+  return most - bound - 1 - math.ceil(remove_worker(worker) / AGENTS_OF_A_JOB)
 end
-return reaped
+
+for _, worker in ipairs(lapsed('workers')) do
+  redis.call('ZREM', key('workers'), worker)
+  redis.call('DEL', key('worker', worker))
+end
+local left = tonumber(ARGV[2])
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('dispatch', 'workers'), '-inf', '(' .. now,
+    'LIMIT', 0, left)) do
+  left = remove_lost_worker(worker, left)
+  if left <= 0 then
+    is_more = 1
+    break
+  end
+end
+
+-- Enters the classes that an earlier release has entered into `classes` alone, and takes out those
+-- that it has taken out there.
+local function compare_classes()
+  local ready, aside = key('dispatch', 'ready'), key('dispatch', 'aside')
+  put_back(redis.call('ZDIFF', 3, key('classes'), ready, aside))
+  for _, known in ipairs({ready, aside}) do
+    for _, class in ipairs(redis.call('ZDIFF', 2, known, key('classes'))) do remove_class(class) end
+  end
+end
+
+-- The worker of a pool is not started again after some time: nothing happens then.
+put_back(classes_aside(POOL_AWAITED))
+if redis.call('SCARD', key('classes')) ~= redis.call('ZCARD', key('dispatch', 'ready'))
+    + redis.call('ZCARD', key('dispatch', 'aside'))
+    or redis.call('SET', key('dispatch', 'compared'), 1, 'NX', 'EX', COMPARE_SECONDS) then
+  compare_classes()
+end
+return {reaped, is_more}

@@ -1,8 +1,14 @@
 -- Returns the specifications of queued jobs that will probably be dispatched next, without taking
--- them: from each class the heads of its lanes, tenants and trees in the order of their turns.
+-- them: from each class the heads of its lanes, tenants and trees in the order of their turns. Classes
+-- that have no free slot come after those which a dispatch looks at.
 -- ARGV: prefix, maximum number of jobs.
 local most, found = tonumber(ARGV[2]), {}
-local classes = redis.call('SMEMBERS', key('classes'))
+local classes = redis.call('ZRANGE', key('dispatch', 'ready'), 0, most - 1)
+if #classes < most then
+  for _, class in ipairs(redis.call('ZRANGE', key('dispatch', 'aside'), 0, most - #classes - 1)) do
+    classes[#classes + 1] = class
+  end
+end
 
 local function heads(class, room)
   for _, tenant in ipairs(redis.call('ZRANGE', key('tenants', class), 0, room - 1)) do
@@ -18,5 +24,5 @@ local function heads(class, room)
   end
 end
 
-for at = 1, math.min(#classes, most) do heads(classes[at], math.ceil(most / #classes)) end
+for _, class in ipairs(classes) do heads(class, math.ceil(most / #classes)) end
 return found
