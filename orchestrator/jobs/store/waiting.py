@@ -28,6 +28,8 @@ class Occupancy:
     """The jobs in transit to a worker."""
     unread_by: Mapping[str, Collection[str]]
     """Job id -> the names of the workers that could not read it."""
+    starved: Collection[str]
+    """The jobs that were given back because Redis had no memory left."""
     keys: Keys
 
     def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
@@ -62,18 +64,21 @@ async def occupancy(
             for key in sets:
                 pipe.scard(key)
             for record in queued:
-                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by"])
+                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by", "starved"])
             policy, *counted = await pipe.execute()
     fields: list[Any] = counted[len(sets) :]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
         workers=[worker for worker in workers if not worker.draining],
         active=dict(zip(sets, counted, strict=False)),
-        sent={record.id for record, (sent, _) in zip(queued, fields, strict=True) if sent == "1"},
+        sent={
+            record.id for record, (sent, _, _) in zip(queued, fields, strict=True) if sent == "1"
+        },
         unread_by={
             record.id: (names or "").split()
-            for record, (_, names) in zip(queued, fields, strict=True)
+            for record, (_, names, _) in zip(queued, fields, strict=True)
         },
+        starved={record.id for record, (_, _, since) in zip(queued, fields, strict=True) if since},
         keys=keys,
     )
 
@@ -89,6 +94,8 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
+    if record.id in occupied.starved:
+        return "memory in Redis: it was given back when none was left"
     return (
         _no_worker(record, occupied)
         or _limit_reached(record, occupied)

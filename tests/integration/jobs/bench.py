@@ -182,6 +182,7 @@ class Bench:
             on_claim=lambda: None,
             default_image="none",
             lease_seconds=self._lease_seconds,
+            full_wait_seconds=LONG_LEASE_SECONDS,
             me=lambda: self.worker,
         )
 
