@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -19,12 +20,19 @@ from fanout.orchestrator.jobs.failures import (
     LimitReached,
     ShareUsedUp,
 )
-from fanout.orchestrator.jobs.policy import AdmissionPolicy, StorageShares, TenantShare
+from fanout.orchestrator.jobs.policy import (
+    OWNER_PART,
+    TENANT_PART,
+    AdmissionPolicy,
+    StorageShares,
+    TenantShare,
+)
 from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.lua_scripts import script_source
 from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.records import Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
@@ -383,6 +391,15 @@ def test_over_http_a_refusal_says_when_to_try_again(
     assert (answer.status_code, answer.headers["Retry-After"]) == (status, waits)
     assert answer.json()["detail"] == str(failure)
     assert answer.json()["type"] == f"urn:fanout:problem:{type(failure).__name__}"
+
+
+def test_the_scripts_have_the_same_defaults_as_the_policy() -> None:
+    (written,) = re.findall(r"local STORAGE = {(.*?)}", script_source("submit"), re.DOTALL)
+    defaults = {name: float(value) for name, value in re.findall(r"(\w+) = ([\d.]+)", written)}
+
+    parts = {"tenant_part": TENANT_PART, "owner_part": OWNER_PART}
+    shares = StorageShares().model_dump(exclude_none=True, exclude={"warn_at"})
+    assert defaults == shares | parts
 
 
 def test_the_warning_says_how_much_is_used_and_what_to_do() -> None:
