@@ -108,6 +108,9 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
                 break
         assert await asyncio.to_thread(fill, server) > 10
 
+        listed = await asyncio.to_thread(fanout, "ps")
+        assert "Redis holds " in listed.err
+        assert "raise its maxmemory" in listed.err
         refused = await asyncio.to_thread(fanout, "submit", "quick")
         assert refused.code == 3
         assert refused.out == ""
@@ -253,3 +256,13 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
         await until(lambda: is_idle(client))
         left = tmp_path / "state" / "sandboxes" / "jobs"
         await until(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
+
+
+def test_doctor_names_the_memory_of_the_machine_where_redis_has_no_limit() -> None:
+    info = {"redis_version": "7.2", "aof_enabled": 1, "used_memory": 1024**2}
+    checks = redis_checks(
+        load_settings(redis_url="redis://h/0"), info | {"total_system_memory": 4 * 1024**3}
+    )
+
+    found = next(check for check in checks if check.name == "redis memory")
+    assert "no maxmemory (its machine has 4096 MiB" in found.found

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 from redis import exceptions
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.sections.storage_settings import StorageSettings
 from fanout.orchestrator.jobs.failures import (
@@ -37,6 +38,8 @@ from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.records import Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.orchestrator.jobs.store.stored import owner_key
+from fanout.orchestrator.server.a2a.errors import protocol_error
+from fanout.orchestrator.server.mcp.failures import sentence
 from fanout.orchestrator.server.problems import add_problems
 from fanout.workers.upkeep.retention import Retention
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
@@ -349,6 +352,24 @@ async def test_a_redis_that_fills_up_shortens_the_journals_of_ended_jobs_first(
     assert (await ledger.stored())["all"].bytes < before["all"].bytes - 15_000
 
 
+async def test_a_worker_logs_once_that_little_memory_is_left_and_once_that_enough_is(
+    ledger: Ledger, redis: Redis
+) -> None:
+    retention = retention_of(ledger)
+
+    with capture_logs() as logs:
+        for part in (0.5, 0.82, 0.83, 0.82, 0.92, 0.93, 0.5, 0.5):
+            await use(redis, part)
+            await retention.look()
+
+    said = [(one["log_level"], one["event"][:19]) for one in logs]
+    assert said == [
+        ("warning", "Redis holds 82 % of"),
+        ("warning", "Redis holds 92 % of"),
+        ("info", "Redis has enough me"),
+    ]
+
+
 async def test_what_ends_a_job_and_makes_room_is_written_to_a_redis_that_is_full(
     ledger: Ledger, redis: Redis
 ) -> None:
@@ -391,6 +412,14 @@ def test_over_http_a_refusal_says_when_to_try_again(
     assert (answer.status_code, answer.headers["Retry-After"]) == (status, waits)
     assert answer.json()["detail"] == str(failure)
     assert answer.json()["type"] == f"urn:fanout:problem:{type(failure).__name__}"
+
+
+@pytest.mark.parametrize("kind", [LedgerFull, ShareUsedUp])
+def test_mcp_and_a2a_answer_with_the_sentence(kind: type[JobFailure]) -> None:
+    failure = kind("Redis holds 92 % of its limit.")
+
+    assert sentence(failure, "submit_job") == str(failure)
+    assert str(failure) in str(protocol_error(failure))
 
 
 def test_the_scripts_have_the_same_defaults_as_the_policy() -> None:

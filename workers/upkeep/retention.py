@@ -31,6 +31,8 @@ MARGIN_SECONDS = 3600.0
 before the job is, and the clocks of the store and of Redis differ."""
 WATCH_SECONDS = 10.0
 """Between two looks at the memory of Redis: at a hundred megabytes a minute, 2 % of a GiB."""
+TURN_PART = 0.9
+"""The part of an interval for which one worker has the turn: then the first one to look has it."""
 EVICT_FROM, EVICT_TO = 0.9, 0.8
 """The parts of an account's limit at which early removal begins and ends: its callers are refused
 only if what has not ended takes all of it."""
@@ -87,7 +89,7 @@ class Retention:
             interval = min(self._shortest / LOOKS_PER_RETENTION, MAX_INTERVAL_SECONDS)
             try:
                 await self.remove_expired()
-                if await self._ledger.takes_turn("recount", interval * EVICT_FROM):
+                if await self._ledger.takes_turn("recount", interval * TURN_PART):
                     await self._ledger.recount()
             except JobFailure as error:
                 log.warning("old jobs not removed", error=str(error))
@@ -96,10 +98,7 @@ class Retention:
     async def _watch(self) -> None:
         while True:
             try:
-                memory = await self._ledger.memory()
-                self._warn(memory)
-                if await self._ledger.takes_turn("make_room", WATCH_SECONDS * EVICT_FROM):
-                    await self.make_room(memory)
+                await self.look()
             except JobFailure as error:
                 log.warning("room not made in Redis", error=str(error))
             await asyncio.sleep(WATCH_SECONDS)
@@ -117,6 +116,17 @@ class Retention:
         removed = await self._blobs.sweep(until - MARGIN_SECONDS)
         if forgotten or removed:
             log.info("old jobs removed", jobs=forgotten, blobs=removed)
+
+    async def look(self) -> None:
+        """Log that Redis has little memory left, and make room if no other worker does.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        memory = await self._ledger.memory()
+        self._warn(memory)
+        if await self._ledger.takes_turn("make_room", WATCH_SECONDS * TURN_PART):
+            await self.make_room(memory)
 
     async def make_room(self, memory: RedisMemory) -> None:
         """Remove before its time what takes more than it may.
