@@ -386,7 +386,7 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
     yield from memory_checks(info, settings.storage)
 
 
-def memory_checks(info: dict[str, Any], marks: StorageShares) -> Iterable[Check]:
+def memory_checks(info: dict[str, Any], marks: StorageShares | None = None) -> Iterable[Check]:
     """Check from INFO's output that a full Redis refuses jobs: that none is lost."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     memory = redis_memory(info, marks)
