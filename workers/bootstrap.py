@@ -231,7 +231,9 @@ class WorkerProcess:
             interval_seconds=settings.worker.reap_interval_seconds,
         )
         self._retention = Retention(
-            *(self._ledger, self._blobs, settings.retention_seconds),
+            self._ledger,
+            self._blobs,
+            settings.retention_seconds,
             settings.storage,
             settings.tenants,
         )

@@ -72,10 +72,10 @@ STATUS: Mapping[type[Exception], int] = {
 }
 """What each failure is in HTTP; of a class that is not here, what its base is."""
 
-FULL_RETRY_SECONDS = 60
-"""The same while Redis is full: jobs end, and early retention deletes, within minutes."""
 RETRY_SECONDS = 2
 """Until the next try: Redis is back within seconds after a restart, and other work has ended."""
+FULL_RETRY_SECONDS = 60
+"""The same while Redis, or a share of it, is full: jobs end and are deleted within minutes."""
 
 
 class Problem(Exception):

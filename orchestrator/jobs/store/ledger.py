@@ -177,11 +177,9 @@ class Ledger(Records):
             answer = await self._run("submit", *chain(*batch))
             if isinstance(answer, list):
                 why, account = answer
-                raise (
-                    ShareUsedUp(f"{why}: {FREE_SHARE}.")
-                    if account
-                    else LedgerFull(f"{why}: try again later, or {ADVICE}.")
-                )
+                if account:
+                    raise ShareUsedUp(f"{why}: {FREE_SHARE}.")
+                raise LedgerFull(f"{why}: try again later, or {ADVICE}.")
             ids += answer.split()
         return ids
 

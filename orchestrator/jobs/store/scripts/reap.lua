@@ -2,9 +2,9 @@
 -- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
 -- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. Offers jobs that a
 -- worker could not read to one that has not tried. Ends jobs for which Redis has had no memory for
--- too long. Leases lapse by the clock of leases; those of
--- releases before it by the time of Redis. One of these that lapsed while Redis was unavailable says
--- nothing about its worker, and uses up no attempt.
+-- too long. Leases lapse by the clock of leases; those of releases before it by the time of Redis.
+-- One of these that lapsed while Redis was unavailable says nothing about its worker, and uses up no
+-- attempt.
 -- ARGV: prefix, maximum number of jobs, the error of a job for which Redis had no memory.
 -- Returns id and new state of each job.
 even_if_full()
