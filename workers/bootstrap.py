@@ -245,7 +245,13 @@ class WorkerProcess:
             self._own_ledger,
             interval_seconds=settings.worker.reap_interval_seconds,
         )
-        self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
+        self._retention = Retention(
+            self._ledger,
+            self._blobs,
+            settings.retention_seconds,
+            settings.storage,
+            settings.tenants,
+        )
         threads = CallThreads(settings.worker.lease_seconds * HANGING_LEASES)
         self.agents.loop.set_default_executor(threads)
         self._watchdog = Watchdog(

@@ -99,6 +99,7 @@ class Execution:
             on_claim=forecast.look_soon,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
+            full_wait_seconds=settings.storage.full_wait_seconds,
             me=me,
         )
 

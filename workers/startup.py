@@ -40,6 +40,7 @@ def admission_policy(settings: Settings, definitions: AgentDefinitions) -> Admis
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
         tenants=settings.tenants,
+        storage=settings.storage.shares(),
         approvers=settings.approvers,
         agents={
             name: agent.max_running for name, agent in definitions.items() if agent.max_running

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.memory import RedisMemory
 
 FRESH_SECONDS = 1.0
 """For which counts are given again: several scrapers ask at once."""
@@ -28,6 +29,7 @@ REASONS = {
     "its agent's limit": "agent limit",
     "its tree's limit": "tree limit",
     "a free slot": "no free slot",
+    "memory in Redis": "no memory in redis",
     "its turn": "its turn",
 }
 """Beginnings of `JobRecord.waiting_for` -> a name without numbers and names of jobs."""
@@ -49,6 +51,8 @@ class Counts:
     """Of each worker, by its name; see `WorkerInfo`."""
     hanging_threads: int = 0
     """Of all workers."""
+    memory: RedisMemory | None = None
+    """That of Redis."""
 
 
 class JobCounts:
@@ -90,6 +94,7 @@ class JobCounts:
             slots=sum(one.concurrency for one in workers),
             busy=sum(one.running for one in workers),
             approvals=await self._reader.approvals_count(),
+            memory=await self._reader.memory(),
             hanging_threads=sum(one.hanging_threads for one in workers),
             loop_delays={one.name: one.loop_delays for one in workers if one.loop_delays},
         )

@@ -28,6 +28,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.memory import RedisMemory
 from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
@@ -92,6 +93,10 @@ class JobReader:
         self._ids = IdSearch(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self.changed_jobs = Announcements(self._redis, keys)
+
+    async def memory(self) -> RedisMemory:
+        """Return how much of its memory Redis uses, and at which marks it is too much."""
+        return await self._records.memory()
 
     @property
     def pages(self) -> JobPages:

@@ -40,6 +40,7 @@ from fanout.orchestrator.configuration.credentials import SecretName, usable_val
 from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
 from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.sections.storage_settings import StorageSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,
@@ -255,6 +256,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     ceilings: Ceilings = Ceilings()
     """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
+    storage: StorageSettings = StorageSettings()
     queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
     api: ApiSettings = ApiSettings()

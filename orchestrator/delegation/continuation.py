@@ -107,6 +107,8 @@ class Continuations:
                 f"Job {job_id} has not ended: wait for it or cancel it, then continue it."
             )
         entries = await self._journal.read(job_id)
+        if entries and entries[0].ends_job:
+            raise BlobMissing("Its journal was shortened.")
         return _Point(conversation_of_result(entries, result), result.changes)
 
     async def _at(self, job_id: str, event_id: str) -> _Point:

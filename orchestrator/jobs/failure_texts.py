@@ -36,6 +36,9 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
         "The job asks for more than this installation allows.",
         "To see what it allows: fanout config",
     ),
+    "ShareUsedUp": FailureText(
+        "Your share of the stored jobs is used up.", "To cancel queued jobs: fanout cancel {id}"
+    ),
     "CallerBusy": FailureText("Too many of your requests are being worked on.", _REPEAT),
     "UploadTooSlow": FailureText("The upload took too long.", _REPEAT),
     "ChoiceRefused": FailureText(
@@ -58,7 +61,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
         "Install that release, or update all hosts to one.",
     ),
     "LedgerUnavailable": FailureText("Redis does not respond.", _DOCTOR),
-    "LedgerFull": FailureText("Redis is out of memory.", "Raise maxmemory of Redis."),
+    "LedgerFull": FailureText(
+        "Redis has too little memory left.",
+        "Raise its maxmemory, or keep jobs for a shorter time (FANOUT_RETENTION_SECONDS).",
+    ),
     "LedgerMisconfigured": FailureText("Redis cannot be used as it is set up.", _DOCTOR),
     "LedgerForbidden": FailureText(
         "Redis refuses the user or the password.", "Check FANOUT_REDIS_URL: fanout doctor"

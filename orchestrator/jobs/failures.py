@@ -5,6 +5,7 @@
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
     │   ├── LimitExceeded     it asks for more than the installation gives a job
+    │   ├── ShareUsedUp       its owner or tenant has all the jobs that may be stored
     │   ├── ChoiceRefused     its caller may not choose this
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
@@ -78,6 +79,13 @@ class LimitExceeded(InvalidJob):
     """
 
 
+class ShareUsedUp(InvalidJob):
+    """The job's owner, or its tenant, has as many jobs or bytes stored as it may have.
+
+    The text names whose limit it is, its value and its setting.
+    """
+
+
 class ChoiceRefused(InvalidJob):
     """A model, a command, a host or a limit that the job's caller may not choose.
 
@@ -116,7 +124,10 @@ class LedgerUnavailable(JobFailure):
 
 
 class LedgerFull(LedgerUnavailable):
-    """Redis has no memory for another record; it has rejected the operation and changed nothing."""
+    """Redis has no memory for another record, or keeps what is left for the jobs that run.
+
+    It has rejected the operation and changed nothing.
+    """
 
 
 class LedgerMisconfigured(LedgerUnavailable):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from fanout.orchestrator.jobs.spec import AgentName, WireModel
 
@@ -24,6 +24,65 @@ class TenantShare(WireModel):
     """The frequency of its turns while others wait: 3 is three times as often as 1."""
     jobs: int | None = Field(default=None, ge=1)
     """The maximum number of its concurrent jobs; None: that of `tenant_jobs`."""
+    kept_jobs: int | None = Field(default=None, ge=1)
+    """Jobs of its callers that are stored, whatever their state; None: those of every tenant."""
+    kept_bytes: int | None = Field(default=None, ge=1)
+    """Bytes of these jobs; None: those of every tenant."""
+    retention_seconds: float | None = Field(default=None, ge=1)
+    """How long its jobs are kept after their end; None: as those of every tenant."""
+
+
+TENANT_PART, OWNER_PART = 0.5, 0.25
+"""The parts of Redis's `maxmemory` that the jobs of one tenant, and of one owner, may take."""
+
+
+class StorageShares(WireModel):
+    """The marks of a Redis that fills up, and what callers may have stored in it.
+
+    The scripts have the same defaults (`STORAGE` in `common.lua`), for an installation whose
+    workers have registered no others.
+    """
+
+    warn_at: float = Field(default=0.8, gt=0, le=1)
+    """The part of Redis's `maxmemory` from which on people are warned."""
+    accept_at: float = Field(default=0.85, gt=0, le=1)
+    """From here on the journals of jobs that have ended are shortened; after a refusal, new jobs
+    are accepted again below it."""
+    refuse_at: float = Field(default=0.9, gt=0, le=1)
+    """From here on new jobs are refused, so that the running ones have room."""
+    tenant_jobs: int = Field(default=50_000, ge=1)
+    """Jobs of a tenant's callers that are stored: queued, running and ended ones."""
+    owner_jobs: int = Field(default=20_000, ge=1)
+    """The same for one owner of a tenant."""
+    tenant_bytes: int | None = Field(default=None, ge=1)
+    """Bytes of the jobs of a tenant's callers: specifications, results and journals. Unset: half
+    of Redis's `maxmemory`."""
+    owner_bytes: int | None = Field(default=None, ge=1)
+    """The same for one owner of a tenant; unset: a quarter of `maxmemory`."""
+
+    def bytes_of_tenant(self, limit_bytes: int) -> int | None:
+        """Return how many bytes one tenant may have stored; None: no limit.
+
+        Args:
+            limit_bytes: Redis's `maxmemory`; 0: it has none.
+        """
+        return self.tenant_bytes or int(TENANT_PART * limit_bytes) or None
+
+    def bytes_of_owner(self, limit_bytes: int) -> int | None:
+        """Return how many bytes one owner may have stored; None: no limit.
+
+        Args:
+            limit_bytes: Redis's `maxmemory`; 0: it has none.
+        """
+        return self.owner_bytes or int(OWNER_PART * limit_bytes) or None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.warn_at <= self.accept_at <= self.refuse_at:
+            raise ValueError(
+                "warn_at, accept_at and refuse_at follow each other: for example 0.8, 0.85, 0.9"
+            )
+        return self
 
 
 class AdmissionPolicy(WireModel):
@@ -35,6 +94,7 @@ class AdmissionPolicy(WireModel):
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     agents: dict[AgentName, PositiveInt] = Field(default_factory=dict)
     """Agent -> the maximum number of its concurrent jobs; other agents have no limit."""
+    storage: StorageShares = StorageShares()
     approvers: tuple[str, ...] = ()
     """Who may answer approvals, as `Ledger.answer` records them; empty: everybody."""
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.memory import RedisMemory
 from fanout.orchestrator.server.access.caller_limits import EVENT_STREAM
 from fanout.orchestrator.server.connections import REASONS, Connections
 
@@ -146,6 +147,8 @@ class _Installation(Collector):
         ):
             yield GaugeMetricFamily(name, text, value=value)
         yield self._loop_delays()
+        if counts.memory is not None:
+            yield from _of_redis(counts.memory)
 
     def _loop_delays(self) -> HistogramMetricFamily:
         delays = HistogramMetricFamily(
@@ -157,3 +160,16 @@ class _Installation(Collector):
             buckets = [(bound, count) for bound, count in found.items() if bound != "sum"]
             delays.add_metric([worker], buckets, found["sum"])
         return delays
+
+
+def _of_redis(memory: RedisMemory) -> Iterator[GaugeMetricFamily]:
+    """Yield how much Redis uses of its memory; without a limit there is no sample of one."""
+    yield GaugeMetricFamily(
+        "fanout_redis_memory_bytes",
+        "Bytes of Redis that count for its maxmemory.",
+        value=memory.used_bytes,
+    )
+    limit = GaugeMetricFamily("fanout_redis_memory_limit_bytes", "The maxmemory of Redis.")
+    if memory.limit_bytes:
+        limit.add_metric([], memory.limit_bytes)
+    yield limit

@@ -21,8 +21,10 @@ from fanout.orchestrator.jobs.failures import (
     ChoiceRefused,
     InvalidJob,
     JobFailure,
+    LedgerFull,
     LedgerUnavailable,
     LimitExceeded,
+    ShareUsedUp,
     UnknownApproval,
     UnknownJob,
 )
@@ -59,6 +61,7 @@ STATUS: Mapping[type[Exception], int] = {
     AnsweredAlready: 409,
     ApprovalRefused: 422,
     LimitExceeded: 422,
+    ShareUsedUp: 429,
     ChoiceRefused: 403,
     InvalidJob: 422,
     KeyReused: 409,
@@ -71,6 +74,8 @@ STATUS: Mapping[type[Exception], int] = {
 
 RETRY_SECONDS = 2
 """Until the next try: Redis is back within seconds after a restart, and other work has ended."""
+FULL_RETRY_SECONDS = 60
+"""The same while Redis, or a share of it, is full: jobs end and are deleted within minutes."""
 
 
 class Problem(Exception):
@@ -147,6 +152,9 @@ def add_problems(app: FastAPI) -> None:
 
 async def _failure(request: Request, failure: Exception) -> JSONResponse:
     status = status_of(failure)
+    if isinstance(failure, (LedgerFull, ShareUsedUp)):
+        wait = {"Retry-After": str(FULL_RETRY_SECONDS)}
+        failure = Problem(status, str(failure), name=type(failure).__name__, headers=wait)
     fields = failure.fields if isinstance(failure, Problem) else {}
     name = failure.name if isinstance(failure, Problem) else type(failure).__name__
     response = problem_response(request, status, str(failure), name=name, **fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from fanout.orchestrator.cli.checks.doctor_checks import redis_checks
+from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.state import JobState
@@ -24,8 +25,9 @@ from tests.services import Installation
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 MAX_MEMORY = 8 * 1024**2
+TURNS = 4
 SCRIPT = (
-    conversation("turns", *(shell(f"sleep 1; echo {n} >> turns.txt") for n in range(4)), DONE),
+    conversation("turns", *(shell(f"sleep 1; echo {n} >> turns.txt") for n in range(TURNS)), DONE),
     conversation("asleep", shell("sleep 60"), DONE),
     conversation("quick", DONE),
 )
@@ -45,6 +47,21 @@ def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="3")
     yield made
     made.stop()
+
+
+async def until(ask: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something is so, for a minute at most."""
+    async with asyncio.timeout(60):
+        while not await ask():  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.2)
+
+
+async def all_are(client: JobClient, job_ids: list[str], state: JobState) -> bool:
+    return {one.state for one in await client.records(job_ids)} == {state}
+
+
+async def is_idle(client: JobClient) -> bool:
+    return not any(worker.running for worker in await client.workers())
 
 
 def fill(server: GuardedRedis) -> int:
@@ -91,6 +108,9 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
                 break
         assert await asyncio.to_thread(fill, server) > 10
 
+        listed = await asyncio.to_thread(fanout, "ps")
+        assert "Redis holds " in listed.err
+        assert "raise its maxmemory" in listed.err
         refused = await asyncio.to_thread(fanout, "submit", "quick")
         assert refused.code == 3
         assert refused.out == ""
@@ -177,3 +197,72 @@ def test_doctor_says_what_a_full_redis_would_do(info: Any, found: Any) -> None:
     checks = redis_checks(settings, {"redis_version": "7.2", "aof_enabled": 1, **info})
 
     assert [(check.status, check.name) for check in checks][2:] == found
+
+
+@pytest.mark.slow
+async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_there_is_room(
+    place: Installation, server: GuardedRedis, tmp_path: Path
+) -> None:
+    place.start_worker(concurrency=10)
+    async with place.client() as client:
+        await place.ready(client)
+        running = [await client.submit(make_spec("turns")) for _ in range(10)]
+        async with asyncio.timeout(60):
+            for job_id in running:
+                async for event in client.events(job_id):
+                    if event.type == "tool.call":
+                        break
+        await asyncio.to_thread(fill, server)
+
+        await until(lambda: all_are(client, running, JobState.QUEUED))
+        records = await client.list()
+        assert {one.waiting_for for one in records} == {
+            "memory in Redis: it was given back when none was left"
+        }
+        assert {one.attempt for one in records} == {0}, "no attempt is used up"
+        await until(lambda: is_idle(client))
+
+        await asyncio.to_thread(make_room, server)
+        for job_id in running:
+            result = await client.wait(job_id, 60)
+            assert (result.success, result.attempts) == (True, 1), result.error
+            events = [event async for event in client.events(job_id)]
+            ids = [tuple(map(int, event.id.split("-"))) for event in events]
+            assert ids == sorted(ids)
+            assert [event.type for event in events].count("tool.result") == TURNS, "none twice"
+
+
+@pytest.mark.slow
+async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
+    place: Installation, server: GuardedRedis, tmp_path: Path
+) -> None:
+    place.start_worker(concurrency=10, FANOUT_STORAGE__FULL_WAIT_SECONDS="2")
+    async with place.client() as client:
+        await place.ready(client)
+        running = [await client.submit(make_spec("turns")) for _ in range(10)]
+        async with asyncio.timeout(60):
+            for job_id in running:
+                async for event in client.events(job_id):
+                    if event.type == "tool.call":
+                        break
+        await asyncio.to_thread(fill, server)
+
+        for job_id in running:
+            result = await client.wait(job_id, 60)
+            assert result.error is not None
+            assert result.error.type == "LedgerFull"
+            assert result.error.message.startswith("Redis has no memory left, so the job could")
+            assert result.error.message.count(".") == 1
+        await until(lambda: is_idle(client))
+        left = tmp_path / "state" / "sandboxes" / "jobs"
+        await until(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
+
+
+def test_doctor_names_the_memory_of_the_machine_where_redis_has_no_limit() -> None:
+    info = {"redis_version": "7.2", "aof_enabled": 1, "used_memory": 1024**2}
+    checks = redis_checks(
+        load_settings(redis_url="redis://h/0"), info | {"total_system_memory": 4 * 1024**3}
+    )
+
+    found = next(check for check in checks if check.name == "redis memory")
+    assert "no maxmemory (its machine has 4096 MiB" in found.found

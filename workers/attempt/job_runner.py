@@ -21,6 +21,7 @@ from fanout.orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LeaseNotRenewed,
+    LedgerFull,
     LedgerUnavailable,
     NotUnderstood,
     SandboxFailure,
@@ -92,6 +93,7 @@ class JobRunner:
         on_claim: Is called when the head of the queue has changed.
         default_image: The image of an agent whose definition names none.
         lease_seconds: The length of a lease.
+        full_wait_seconds: How long a job may wait that was given back because Redis was full.
         me: Returns this worker's current registration.
     """
 
@@ -110,6 +112,7 @@ class JobRunner:
         on_claim: Callable[[], None],
         default_image: str,
         lease_seconds: float,
+        full_wait_seconds: float,
         me: Callable[[], WorkerInfo],
     ) -> None:
         self._services = services
@@ -127,6 +130,7 @@ class JobRunner:
         self._activities = activities
         self._default_image = default_image
         self._lease_seconds = lease_seconds
+        self._full_wait_seconds = full_wait_seconds
         self._me = me
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
@@ -369,9 +373,12 @@ class JobRunner:
             return Unfinished(ANOTHER_HAS_IT, has_run=True)
         if isinstance(failure, (LeaseNotRenewed, ShuttingDown, NotUnderstood, LedgerUnavailable)):
             unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
+            starves = self._full_wait_seconds if isinstance(failure, LedgerFull) else 0
             with span("release"):
                 is_released = await self._retry_in_outage(
-                    lambda: self._ledger.release(job_id, token, str(failure), unread_by=unread_by)
+                    lambda: self._ledger.release(
+                        job_id, token, str(failure), unread_by=unread_by, starves_seconds=starves
+                    )
                 )
             if isinstance(failure, LeaseNotRenewed) and not is_released:
                 return Unfinished(ANOTHER_HAS_IT, has_run=True)

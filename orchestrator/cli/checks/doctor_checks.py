@@ -38,9 +38,11 @@ from fanout.orchestrator.configuration.settings import (
 from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
 from fanout.orchestrator.embedded.redis_server import find_redis_server
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
+from fanout.orchestrator.jobs.policy import StorageShares
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
@@ -55,8 +57,6 @@ Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
 """The oldest version that the job scripts have been tested on."""
-NEARLY_FULL = 0.8
-"""The share of Redis's memory above which a person should act."""
 MIB = 1024**2
 SHOWN_KEYS = 3
 """Names of keys in a line; `fanout keys ls` has all."""
@@ -383,13 +383,14 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
     else:
         advice = "Set appendonly yes: otherwise a restart of Redis loses jobs."
         yield Check("warn", "redis persistence", "no append-only file", advice)
-    yield from memory_checks(info)
+    yield from memory_checks(info, settings.storage)
 
 
-def memory_checks(info: dict[str, Any]) -> Iterable[Check]:
+def memory_checks(info: dict[str, Any], marks: StorageShares | None = None) -> Iterable[Check]:
     """Check from INFO's output that a full Redis refuses jobs: that none is lost."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    most, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
+    memory = redis_memory(info, marks)
+    most, used = memory.limit_bytes, memory.used_bytes
     if policy.startswith("volatile-"):  # deletes what expires only; jobs do not
         advice = (
             "Set maxmemory-policy noeviction: a full Redis forgets idempotency keys and limits."
@@ -400,10 +401,13 @@ def memory_checks(info: dict[str, Any]) -> Iterable[Check]:
         yield Check("fail" if most else "warn", "redis eviction", policy, advice)
     if not most:
         advice = "Set maxmemory: otherwise the system ends Redis when its memory is full."
-        yield Check("warn", "redis memory", f"{used / MIB:.0f} MiB used, no maxmemory", advice)
+        found = f"{used / MIB:.0f} MiB used, no maxmemory"
+        if memory.machine_bytes:
+            found += f" (its machine has {memory.machine_bytes / MIB:.0f} MiB for all programs)"
+        yield Check("warn", "redis memory", found, advice)
         return
     found = f"{used / MIB:.0f} of {most / MIB:.0f} MiB used"
-    if used > NEARLY_FULL * most:
+    if memory.is_short:
         advice = "Raise maxmemory, or lower FANOUT_RETENTION_SECONDS: a full one accepts no jobs."
         yield Check("warn", "redis memory", found, advice)
     else:

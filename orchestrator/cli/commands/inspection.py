@@ -61,6 +61,8 @@ async def _ps(
     states: Collection[JobState] | None, labels: dict[str, str], limit: int, *, as_json: bool
 ) -> None:
     async with open_reader() as reader:
+        if (memory := await reader.memory()).is_short:
+            output.notice(memory.warning)
         if as_json:
             with output.list_document("jobs") as add:
                 async for part in reader.parts(states=states, labels=labels, limit=limit):

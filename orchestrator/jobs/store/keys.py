@@ -183,6 +183,16 @@ class Keys:
         return f"{self.prefix}:notify:receivers"
 
     @property
+    def stored_jobs(self) -> str:
+        """Hash: how many jobs are stored, by account (`Records.stored`)."""
+        return f"{self.prefix}:stored_jobs"
+
+    @property
+    def stored_bytes(self) -> str:
+        """Hash: about how many bytes they take, by account."""
+        return f"{self.prefix}:stored_bytes"
+
+    @property
     def hook(self) -> str:
         """String: present while a process runs the installation's hook."""
         return f"{self.prefix}:notify:hook"

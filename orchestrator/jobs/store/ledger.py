@@ -33,8 +33,10 @@ from fanout.orchestrator.jobs.approvals import (
 from fanout.orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
 from fanout.orchestrator.jobs.failures import (
     InvalidJob,
+    LedgerFull,
     LimitReached,
     MessagesUnread,
+    ShareUsedUp,
     UnknownJob,
     out_of_time,
 )
@@ -50,7 +52,8 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import identity
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
-from fanout.orchestrator.jobs.store.records import Records
+from fanout.orchestrator.jobs.store.memory import ADVICE
+from fanout.orchestrator.jobs.store.records import NOTHING, Records, Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import (
     entry_of_child,
@@ -95,12 +98,23 @@ between two calls."""
 CANCEL_HEARD_SECONDS = 0.7
 """The time that a worker has to confirm the cancellation of a job. One that is frozen or lost does
 not; with the reaper's interval of a second, its job still ends within two."""
+EVICT_BATCH = 50
+"""Jobs in one script call: their journals are freed by another thread of Redis."""
+SHORTEN_BATCH = 50
+"""The same; a journal of a megabyte takes Redis a tenth of a millisecond."""
+RECOUNT_BATCH = 200
+"""The same; each takes Redis 5 µs."""
 FORGET_BATCH = 100
 """Jobs in one script call; Redis takes a millisecond to delete a long journal."""
 MAX_MESSAGE_CHARACTERS = 20_000
 """Of a message to a job: longer texts belong in a file, or are a task of their own."""
 MAX_MESSAGES = 100
 """To one job in its life: its agent's conversation contains them all."""
+STARVED = f"Redis has no memory left, so the job could not continue: {ADVICE}."
+"""The error of a job that was given back because Redis was full, and not resumed in time."""
+FREE_SHARE = (
+    "wait until some have ended and expired, cancel queued ones, or ask the operator for more"
+)
 UNREAD = 2
 """The answer of finish.lua when the job has received more messages."""
 DIGEST_DIGITS = 16
@@ -109,7 +123,7 @@ OPENED = 2
 """The answer of register.lua when the worker has more free slots than before."""
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
-    "dispatch", "upcoming", "reject", "reap", "forget",
+    "dispatch", "upcoming", "reject", "reap", "forget", "evict", "shorten", "recount", "turn",
     "register", "claim", "lower", "beat", "finish", "release", "give_back", "fail_attempt",
     "park", "start",
     "checkpoint", "collect", "activity",
@@ -175,13 +189,21 @@ class Ledger(Records):
 
         Raises:
             InvalidJob: A job cannot be stored; none is.
+            LedgerFull: Redis has little memory left; some jobs may be stored.
+            ShareUsedUp: An owner or a tenant has all that it may have; some jobs may be stored.
             LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
         submissions = [submission(spec)._replace(pool=pool).arguments() for spec in specs]
         ids: list[str] = []
         for first in range(0, len(submissions), SUBMIT_BATCH):
             batch = submissions[first : first + SUBMIT_BATCH]
-            ids += (await self._run("submit", *chain(*batch))).split()
+            answer = await self._run("submit", *chain(*batch))
+            if isinstance(answer, list):
+                why, account = answer
+                if account:
+                    raise ShareUsedUp(f"{why}: {FREE_SHARE}.")
+                raise LedgerFull(f"{why}: try again later, or {ADVICE}.")
+            ids += answer.split()
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
@@ -332,24 +354,102 @@ class Ledger(Records):
             Job id -> its new state; None when another process has done it.
         """
         reaped: dict[str, str] = {}
-        answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds))
+        answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds), STARVED)
         if answer is None:
             return None
         while answer:
             some, is_more = answer
             reaped |= dict(some)
-            answer = await self._run("reap", REAP_BATCH, 0) if is_more else None
+            answer = await self._run("reap", REAP_BATCH, 0, STARVED) if is_more else None
         await self._cancel_rest()
         return reaped
 
-    async def forget(self, older_than_seconds: float) -> int:
-        """Delete jobs that ended that long ago, with their journals; return their number."""
-        before, count = await self.now_ms() - milliseconds(older_than_seconds), 0
-        while True:
-            deleted, checked = await self._run("forget", before, FORGET_BATCH)
-            count += len(deleted)
-            if checked < FORGET_BATCH:
-                return count
+    async def forget(
+        self, older_than_seconds: float, of_tenants: Mapping[str, float] | None = None
+    ) -> int:
+        """Delete jobs that ended that long ago, with their journals; return their number.
+
+        Args:
+            older_than_seconds: The time.
+            of_tenants: That of the jobs of single tenants.
+        """
+        kept_for = milliseconds(older_than_seconds)
+        others = json.dumps({name: milliseconds(one) for name, one in (of_tenants or {}).items()})
+        count, skipped, is_over = 0, 0, 0
+        while not is_over:
+            deleted, kept, is_over = await self._run(
+                "forget", kept_for, others, skipped, FORGET_BATCH
+            )
+            count, skipped = count + deleted, skipped + kept
+        return count
+
+    async def evict(self, account: str, *, jobs: int, bytes_: int, min_kept_seconds: float) -> int:
+        """Delete whole trees of an account before their time; return the number of deleted jobs.
+
+        Those whose jobs ended first go first. None is deleted of which a job has not ended, or
+        ended a short time ago, or whose changes are not yet collected.
+
+        Args:
+            account: Whose jobs; see `stored`.
+            jobs: How many are to be deleted, as far as possible.
+            bytes_: How many bytes of them.
+            min_kept_seconds: How long ago the last job of a tree has ended.
+        """
+        before = await self.now_ms() - milliseconds(min_kept_seconds)
+        count, freed, skipped, is_over = 0, 0, 0, 0
+        while not is_over:
+            left = max(bytes_ - freed, 0), max(jobs - count, 0)
+            more, deleted, kept, is_over = await self._run(
+                "evict", account, *left, before, skipped, EVICT_BATCH
+            )
+            count, freed, skipped = count + deleted, freed + more, skipped + kept
+        return count
+
+    async def shorten_journals(self, older_than_seconds: float) -> tuple[int, bool]:
+        """Shorten some journals of the jobs that ended first to their ends.
+
+        Args:
+            older_than_seconds: How long ago a job has ended.
+
+        Returns:
+            Their number, and whether no other can be shortened.
+        """
+        before = await self.now_ms() - milliseconds(older_than_seconds)
+        shortened, is_over = await self._run("shorten", before, SHORTEN_BATCH)
+        return int(shortened), bool(is_over)
+
+    async def recount(self) -> None:
+        """Correct how many jobs are stored, and how many bytes: earlier releases do not count.
+
+        What is stored or deleted meanwhile may be counted wrongly until the next time.
+        """
+        before, last = await self.stored(), "-inf"
+        found: dict[str, Stored] = {}
+        while last:
+            last, *counts = await self._run("recount", last, RECOUNT_BATCH)
+            for account, jobs, bytes_ in zip(*[iter(counts)] * 3, strict=True):
+                known = found.get(account, NOTHING)
+                found[account] = Stored(known.jobs + int(jobs), known.bytes + int(bytes_))
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for account in before.keys() | found.keys():
+                    was, now = before.get(account, NOTHING), found.get(account, NOTHING)
+                    if now == NOTHING:
+                        pipe.hdel(self._keys.stored_jobs, account)
+                        pipe.hdel(self._keys.stored_bytes, account)
+                    elif now != was:
+                        pipe.hincrby(self._keys.stored_jobs, account, now.jobs - was.jobs)
+                        pipe.hincrby(self._keys.stored_bytes, account, now.bytes - was.bytes)
+                await pipe.execute()
+
+    async def takes_turn(self, name: str, seconds: float) -> bool:
+        """Return whether this process does something that one process does in that time.
+
+        Args:
+            name: What is done.
+            seconds: How long nobody else does it.
+        """
+        return bool(await self._run("turn", name, max(milliseconds(seconds), 1)))
 
     # For workers
 
@@ -502,7 +602,15 @@ class Ledger(Records):
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(outcome)
 
-    async def release(self, job_id: str, token: int, reason: str, *, unread_by: str = "") -> bool:
+    async def release(
+        self,
+        job_id: str,
+        token: int,
+        reason: str,
+        *,
+        unread_by: str = "",
+        starves_seconds: float = 0,
+    ) -> bool:
         """Requeue a running job without using up an attempt.
 
         Args:
@@ -510,12 +618,15 @@ class Ledger(Records):
             token: The token of the attempt's claim.
             reason: Why it is released, for the journal.
             unread_by: The worker, when it cannot read the job, which is then left to others.
+            starves_seconds: When Redis has no memory left: after how long the job ends if no worker
+                has resumed it.
 
         Returns:
             False when the attempt no longer holds the job.
         """
         why = cut_text(reason, MAX_REASON_CHARACTERS)
-        return bool(await self._run("release", job_id, token, why, unread_by))
+        starves = milliseconds(starves_seconds)
+        return bool(await self._run("release", job_id, token, why, unread_by, starves))
 
     async def give_back(self, job_id: str, token: int, reason: str, *, has_run: bool) -> bool:
         """Requeue a running job whose host failed, without using up an attempt.

@@ -11,6 +11,9 @@ from fanout.orchestrator.jobs.failures import LedgerFull, LedgerUnavailable
 
 OUTAGE_SECONDS = 30.0
 """A restart that loads the append-only file, or a failover by Sentinel, takes less."""
+FULL_SECONDS = 15.0
+"""While Redis is full. What early retention deletes, every ten seconds, makes room by then; after
+that the caller gives up its sandbox and its slot, and what runs with its job goes on."""
 PAUSE_SECONDS = 0.5
 """Between two attempts, so that a restarted Redis is not overloaded."""
 
@@ -20,22 +23,20 @@ Answer = TypeVar("Answer")
 async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Repeat an operation while Redis is unavailable, and return its result.
 
-    While Redis is full it is repeated without end: a person has to make room, and until then the
-    caller keeps what it could not store. A job's own time limit still ends its wait.
-
     Args:
         ask: The operation; it must be safe to repeat.
 
     Raises:
         LedgerUnavailable: Redis has not responded for `OUTAGE_SECONDS`.
+        LedgerFull: Redis has had no memory left for `FULL_SECONDS`.
         LedgerMisconfigured: Redis refuses; it would do so again.
     """
-    deadline = time.monotonic() + OUTAGE_SECONDS
+    begun = time.monotonic()
     while True:
         try:
             return await ask()
         except LedgerUnavailable as failure:
-            is_full = isinstance(failure, LedgerFull)
-            if not failure.retryable or (time.monotonic() > deadline and not is_full):
+            most = FULL_SECONDS if isinstance(failure, LedgerFull) else OUTAGE_SECONDS
+            if not failure.retryable or time.monotonic() - begun > most:
                 raise
         await asyncio.sleep(PAUSE_SECONDS)

@@ -12,11 +12,13 @@ from redis.asyncio import Redis
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, account_of
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts
+from fanout.orchestrator.jobs.store.memory import RedisMemory, redis_memory
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import (
     labels_of,
@@ -73,6 +75,18 @@ class JobSketch(NamedTuple):
     parent_id: str
     spec: str
     """The specification, as it is stored; empty where this release finds none."""
+
+
+class Stored(NamedTuple):
+    """What is stored of the jobs of an account."""
+
+    jobs: int
+    """Their number, whatever their state."""
+    bytes: int
+    """About how many bytes their records and journals take."""
+
+
+NOTHING = Stored(0, 0)
 
 
 class Uncollected(NamedTuple):
@@ -540,6 +554,27 @@ class Records:
             Uncollected(job_id, host or "", worker or "", (now - ended) / 1000)
             for (job_id, ended), (host, worker) in zip(found, places, strict=True)
         ]
+
+    async def memory(self) -> RedisMemory:
+        """Return how much of its memory Redis uses, with the marks of the installation."""
+        with redis_failures():
+            info: Any = await self._redis.info("memory")
+            policy = await self._redis.hget(self._keys.policy, "json")
+        marks = AdmissionPolicy.read(str(policy)).storage if policy else None
+        return redis_memory(info, marks)
+
+    async def stored(self) -> dict[str, Stored]:
+        """Return how many jobs are stored and how many bytes they take, by account.
+
+        The accounts are `all`, and for the jobs of callers `tenant:` and the tenant, and `owner:`
+        and the owner as `owner_key` names it.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hgetall(self._keys.stored_jobs)
+                pipe.hgetall(self._keys.stored_bytes)
+                jobs, sizes = await pipe.execute()
+        return {name: Stored(int(jobs.get(name, 0)), int(size)) for name, size in sizes.items()}
 
     async def known_installation(self) -> str | None:
         """Return the id of the installation; None before its first worker, and after a loss."""

@@ -16,6 +16,7 @@ from fanout.orchestrator.jobs.failures import (
     LedgerMisconfigured,
     LedgerUnavailable,
 )
+from fanout.orchestrator.jobs.store.memory import ADVICE
 
 NO_RIGHT = (
     "Redis does not allow this to the user in FANOUT_REDIS_URL: grant the rights that "
@@ -23,13 +24,17 @@ NO_RIGHT = (
 )
 WRONG_PASSWORD = "Redis does not accept the user or the password: correct FANOUT_REDIS_URL."  # noqa: S105 - a sentence
 NO_PASSWORD = "Redis needs a password: add it to FANOUT_REDIS_URL."  # noqa: S105 - a sentence
-FULL = (
-    "Redis has no memory left, so nothing new is stored: raise its maxmemory, or have old jobs "
-    "deleted sooner (FANOUT_RETENTION_SECONDS)."
-)
+FULL = f"Redis has no memory left, so nothing new is stored: {ADVICE}."
 REPLICA = "Redis is a read-only replica: FANOUT_REDIS_URL has to name the primary."
 DISK = "Redis cannot write to its disk: make room there."
 LOADING = "Redis is still loading its data: try again soon."
+BUSY = "Redis is busy with a script that takes too long: try again; SLOWLOG GET names it."
+NO_REPLICAS = (
+    "Redis has too few replicas at work to write (min-replicas-to-write): start them, or lower it."
+)
+NO_MASTER = (
+    "Redis is a replica that has lost its primary: FANOUT_REDIS_URL has to name the primary."
+)
 NO_PRIMARY = (
     "No Sentinel in FANOUT_REDIS_URL names a primary: check its hosts and master_name; while "
     "another primary is elected, try again."
@@ -46,6 +51,9 @@ REASONS: dict[str, tuple[type[LedgerUnavailable], str]] = {
     "READONLY": (LedgerUnavailable, REPLICA),
     "MISCONF": (LedgerUnavailable, DISK),
     "LOADING": (LedgerUnavailable, LOADING),
+    "BUSY": (LedgerUnavailable, BUSY),
+    "NOREPLICAS": (LedgerUnavailable, NO_REPLICAS),
+    "MASTERDOWN": (LedgerUnavailable, NO_MASTER),
     "MOVED": (LedgerMisconfigured, CLUSTER),
     "CLUSTERDOWN": (LedgerMisconfigured, CLUSTER),
 }
@@ -63,6 +71,10 @@ CODES: dict[type[Exception], str] = {
 TEXTS = {
     "The user executing the script can't": "NOPERM",
     "ACL failure in script": "NOPERM",
+    "OOM command not allowed": "OOM",
+    "MISCONF Redis is configured": "MISCONF",
+    "READONLY You can't write": "READONLY",
+    "NOREPLICAS Not enough": "NOREPLICAS",
     "HELLO must be called with the client already authenticated": "NOAUTH",
     "Authentication required": "NOAUTH",
     "non local key in a cluster": "MOVED",

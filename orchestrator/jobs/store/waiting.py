@@ -32,6 +32,8 @@ class Occupancy:
     """Job id -> the names of the workers that could not read it, or not open its sandbox."""
     refused: Collection[str]
     """The jobs whose sandbox a host could not open."""
+    starved: Collection[str]
+    """The jobs that were given back because Redis had no memory left."""
     keys: Keys
 
     def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
@@ -66,7 +68,7 @@ async def occupancy(
             for key in sets:
                 pipe.scard(key)
             for record in queued:
-                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by", "refusals"])
+                pipe.hmget(keys.job(record.id), ["dispatched", "unread_by", "refusals", "starved"])
             policy, *counted = await pipe.execute()
     fields: list[Any] = counted[len(sets) :]
     return Occupancy(
@@ -77,9 +79,12 @@ async def occupancy(
         sent={record.id for record, (sent, *_) in zip(queued, fields, strict=True) if sent == "1"},
         unread_by={
             record.id: (names or "").split()
-            for record, (_, names, _) in zip(queued, fields, strict=True)
+            for record, (_, names, *_) in zip(queued, fields, strict=True)
         },
-        refused={record.id for record, (*_, count) in zip(queued, fields, strict=True) if count},
+        refused={
+            record.id for record, (_, _, count, _) in zip(queued, fields, strict=True) if count
+        },
+        starved={record.id for record, (*_, since) in zip(queued, fields, strict=True) if since},
         keys=keys,
     )
 
@@ -95,6 +100,8 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
+    if record.id in occupied.starved:
+        return "memory in Redis: it was given back when none was left"
     return (
         _no_worker(record, occupied)
         or _limit_reached(record, occupied)

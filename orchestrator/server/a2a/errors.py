@@ -14,7 +14,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
 )
 
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable, UnknownJob
+from fanout.orchestrator.jobs.failures import JobFailure, LedgerFull, LedgerUnavailable, UnknownJob
 from fanout.orchestrator.server.access.callers import NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.owned_jobs import KeyReused
 
@@ -34,6 +34,8 @@ def protocol_error(failure: Exception) -> A2AError:
             return failure
         case UnknownJob():
             return TaskNotFoundError()
+        case LedgerFull():
+            return InternalError(str(failure))
         case LedgerUnavailable():
             return InternalError(UNAVAILABLE)
         case JobFailure() | KeyReused():

@@ -212,6 +212,7 @@ class Bench:
             on_claim=lambda: None,
             default_image="none",
             lease_seconds=self._lease_seconds,
+            full_wait_seconds=LONG_LEASE_SECONDS,
             me=self.registration,
         )
 

@@ -39,6 +39,8 @@ async def test_operators_read_the_states_of_jobs_and_the_requests(server: Server
     assert found["fanout_jobs", "cancelled"] == 1
     assert found["fanout_jobs_queued", "no worker"] == 2
     assert found["fanout_workers",] == 0
+    assert found["fanout_redis_memory_bytes",] > 0
+    assert ("fanout_redis_memory_limit_bytes",) not in found, "there is none"
     assert found["fanout_http_requests_total", "GET", "/v1/jobs/{job_id}", "404"] == 1
     assert found["fanout_http_requests_total", "other", "other", "404"] == 1
     assert found["fanout_http_response_seconds_count", "POST", "/v1/jobs"] == 1

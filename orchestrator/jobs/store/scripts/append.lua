@@ -76,11 +76,8 @@ local needs, payloads = tonumber(ARGV[10]), tonumber(ARGV[11])
 local charges = 12 + 2 * payloads
 local job = redis.call('HMGET', key('job', id), 'token', 'root', 'wire')
 if token ~= '' and job[1] ~= token then return false end
-local bytes = keep_payloads(id, payloads) + #ARGV[5]
-if job[2] then
-  redis.call('HINCRBY', key('job', id), 'stored_bytes', bytes)
-  if needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end
-end
+count_bytes(id, keep_payloads(id, payloads))
+if job[2] and needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end
 local event = add_event(id, ARGV[4], ARGV[3], ARGV[5])
 redis.call('SET', request, event, 'EX', ARGV[8])
 if job[2] and NOTED[ARGV[3]] then note(id, ARGV[3], cjson.decode(ARGV[5])) end

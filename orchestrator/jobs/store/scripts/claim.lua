@@ -78,7 +78,8 @@ count_state(id, 'running')
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)
-redis.call('HDEL', key('job', id), 'waiting_for')
+redis.call('HDEL', key('job', id), 'waiting_for', 'starved')
+redis.call('ZREM', key('starved'), id)
 adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)

@@ -16,6 +16,8 @@
 --                    runs while they wait for nothing but children, and those whose worker has not
 --                    yet confirmed a cancellation
 --   answers:<user>:<approval>  string: the fingerprint of a user's answer to an approval
+--   starved          sorted set: queued jobs that were given back because Redis had no memory left, by
+--                    when they end if it still has none
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
@@ -28,6 +30,11 @@
 --                    again
 --   lease_clock      hash: the clock of leases (elapsed), and the times of the script that advanced it
 --                    last and of the last reaper
+--   memory           hash: the bytes that Redis uses and its limit, whether it refuses new jobs, and
+--                    when that was found out
+--   stored_jobs, stored_bytes   hashes: how many jobs are stored and about how many bytes they take,
+--                    by account: all; tenant:<tenant> and owner:<owner> for the jobs of callers
+--   turn:<what>      string: present while one process has the turn at what one does for all
 --   policy           hash: the admission policy (json), and the start time of its worker
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
 -- has to skip them. A class is <agent>:<wire version>, with a pool <agent>@<pool>:<wire version>.
@@ -63,7 +70,7 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
   approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true, bound_to = true, host_faults = true,
-  refusals = true}
+  refusals = true, starved = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
@@ -113,6 +120,38 @@ local function publish(id) redis.call('PUBLISH', key('bell', id), id) end
 -- of a large tree wait. journal.py reads it there.
 local function first_event(submitted_at) return submitted_at .. '-0' end
 
+-- What Redis needs for a job besides its texts, and for an event: record, indexes, nodes.
+local JOB_BYTES = 1500
+local EVENT_BYTES = 100
+
+-- The end of the index of the operator's own jobs in a tenant (stored.owner_key).
+local OF_OPERATOR = ', "operator"]'
+
+-- Returns the accounts in which a job counts: that of all jobs, and of a caller's job those of its
+-- tenant and its owner. `owned` is the index of its owner ('' or false: it has none).
+local function accounts(owned)
+  if not owned or owned == '' or string.sub(owned, -#OF_OPERATOR) == OF_OPERATOR then
+    return {'all'}
+  end
+  return {'all', 'tenant:' .. cjson.decode(owned)[1], 'owner:' .. owned}
+end
+
+-- Counts jobs and bytes that are stored, or deleted, in all their accounts.
+local function count_stored(owned, jobs, bytes)
+  for _, account in ipairs(accounts(owned)) do
+    if jobs ~= 0 then redis.call('HINCRBY', key('stored_jobs'), account, jobs) end
+    redis.call('HINCRBY', key('stored_bytes'), account, bytes)
+  end
+end
+
+-- Counts bytes that are stored of a job, in its record too: as many are subtracted in the end.
+local function count_bytes(id, bytes)
+  local job = redis.call('HMGET', key('job', id), 'state', 'owned')
+  if not job[1] then return end
+  redis.call('HINCRBY', key('job', id), 'bytes', bytes)
+  count_stored(job[2], 0, bytes)
+end
+
 -- Adds an event to a job's journal, publishes that it changed, and returns the event's id; the data
 -- is JSON.
 local function add_event(id, attempt, kind, data)
@@ -127,6 +166,7 @@ local function add_event(id, attempt, kind, data)
     end
     event = redis.call('XADD', stream, '*', 'type', kind, 'attempt', attempt, 'data', data)
   end
+  count_bytes(id, #data + EVENT_BYTES)
   publish(id)
   return event
 end
@@ -424,6 +464,54 @@ local function occupy(id, worker, host)
   if free < 0 then take_back(worker, -free) end
 end
 
+-- How long what Redis says of its memory is believed: it takes 50 µs to find out.
+local MEMORY_MS = 1000
+
+-- The marks and shares by which new jobs are refused while no worker has registered others: those of
+-- StorageShares in policy.py.
+local STORAGE = {refuse_at = 0.9, accept_at = 0.85, tenant_jobs = 50000, owner_jobs = 20000,
+  tenant_part = 0.5, owner_part = 0.25}
+
+-- Returns the marks and shares of the installation, and those of single tenants.
+local function storage_policy()
+  local policy = cjson.decode(redis.call('HGET', key('policy'), 'json') or '{}')
+  return setmetatable(policy.storage or {}, {__index = STORAGE}), policy.tenants or {}
+end
+
+-- Returns the bytes that Redis uses and those that it may use (0: as many as there are), and whether
+-- it refuses new jobs: from one mark on until another one is reached again.
+local function memory()
+  local now, known = now_ms(), redis.call('HMGET', key('memory'), 'at', 'used', 'limit', 'refuses')
+  if known[1] and math.abs(now - known[1]) < MEMORY_MS then
+    return {used = tonumber(known[2]), limit = tonumber(known[3]), refuses = known[4] == '1'}
+  end
+  local info = redis.pcall('INFO', 'memory')
+  local function number(name)
+    local found = type(info) == 'string' and string.match(info, '\n' .. name .. ':(%d+)')
+    return tonumber(found or 0)
+  end
+  local limit, refuses = number('maxmemory'), known[4] == '1'
+  local used, storage = number('used_memory') - number('mem_not_counted_for_evict'), storage_policy()
+  if used >= storage.refuse_at * limit then refuses = limit > 0 end
+  if used < storage.accept_at * limit or limit == 0 then refuses = false end
+  -- A Redis without memory does not keep this, and says so when a job is stored.
+  redis.pcall('HSET', key('memory'), 'at', now, 'used', used, 'limit', limit, 'refuses',
+    refuses and 1 or 0)
+  return {used = used, limit = limit, refuses = refuses}
+end
+
+-- Returns why Redis accepts no new jobs; nil when it does.
+local function why_full()
+  local found = memory()
+  if not found.refuses then return nil end
+  if found.used >= found.limit then
+    return 'Redis has no memory left, so nothing new is stored'
+  end
+  return string.format('Redis holds %d %% of its limit of %d MiB, and accepts new jobs below %d %%',
+    math.floor(100 * found.used / found.limit), math.floor(found.limit / 1048576),
+    math.floor(100 * storage_policy().accept_at))
+end
+
 -- Returns a submission, which is two values in ARGV from `first` on: the fields of `Submission` in
 -- stored.py as JSON, and the specification.
 local function submission(first)
@@ -440,6 +528,51 @@ local function append(lists, name, first, second)
   lists[name] = list
 end
 
+-- Returns how many jobs and bytes (0: as many as there are) may be stored of an account, whose it
+-- is, and the settings that say so.
+local function share_of(account)
+  local storage, tenants = storage_policy()
+  local limit = memory().limit
+  local tenant = string.match(account, '^tenant:(.*)$')
+  if tenant then
+    local own, setting = tenants[tenant] or {}, 'FANOUT_TENANTS'
+    return {whose = 'Tenant ' .. tenant, jobs = own.kept_jobs or storage.tenant_jobs,
+      bytes = own.kept_bytes or storage.tenant_bytes or math.floor(storage.tenant_part * limit),
+      jobs_by = own.kept_jobs and setting or 'FANOUT_STORAGE__TENANT_JOBS',
+      bytes_by = own.kept_bytes and setting or 'FANOUT_STORAGE__TENANT_BYTES'}
+  end
+  local names = cjson.decode(string.match(account, '^owner:(.*)$'))
+  return {whose = 'Owner ' .. names[2] .. ' of tenant ' .. names[1], jobs = storage.owner_jobs,
+    bytes = storage.owner_bytes or math.floor(storage.owner_part * limit),
+    jobs_by = 'FANOUT_STORAGE__OWNER_JOBS', bytes_by = 'FANOUT_STORAGE__OWNER_BYTES'}
+end
+
+-- Returns why these new jobs are not accepted; nil when they are. The second value says whose limit
+-- it is: '' for that of Redis.
+local function why_refused(jobs)
+  local full = why_full()
+  if full then return full, '' end
+  local new = {}
+  for _, job in ipairs(jobs) do
+    for at, account in ipairs(accounts(job.owned)) do
+      if at > 1 then new[account] = (new[account] or 0) + 1 end
+    end
+  end
+  for account, count in pairs(new) do
+    local stored = tonumber(redis.call('HGET', key('stored_jobs'), account) or 0)
+    local bytes = tonumber(redis.call('HGET', key('stored_bytes'), account) or 0)
+    local share = share_of(account)
+    local why
+    if stored + count > share.jobs then
+      why = string.format('%d jobs stored, and may have %d (%s)', stored, share.jobs, share.jobs_by)
+    elseif share.bytes > 0 and bytes >= share.bytes then
+      why = string.format('%d MiB of jobs stored, and may have %d (%s)', bytes / 1048576,
+        share.bytes / 1048576, share.bytes_by)
+    end
+    if why then return share.whose .. ' has ' .. why, account end
+  end
+end
+
 -- Returns the score of an id in the index by ends: its last characters, the very last one first, as
 -- a number; id_search.py searches by it. Redis compares scores faster than texts.
 local function end_score(id)
@@ -454,11 +587,13 @@ local function enqueue(jobs)
   local indexes, sets, lanes, lane_of = {}, {}, {}, {}
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
+    local bytes = JOB_BYTES + #job.spec + 2 * #job.idempotency
     redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
       'root', job.root, 'parent', job.parent, 'priority', job.priority,
       'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
       'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
-      'wire', job.wire)
+      'wire', job.wire, 'bytes', bytes)
+    count_stored(job.owned, 1, bytes)
     append(indexes, key('jobs'), sequence, id)
     append(indexes, key('tree', job.root), sequence, id)
     append(indexes, key('ids'), 0, id)
@@ -531,6 +666,8 @@ local function store_child(child, entry, parent, job, most, most_of_tree)
   if tonumber(redis.call('GET', key('offspring', job.root)) or 0) >= most_of_tree then
     return nil, 'a tree may have ' .. most_of_tree .. ' (FANOUT_LIMITS__MAX_TREE_CHILDREN)'
   end
+  local why = why_refused({child})
+  if why then return nil, why .. '; do the work yourself, or try again later' end
   redis.call('INCR', key('offspring', job.root))
   child.root, child.parent = job.root, parent
   child.pool = redis.call('HGET', key('job', parent), 'pool') or ''
@@ -596,11 +733,13 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('SREM', key('live'), id)
   if job.pool ~= '' then redis.call('SREM', key('pool', job.pool), id) end
   redis.call('ZREM', key('deadlines'), id)
+  redis.call('ZREM', key('starved'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
   adopt(id)
   count_state(id, state)
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())
+  count_bytes(id, #result)
   data.state = state
   journal(id, attempt, data)
   shrink_record(id)

@@ -52,3 +52,27 @@ local function end_if_orphaned(id, parent)
       'Cancelled: its parent had ended before it was submitted.')
   end
 end
+
+-- Deletes all that is stored of a job that has ended.
+local function forget_job(id)
+  count_state(id)
+  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned', 'bytes')
+  for _, index in ipairs({'ended', 'jobs', 'ids', 'ids_by_end', 'uncollected',
+    'with_payloads'}) do
+    redis.call('ZREM', key(index), id)
+  end
+  redis.call('ZREM', key('reversed_ids'), string.reverse(id))  -- of releases before ids_by_end
+  if job[1] then
+    redis.call('ZREM', key('tree', job[1]), id)
+    if redis.call('EXISTS', key('tree', job[1])) == 0 then
+      redis.call('DEL', key('offspring', job[1]), key('usage', job[1]))
+    end
+  end
+  if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
+  if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
+  if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
+  if job[5] then count_stored(job[4], -1, -job[5]) end
+  redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
+    key('payloads', id), key('children', id), key('notify', 'of', id))
+  if id ~= job[1] then redis.call('DEL', key('usage', id)) end
+end

@@ -1,51 +1,40 @@
--- Deletes jobs that ended before a time, with their journals and payloads. A job whose parent has not
--- ended is kept until a later call: the parent may read it. Also deletes the payloads of jobs that
--- an earlier release has deleted, which knows none.
--- ARGV: prefix, end of the retention in milliseconds since the epoch, maximum number of jobs.
--- Returns the deleted ids, and the number of jobs that were checked.
+-- Deletes jobs that ended long enough ago, with their journals. A job whose parent has not ended is
+-- kept until a later call: the parent may read it. Also deletes the payloads of jobs that an earlier
+-- release has deleted, which knows none.
+-- ARGV: prefix, milliseconds that ended jobs are kept, JSON of those of single tenants, number of
+-- the oldest jobs that were kept so far, maximum number of jobs.
+-- Returns the numbers of deleted jobs and of checked ones that are kept, and 1 when all are checked.
 
 -- The time between two looks whether a job with payloads still exists.
 local CHECKED_AGAIN_MS = 3600000
 
 even_if_full()
-local before, deleted = tonumber(ARGV[2]), {}
-local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
-for _, id in ipairs(old) do
-  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned')
-  if job[2] and redis.call('SISMEMBER', key('live'), job[2]) == 1 then
-    redis.call('ZADD', key('ended'), now_ms(), id)
+local kept_for, of_tenants = tonumber(ARGV[2]), cjson.decode(ARGV[3])
+local shortest, now = kept_for, now_ms()
+for _, milliseconds in pairs(of_tenants) do shortest = math.min(shortest, milliseconds) end
+local deleted, kept, skipped, most = 0, 0, tonumber(ARGV[4]), tonumber(ARGV[5])
+local found = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. now - shortest, 'WITHSCORES',
+  'LIMIT', skipped, most)
+for at = 1, #found, 2 do
+  local id, ended_at = found[at], tonumber(found[at + 1])
+  local job = redis.call('HMGET', key('job', id), 'tenant', 'parent')
+  if ended_at >= now - (of_tenants[job[1] or ''] or kept_for) then
+    kept = kept + 1
+  elseif job[2] and redis.call('SISMEMBER', key('live'), job[2]) == 1 then
+    redis.call('ZADD', key('ended'), now, id)
   else
-    count_state(id)
-    redis.call('ZREM', key('ended'), id)
-    redis.call('ZREM', key('jobs'), id)
-    redis.call('ZREM', key('ids'), id)
-    redis.call('ZREM', key('ids_by_end'), id)
-    redis.call('ZREM', key('reversed_ids'), string.reverse(id))  -- of releases before ids_by_end
-    redis.call('ZREM', key('uncollected'), id)
-    if job[1] then
-      redis.call('ZREM', key('tree', job[1]), id)
-      if redis.call('EXISTS', key('tree', job[1])) == 0 then
-        redis.call('DEL', key('offspring', job[1]), key('usage', job[1]))
-      end
-    end
-    if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
-    if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
-    if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
-    redis.call('DEL', key('job', id), key('spec', id), key('result', id), key('journal', id),
-      key('payloads', id), key('children', id), key('notify', 'of', id))
-    redis.call('ZREM', key('with_payloads'), id)
-    if id ~= job[1] then redis.call('DEL', key('usage', id)) end
-    deleted[#deleted + 1] = id
+    forget_job(id)
+    deleted = deleted + 1
   end
 end
-local checked_before = now_ms() - CHECKED_AGAIN_MS
+local checked_before = now - CHECKED_AGAIN_MS
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('with_payloads'), '-inf', checked_before, 'LIMIT', 0,
-    ARGV[3])) do
+    most)) do
   if redis.call('EXISTS', key('job', id)) == 1 then
-    redis.call('ZADD', key('with_payloads'), now_ms(), id)
+    redis.call('ZADD', key('with_payloads'), now, id)
   else
     redis.call('DEL', key('payloads', id))
     redis.call('ZREM', key('with_payloads'), id)
   end
 end
-return {deleted, #old}
+return {deleted, kept, #found < 2 * most and 1 or 0}

@@ -1,13 +1,14 @@
 -- Requeues jobs whose lease lapsed: their message was lost, or their worker stopped responding.
 -- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
 -- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. Offers jobs that a
--- worker could not read to one that has not tried. Leases lapse by the clock of leases; those of
--- releases before it by the time of Redis. One of these that lapsed while Redis was unavailable says
--- nothing about its worker, and uses up no attempt.
+-- worker could not read to one that has not tried. Ends jobs for which Redis has had no memory for
+-- too long. Leases lapse by the clock of leases; those of releases before it by the time of Redis.
+-- One of these that lapsed while Redis was unavailable says nothing about its worker, and uses up no
+-- attempt.
 -- Takes workers out whose registration lapsed, with the jobs that were sent to them, and puts the
 -- classes into the order of dispatches that an earlier release has entered or taken out.
 -- ARGV: prefix, maximum number of jobs, milliseconds for which no other process does the same (0: any
--- may).
+-- may), the error of a job for which Redis had no memory.
 -- Returns id and new state of each job, and 1 if more is left to do; false when another process has
 -- done this in those milliseconds.
 even_if_full()
@@ -134,6 +135,15 @@ for _, id in ipairs(lapsed('deadlines')) do
     reaped[#reaped + 1] = {id, 'cancelled'}
   else
     redis.call('ZREM', key('deadlines'), id)
+  end
+end
+for _, id in ipairs(lapsed('starved')) do
+  redis.call('ZREM', key('starved'), id)
+  local job = redis.call('HMGET', key('job', id), 'state', 'starved', 'requeued_at')
+  if job[1] == 'queued' and job[2] == job[3] and memory().refuses then
+    end_with_error(id, 'failed', 'LedgerFull', ARGV[4])
+    cancel_children(id)
+    reaped[#reaped + 1] = {id, 'failed'}
   end
 end
 

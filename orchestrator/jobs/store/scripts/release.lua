@@ -1,7 +1,8 @@
 -- Requeues a running job whose worker stops or cannot continue; no attempt is used up. A job whose
 -- cancellation was requested ends instead.
 -- ARGV: prefix, id, token, reason, the worker when it cannot read the job, which is then left to
--- others (else '').
+-- others (else ''), milliseconds after which a job that Redis had no memory for ends if it is still
+-- queued (else 0).
 -- Returns 1, or 0 when the attempt no longer holds the job.
 even_if_full()
 local id = ARGV[2]
@@ -20,5 +21,9 @@ else
   set_queued(id)
   leave_to_others(id, ARGV[5])
   journal(id, job.attempt - 1, {state = 'queued', reason = ARGV[4]})
+end
+if ARGV[6] ~= '0' then
+  redis.call('ZADD', key('starved'), now_ms() + ARGV[6], id)
+  redis.call('HSET', key('job', id), 'starved', redis.call('HGET', key('job', id), 'requeued_at'))
 end
 return 1

@@ -12,5 +12,6 @@ end
 if redis.call('LLEN', key('messages', id)) >= most then return 'full' end
 redis.call('HSET', key('job', id), 'last_message', request)
 redis.call('RPUSH', key('messages', id), message)
+count_bytes(id, #message)
 add_event(id, job[2], 'message', entry)
 return job[1]
