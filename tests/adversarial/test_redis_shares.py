@@ -83,7 +83,7 @@ async def use(redis: Redis, part: float) -> None:
     info: Any = await redis.info("memory")
     used = redis_memory(info).used_bytes
     await redis.config_set("maxmemory", int(used / part))
-    await redis.hdel(Keys().prefix + ":memory", "at")  # as if a second had passed
+    await redis.hdel(Keys().prefix + ":dispatch:memory", "at")  # as if a second had passed
 
 
 async def started(ledger: Ledger, spec: JobSpec, policy: AdmissionPolicy | None = None) -> Claim:

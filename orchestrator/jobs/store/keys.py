@@ -29,7 +29,7 @@ class Keys:
 
     def payloads(self, job_id: str) -> str:
         """Hash: the long values in a job's journal, compressed, by the SHA-256 of each."""
-        return f"{self.prefix}:payloads:{job_id}"
+        return f"{self.prefix}:journal:payloads:{job_id}"
 
     def journal_changed(self, job_id: str) -> str:
         """Channel: published when a job's journal has a new event."""
@@ -185,12 +185,12 @@ class Keys:
     @property
     def stored_jobs(self) -> str:
         """Hash: how many jobs are stored, by account (`Records.stored`)."""
-        return f"{self.prefix}:stored_jobs"
+        return f"{self.prefix}:dispatch:stored_jobs"
 
     @property
     def stored_bytes(self) -> str:
         """Hash: about how many bytes they take, by account."""
-        return f"{self.prefix}:stored_bytes"
+        return f"{self.prefix}:dispatch:stored_bytes"
 
     @property
     def hook(self) -> str:

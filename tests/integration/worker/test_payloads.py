@@ -177,7 +177,7 @@ async def test_the_values_go_with_their_job_also_when_another_release_has_delete
 ) -> None:
     kept, deleted = await run(bench, "twice"), await run(bench, "twice")
     await redis.delete(Keys().job(deleted), Keys().journal(deleted))  # it knows no payloads
-    await redis.zadd("fanout:with_payloads", {kept: 1, deleted: 1})
+    await redis.zadd("fanout:journal:with_payloads", {kept: 1, deleted: 1})
 
     await bench.ledger.forget(3600)
 

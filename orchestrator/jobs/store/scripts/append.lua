@@ -60,11 +60,11 @@ local function keep_payloads(id, number)
   if number == 0 then return 0 end
   local bytes = 0
   for at = 12, 10 + 2 * number, 2 do
-    if redis.call('HSETNX', key('payloads', id), ARGV[at], ARGV[at + 1]) == 1 then
+    if redis.call('HSETNX', key('journal', 'payloads', id), ARGV[at], ARGV[at + 1]) == 1 then
       bytes = bytes + #ARGV[at] + #ARGV[at + 1]
     end
   end
-  redis.call('ZADD', key('with_payloads'), 'NX', now_ms(), id)
+  redis.call('ZADD', key('journal', 'with_payloads'), 'NX', now_ms(), id)
   return bytes
 end
 

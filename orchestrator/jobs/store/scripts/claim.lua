@@ -79,7 +79,7 @@ redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker',
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)
 redis.call('HDEL', key('job', id), 'waiting_for', 'starved')
-redis.call('ZREM', key('starved'), id)
+redis.call('ZREM', key('dispatch', 'starved'), id)
 adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)

@@ -5,7 +5,6 @@
 --   transit          sorted set: the jobs in transit to a worker, by wire version
 --   held:<worker>    set: the jobs running on a worker
 --   host:<host>      set: the jobs running on a host
---   state_counts     hash: how many jobs are in which state, and a recount: see `count_state`
 --   tree:<root>      sorted set: all jobs of a tree by submission
 --   owned:<owner>    sorted set: the jobs of an owner of a tenant, by submission
 --   ended            sorted set: the ended jobs, by time of end
@@ -16,13 +15,9 @@
 --                    runs while they wait for nothing but children, and those whose worker has not
 --                    yet confirmed a cancellation
 --   answers:<user>:<approval>  string: the fingerprint of a user's answer to an approval
---   starved          sorted set: queued jobs that were given back because Redis had no memory left, by
---                    when they end if it still has none
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
---   payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
---   with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 --   appended:<request>   string: the id of the event that a request appended; kept for a minute
 --   worker:<name>    hash: a worker's registration, and when it started
 --   pool:<pool>      set: the jobs of a pool that have not ended
@@ -30,12 +25,19 @@
 --                    again
 --   lease_clock      hash: the clock of leases (elapsed), and the times of the script that advanced it
 --                    last and of the last reaper
---   memory           hash: the bytes that Redis uses and its limit, whether it refuses new jobs, and
---                    when that was found out
---   stored_jobs, stored_bytes   hashes: how many jobs are stored and about how many bytes they take,
---                    by account: all; tenant:<tenant> and owner:<owner> for the jobs of callers
 --   turn:<what>      string: present while one process has the turn at what one does for all
 --   policy           hash: the admission policy (json), and the start time of its worker
+-- These came later, and are named so that the ACL files of earlier releases allow them to clients:
+--   dispatch:state_counts  hash: how many jobs are in which state, and a recount: see `count_state`
+--   dispatch:memory  hash: the bytes that Redis uses and its limit, whether it refuses new jobs, and
+--                    when that was found out
+--   dispatch:stored_jobs, dispatch:stored_bytes   hashes: how many jobs are stored and about how many
+--                    bytes they take, by account: all; tenant:<tenant> and owner:<owner> for the jobs of
+--                    callers
+--   dispatch:starved sorted set: queued jobs that were given back because Redis had no memory left, by
+--                    when they end if it still has none
+--   journal:payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
+--   journal:with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
 -- has to skip them. A class is <agent>:<wire version>, with a pool <agent>@<pool>:<wire version>.
 -- A pool is the workers that have the settings and keys of the command that submitted a job; the
@@ -139,8 +141,8 @@ end
 -- Counts jobs and bytes that are stored, or deleted, in all their accounts.
 local function count_stored(owned, jobs, bytes)
   for _, account in ipairs(accounts(owned)) do
-    if jobs ~= 0 then redis.call('HINCRBY', key('stored_jobs'), account, jobs) end
-    redis.call('HINCRBY', key('stored_bytes'), account, bytes)
+    if jobs ~= 0 then redis.call('HINCRBY', key('dispatch', 'stored_jobs'), account, jobs) end
+    redis.call('HINCRBY', key('dispatch', 'stored_bytes'), account, bytes)
   end
 end
 
@@ -213,7 +215,7 @@ end
 -- Releases before this one do not count, so there is a recount (state_counts.lua), in steps in the
 -- order of submission: the jobs that it has reached are counted in fields of their own.
 local function count_state(id, state)
-  local counts, before = key('state_counts'), redis.call('HGET', key('job', id), 'state')
+  local counts, before = key('dispatch', 'state_counts'), redis.call('HGET', key('job', id), 'state')
   local reached = tonumber(redis.call('HGET', counts, 'reached') or 0)
   local position = tonumber(redis.call('ZSCORE', key('jobs'), id) or 0)
   local part = position <= reached and 'recounted:' or 'counted:'
@@ -481,7 +483,8 @@ end
 -- Returns the bytes that Redis uses and those that it may use (0: as many as there are), and whether
 -- it refuses new jobs: from one mark on until another one is reached again.
 local function memory()
-  local now, known = now_ms(), redis.call('HMGET', key('memory'), 'at', 'used', 'limit', 'refuses')
+  local now = now_ms()
+  local known = redis.call('HMGET', key('dispatch', 'memory'), 'at', 'used', 'limit', 'refuses')
   if known[1] and math.abs(now - known[1]) < MEMORY_MS then
     return {used = tonumber(known[2]), limit = tonumber(known[3]), refuses = known[4] == '1'}
   end
@@ -495,7 +498,7 @@ local function memory()
   if used >= storage.refuse_at * limit then refuses = limit > 0 end
   if used < storage.accept_at * limit or limit == 0 then refuses = false end
   -- A Redis without memory does not keep this, and says so when a job is stored.
-  redis.pcall('HSET', key('memory'), 'at', now, 'used', used, 'limit', limit, 'refuses',
+  redis.pcall('HSET', key('dispatch', 'memory'), 'at', now, 'used', used, 'limit', limit, 'refuses',
     refuses and 1 or 0)
   return {used = used, limit = limit, refuses = refuses}
 end
@@ -559,8 +562,8 @@ local function why_refused(jobs)
     end
   end
   for account, count in pairs(new) do
-    local stored = tonumber(redis.call('HGET', key('stored_jobs'), account) or 0)
-    local bytes = tonumber(redis.call('HGET', key('stored_bytes'), account) or 0)
+    local stored = tonumber(redis.call('HGET', key('dispatch', 'stored_jobs'), account) or 0)
+    local bytes = tonumber(redis.call('HGET', key('dispatch', 'stored_bytes'), account) or 0)
     local share = share_of(account)
     local why
     if stored + count > share.jobs then
@@ -620,7 +623,7 @@ local function enqueue(jobs)
     append(lanes, lane, position(job.priority, sequence), id)
     lane_of[lane] = {job.root, class, job.tenant}
   end
-  redis.call('HINCRBY', key('state_counts'), 'counted:queued', #jobs)
+  redis.call('HINCRBY', key('dispatch', 'state_counts'), 'counted:queued', #jobs)
   for index, entries in pairs(indexes) do redis.call('ZADD', index, unpack(entries)) end
   for set, ids in pairs(sets) do redis.call('SADD', set, unpack(ids)) end
   for lane, entries in pairs(lanes) do
@@ -733,7 +736,7 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('SREM', key('live'), id)
   if job.pool ~= '' then redis.call('SREM', key('pool', job.pool), id) end
   redis.call('ZREM', key('deadlines'), id)
-  redis.call('ZREM', key('starved'), id)
+  redis.call('ZREM', key('dispatch', 'starved'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
   adopt(id)

@@ -57,10 +57,10 @@ end
 local function forget_job(id)
   count_state(id)
   local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency', 'owned', 'bytes')
-  for _, index in ipairs({'ended', 'jobs', 'ids', 'ids_by_end', 'uncollected',
-    'with_payloads'}) do
+  for _, index in ipairs({'ended', 'jobs', 'ids', 'ids_by_end', 'uncollected'}) do
     redis.call('ZREM', key(index), id)
   end
+  redis.call('ZREM', key('journal', 'with_payloads'), id)
   redis.call('ZREM', key('reversed_ids'), string.reverse(id))  -- of releases before ids_by_end
   if job[1] then
     redis.call('ZREM', key('tree', job[1]), id)
@@ -73,6 +73,6 @@ local function forget_job(id)
   if job[4] then redis.call('ZREM', key('owned', job[4]), id) end
   if job[5] then count_stored(job[4], -1, -job[5]) end
   redis.call('UNLINK', key('job', id), key('spec', id), key('result', id), key('journal', id),
-    key('payloads', id), key('children', id), key('notify', 'of', id))
+    key('journal', 'payloads', id), key('children', id), key('notify', 'of', id))
   if id ~= job[1] then redis.call('DEL', key('usage', id)) end
 end

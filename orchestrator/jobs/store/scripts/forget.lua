@@ -28,13 +28,13 @@ for at = 1, #found, 2 do
   end
 end
 local checked_before = now - CHECKED_AGAIN_MS
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('with_payloads'), '-inf', checked_before, 'LIMIT', 0,
-    most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('journal', 'with_payloads'), '-inf', checked_before,
+    'LIMIT', 0, most)) do
   if redis.call('EXISTS', key('job', id)) == 1 then
-    redis.call('ZADD', key('with_payloads'), now, id)
+    redis.call('ZADD', key('journal', 'with_payloads'), now, id)
   else
-    redis.call('DEL', key('payloads', id))
-    redis.call('ZREM', key('with_payloads'), id)
+    redis.call('DEL', key('journal', 'payloads', id))
+    redis.call('ZREM', key('journal', 'with_payloads'), id)
   end
 end
 return {deleted, kept, #found < 2 * most and 1 or 0}

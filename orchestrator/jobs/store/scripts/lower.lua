@@ -5,6 +5,6 @@
 -- Returns 1, or 0 when the attempt no longer holds the job.
 local id = ARGV[2]
 if not held_job(id, ARGV[3]) then return 0 end
-if redis.call('ZSCORE', key('with_payloads'), id) then return 1 end
+if redis.call('ZSCORE', key('journal', 'with_payloads'), id) then return 1 end
 redis.call('HSET', key('job', id), 'wire', ARGV[4])
 return 1

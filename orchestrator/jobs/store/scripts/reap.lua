@@ -74,8 +74,8 @@ local function resume(id)
   requeue(id, job[1], job[2], 'it has waited for as long as it wanted')
 end
 
-local function lapsed(kind)
-  local found = redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
+local function lapsed(...)
+  local found = redis.call('ZRANGEBYSCORE', key(...), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
   if #found == tonumber(ARGV[2]) then is_more = 1 end
   return found
 end
@@ -137,8 +137,8 @@ for _, id in ipairs(lapsed('deadlines')) do
     redis.call('ZREM', key('deadlines'), id)
   end
 end
-for _, id in ipairs(lapsed('starved')) do
-  redis.call('ZREM', key('starved'), id)
+for _, id in ipairs(lapsed('dispatch', 'starved')) do
+  redis.call('ZREM', key('dispatch', 'starved'), id)
   local job = redis.call('HMGET', key('job', id), 'state', 'starved', 'requeued_at')
   if job[1] == 'queued' and job[2] == job[3] and memory().refuses then
     end_with_error(id, 'failed', 'LedgerFull', ARGV[4])

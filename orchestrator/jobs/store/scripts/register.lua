@@ -2,8 +2,9 @@
 -- installation is that of the worker that started last.
 -- ARGV: prefix, worker, milliseconds that the registration is valid (0: unregister), its admission
 -- policy ('' for none), its start time, 1 if it takes no jobs, digest of all that does not change from
--- one heartbeat to the next, digest of its agents, number of values that change, these fields and values, then the fields
--- that do not change; without them, it is renewed if the ledger has a registration of that digest.
+-- one heartbeat to the next, digest of its agents, number of values that change, these fields and
+-- values, then the fields that do not change; without them, it is renewed if the ledger has a
+-- registration of that digest.
 -- Returns 1; 2 when jobs can be sent to the worker that could not be before; 0 when its registration
 -- is needed as a whole.
 even_if_full()

@@ -23,7 +23,7 @@ else
   journal(id, job.attempt - 1, {state = 'queued', reason = ARGV[4]})
 end
 if ARGV[6] ~= '0' then
-  redis.call('ZADD', key('starved'), now_ms() + ARGV[6], id)
+  redis.call('ZADD', key('dispatch', 'starved'), now_ms() + ARGV[6], id)
   redis.call('HSET', key('job', id), 'starved', redis.call('HGET', key('job', id), 'requeued_at'))
 end
 return 1

@@ -4,7 +4,7 @@
 -- Returns the number of shortened journals, and 1 when there is no other.
 even_if_full()
 local before, most, shortened = ARGV[2], tonumber(ARGV[3]), 0
-local from = redis.call('HGET', key('memory'), 'shortened_to') or '0'
+local from = redis.call('HGET', key('dispatch', 'memory'), 'shortened_to') or '0'
 local found = redis.call('ZRANGEBYSCORE', key('ended'), from, '(' .. before, 'WITHSCORES', 'LIMIT', 0,
   most)
 
@@ -14,8 +14,8 @@ local function shorten(id)
     if event[2][2] == 'job.state' then
       local bytes = redis.call('HMGET', key('job', id), 'bytes', 'owned', 'spec', 'result')
       if redis.call('XTRIM', key('journal', id), 'MINID', event[1]) == 0 then return false end
-      redis.call('UNLINK', key('payloads', id))
-      redis.call('ZREM', key('with_payloads'), id)
+      redis.call('UNLINK', key('journal', 'payloads', id))
+      redis.call('ZREM', key('journal', 'with_payloads'), id)
       shrink_journal(id)
       local left = JOB_BYTES + #(bytes[3] or '') + #(bytes[4] or '') + 2 * EVENT_BYTES
       if bytes[1] and tonumber(bytes[1]) > left then
@@ -38,5 +38,5 @@ local last = found[#found]
 -- of jobs that ended in the same moment there may be more
 if last == from then last = '(' .. last end
 local is_over = #found < 2 * most
-redis.call('HSET', key('memory'), 'shortened_to', is_over and '0' or last)
+redis.call('HSET', key('dispatch', 'memory'), 'shortened_to', is_over and '0' or last)
 return {shortened, is_over and 1 or 0}

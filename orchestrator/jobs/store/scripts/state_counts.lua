@@ -3,7 +3,7 @@
 -- ARGV: prefix, number of jobs to recount, 1 to begin the recount again (else 0).
 -- Returns {1, or 0 while no recount is complete; number of all jobs; state, number, ...}.
 even_if_full()
-local counts, indexed = key('state_counts'), key('jobs')
+local counts, indexed = key('dispatch', 'state_counts'), key('jobs')
 
 if ARGV[3] == '1' then
   redis.call('DEL', counts)
