@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos import evidence, file_proof, proofs
+from tests.chaos import evidence, file_proof, outages, proofs
 from tests.chaos.injector import Injector
 from tests.chaos.installation import CONCURRENCY, WORKERS, Installation
-from tests.chaos.plan import planned_faults, planned_jobs
+from tests.chaos.plan import FAULT_KINDS, planned_faults, planned_jobs
 from tests.chaos.recoveries import recoveries
 from tests.chaos.report import Report
 from tests.chaos.workload import Workload
@@ -40,11 +40,15 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
         await _break(work, injector, minutes * 60)
         _say("looking at what is left")
         jobs = await evidence.of_jobs(client, work.submitted)
+        processes = [{life.name for life in worker.lives} for worker in place.workers]
+        met = (jobs, injector.injected, processes)
         found = {
             "every acknowledged job ended": proofs.all_ended(jobs, work.submitted),
             "no two attempts at once": proofs.never_two_at_once(jobs),
             "each result committed once": proofs.committed_once(jobs),
             "files are what the journal says": file_proof.files_as_told(jobs),
+            "an outage uses up no attempt": outages.cost_no_attempt(*met),
+            "jobs end while Redis is full": outages.ended_while_full(*met),
             "nothing left": await _gone(place),
             "workers end when told to": await _ended(place),
             "nothing left when the workers have gone": proofs.nothing_left(
@@ -61,6 +65,11 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
             left_out=place.left_out,
             violations=found,
             recoveries=recoveries(injector.injected, jobs),
+            met_alone={
+                fault.kind: len(outages.met_alone(fault, *met))
+                for fault in reversed(injector.injected)
+                if FAULT_KINDS[fault.kind].first_alone
+            },
         )
         _keep(keep, place, report)
     return report

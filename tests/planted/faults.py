@@ -1,0 +1,131 @@
+"""The faults that a fleet of workers, releases and hosts must not have, with their tests."""
+
+from __future__ import annotations
+
+from tests.planted.planting import Fault
+
+_SCRIPTS = "orchestrator/jobs/store/scripts"
+_LEDGER = "tests/unit/jobs/test_ledger.py"
+_VERSIONS = "tests/unit/wire/test_versions.py"
+_RELEASES = "tests/faults/test_releases.py"
+_HOLDS = f"{_RELEASES}::test_scripts_of_both_releases_agree_on_who_holds_a_job"
+_LAPSES = f"{_LEDGER}::test_a_lease_lapses_by_the_time_in_which_redis_works"
+_HANGS = (
+    "tests/faults/test_outages.py::"
+    "test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_lease[hangs]"
+)
+_LOST_WRITES = "tests/unit/jobs/test_lost_writes.py"
+
+RELEASES = (
+    Fault(
+        "releases: a specification is read from its key only, before every release writes it there",
+        f"{_SCRIPTS}/common.lua",
+        "return redis.call('HGET', key('job', id), kind) or redis.call('GET', key(kind, id))",
+        "return redis.call('GET', key(kind, id))",
+        f"{_VERSIONS}::test_a_job_of_the_second_layout_is_put_where_every_release_reads_it_before_it_is_sent",
+    ),
+    Fault(
+        "releases: a job that is dispatched is not written where earlier releases read it",
+        f"{_SCRIPTS}/dispatch.lua",
+        "  adopt(id)\n  queues[class.sent_to]",
+        "  queues[class.sent_to]",
+        f"{_VERSIONS}::test_a_job_of_the_second_layout_is_put_where_every_release_reads_it_before_it_is_sent",
+    ),
+    Fault(
+        "releases: a renewed lease is on the new clock only, and the reaper before takes the job",
+        f"{_SCRIPTS}/beat.lua",
+        "    redis.call('ZADD', key('leases'), 'XX', now + lease, id)\n",
+        "",
+        _HOLDS,
+    ),
+    Fault(
+        "releases: the lease of an earlier release is judged by what this one has left there",
+        f"{_SCRIPTS}/reap.lua",
+        "if not job[1] or job[2] ~= job[3] then return -1 end",
+        "if not job[1] then return -1 end",
+        _HOLDS,
+    ),
+    Fault(
+        "releases: a job with a policy is sent to workers that do not check it",
+        "orchestrator/jobs/versions.py",
+        '{2: frozenset(), 3: frozenset({"caller_policy"})}',
+        "{2: frozenset(), 3: frozenset()}",
+        f"{_RELEASES}::test_back_to_the_release_before_without_the_worker_of_this_one_and_up_again",
+    ),
+)
+LEASES = (
+    Fault(
+        "leases: the clock runs while Redis hangs",
+        f"{_SCRIPTS}/common.lua",
+        "math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))",
+        "math.max(0, now - (clock[1] or now))",
+        _LAPSES,
+    ),
+    Fault(
+        "leases: the clock goes back with the time of Redis",
+        f"{_SCRIPTS}/common.lua",
+        "math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))",
+        "math.min(now - (clock[1] or now), LEASE_STEP_MS)",
+        _LAPSES,
+    ),
+    Fault(
+        "leases: the reaper judges by the time of Redis",
+        f"{_SCRIPTS}/reap.lua",
+        "elseif job[1] == 'running' and lease_left(id) >= 0 then",
+        "elseif false then",
+        _LAPSES,
+    ),
+    Fault(
+        "leases: after the time of Redis was set back, a dead worker's lease lasts for that much longer",
+        f"{_SCRIPTS}/reap.lua",
+        "if now < tonumber(redis.call('HGET', key('lease_clock'), 'reaped_at') or 0) then",
+        "if false then",
+        _LAPSES,
+    ),
+    Fault(
+        "leases: a renewal does not count on the clock",
+        f"{_SCRIPTS}/beat.lua",
+        "'beat_at', now, 'lease_at', lease_at, 'lease_of', token)",
+        "'beat_at', now)",
+        "tests/unit/jobs/test_ledger_model.py",
+    ),
+    Fault(
+        "leases: an attempt that could not renew its lease is used up",
+        "workers/attempt/job_runner.py",
+        "if isinstance(failure, (LeaseNotRenewed, ShuttingDown, NotUnderstood, LedgerUnavailable)):",
+        "if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):",
+        _HANGS,
+    ),
+)
+TOKENS = (
+    Fault(
+        "tokens: a token is the counter alone, which repeats after lost writes",
+        f"{_SCRIPTS}/claim.lua",
+        "redis.call('INCR', key('fence')) .. ARGV[13]",
+        "redis.call('INCR', key('fence'))",
+        _LOST_WRITES,
+    ),
+    Fault(
+        "tokens: their digits are always the same ones",
+        "orchestrator/jobs/store/ledger.py",
+        "{secrets.randbelow(10**TOKEN_DIGITS):0{TOKEN_DIGITS}}",
+        "{0:0{TOKEN_DIGITS}}",
+        _LOST_WRITES,
+    ),
+    Fault(
+        "tokens: they have letters, which earlier releases cannot read",
+        f"{_SCRIPTS}/claim.lua",
+        "redis.call('INCR', key('fence')) .. ARGV[13]",
+        "redis.call('INCR', key('fence')) .. 'x' .. ARGV[13]",
+        _HOLDS,
+    ),
+    Fault(
+        "tokens: who holds a job is judged by its state",
+        f"{_SCRIPTS}/common.lua",
+        "if job[1] ~= token or job[2] ~= 'running' then return nil end",
+        "if job[2] ~= 'running' then return nil end",
+        _LOST_WRITES,
+    ),
+)
+
+FAULTS = (*RELEASES, *LEASES, *TOKENS)
