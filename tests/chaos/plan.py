@@ -91,7 +91,7 @@ class FaultKind:
     """How long it lasts, from and to."""
     needs_docker: bool = False
     first_alone: bool = False
-    """Whether no other fault begins during the first one, of which there is a proof of its own."""
+    """Whether a run begins with one, during which nothing else happens: there is a proof of it."""
 
 
 FAULT_KINDS = {
@@ -152,11 +152,16 @@ def planned_jobs(seed: int) -> Iterator[PlannedJob]:
 
 
 def planned_faults(seed: int, seconds: float, *, docker: bool = True) -> list[PlannedFault]:
-    """The faults of a run of that length, by time: each kind once, and then by their weights."""
+    """The faults of a run of that length, by time: each kind once, and then by their weights.
+
+    Those that are alone come first. An engine that was away is the last of these: it takes long to
+    start again, with all that it has to remove.
+    """
     random = Random(f"faults {seed}")  # noqa: S311 - as above
     kinds = {name: kind for name, kind in FAULT_KINDS.items() if docker or not kind.needs_docker}
     names, weights = list(kinds), [kind.weight for kind in kinds.values()]
     first_ones = random.sample(names, len(names))
+    first_ones.sort(key=lambda name: (kinds[name].first_alone, not kinds[name].needs_docker))
     faults, at = [], FIRST_FAULT_SECONDS
     while at < seconds - QUIET_SECONDS:
         is_first = bool(first_ones)
