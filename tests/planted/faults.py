@@ -10,6 +10,9 @@ _VERSIONS = "tests/unit/wire/test_versions.py"
 _RELEASES = "tests/faults/test_releases.py"
 _HOLDS = f"{_RELEASES}::test_scripts_of_both_releases_agree_on_who_holds_a_job"
 _LAPSES = f"{_LEDGER}::test_a_lease_lapses_by_the_time_in_which_redis_works"
+_SET_BACK = (
+    f"{_LEDGER}::test_the_lease_of_a_dead_worker_lapses_although_the_time_of_redis_was_set_back"
+)
 _HANGS = (
     "tests/faults/test_outages.py::"
     "test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_lease[hangs]"
@@ -22,7 +25,7 @@ RELEASES = (
         f"{_SCRIPTS}/common.lua",
         "return redis.call('HGET', key('job', id), kind) or redis.call('GET', key(kind, id))",
         "return redis.call('GET', key(kind, id))",
-        f"{_VERSIONS}::test_a_job_of_the_second_layout_is_put_where_every_release_reads_it_before_it_is_sent",
+        f"{_VERSIONS}::test_a_job_that_an_earlier_release_has_raised_runs_here_and_is_lowered_again",
     ),
     Fault(
         "releases: a job that is dispatched is not written where earlier releases read it",
@@ -66,7 +69,7 @@ LEASES = (
         f"{_SCRIPTS}/common.lua",
         "math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))",
         "math.min(now - (clock[1] or now), LEASE_STEP_MS)",
-        _LAPSES,
+        _SET_BACK,
     ),
     Fault(
         "leases: the reaper judges by the time of Redis",
@@ -80,14 +83,14 @@ LEASES = (
         f"{_SCRIPTS}/reap.lua",
         "if now < tonumber(redis.call('HGET', key('lease_clock'), 'reaped_at') or 0) then",
         "if false then",
-        _LAPSES,
+        _SET_BACK,
     ),
     Fault(
         "leases: a renewal does not count on the clock",
         f"{_SCRIPTS}/beat.lua",
         "'beat_at', now, 'lease_at', lease_at, 'lease_of', token)",
         "'beat_at', now)",
-        "tests/unit/jobs/test_ledger_model.py",
+        f"{_LEDGER}::test_a_lease_that_was_renewed_for_long_outlives_a_redis_that_hangs",
     ),
     Fault(
         "leases: an attempt that could not renew its lease is used up",
@@ -124,7 +127,7 @@ TOKENS = (
         f"{_SCRIPTS}/common.lua",
         "if job[1] ~= token or job[2] ~= 'running' then return nil end",
         "if job[2] ~= 'running' then return nil end",
-        _LOST_WRITES,
+        f"{_LEDGER}::test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish",
     ),
 )
 
