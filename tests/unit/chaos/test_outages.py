@@ -81,4 +81,4 @@ def test_jobs_that_freeze_while_redis_is_full_are_found(
     jobs = {JOB: evidence(journal)}
     full = outage("redis full", 2.5, healed_at)
 
-    assert bool(outages.ended_while_full(jobs, [full], PROCESSES)) is is_found
+    assert bool(outages.frozen_while_full(jobs, [full], PROCESSES)) is is_found
