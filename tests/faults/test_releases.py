@@ -320,6 +320,9 @@ async def test_servers_and_commands_of_both_releases_show_what_both_have_done(
                 assert_has(answers[1].json(), answers[0].json(), route)
             page = await before.get("/")
             assert page.status_code == 200, page.text
+            chosen = {"description": "short", "verify": "true"}
+            answers = [await http.post("/v1/jobs", json=chosen) for http in (before, now)]
+            assert [answer.status_code for answer in answers] == [201, 403], answers[1].text
     for command, parent in ((name, parent) for parent in parents for name in COMMANDS):
         said = [await release.command(place, command, parent) for release in (last, THIS_RELEASE)]
         assert_has(said[1], said[0], command)
