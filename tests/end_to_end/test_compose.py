@@ -213,7 +213,7 @@ async def test_the_jobs_of_a_killed_worker_go_on_within_twenty_seconds(stack, cl
 async def test_jobs_end_once_while_one_of_three_workers_is_killed_and_another_one_is_added(
     stack, client, tmp_path
 ):
-    ids = await _submitted(client, "slow", 4 * WORKERS, tmp_path)
+    ids = await _submitted(client, "slow", 3 * WORKERS, tmp_path)
     lost = await _at_work(client, ids)
 
     await asyncio.to_thread(docker, "kill", "--signal", "KILL", stack.container_of(lost))
