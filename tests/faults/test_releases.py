@@ -270,27 +270,19 @@ async def test_back_to_the_release_before_without_the_worker_of_this_one_and_up_
         await until(client, waiting[0], JobState.WAITING)
         await asyncio.to_thread(new.kill)
         place.workers.remove(new)
-        waiting += await submit_over_http(server, limited, "limited, no worker")
+        without_worker = await submit_over_http(server, limited, "limited, no worker")
 
     ids += await submit_by_command(last, place, "old command, old worker")
     await ended(client, ids, most_attempts=2)
-    left = [job for each in waiting for job in (each, *await children_ids(client, each))]
-    records = [await client.get(job_id) for job_id in left]
-    unended = [record for record in records if not record.state.is_terminal]
-    assert len(unended) >= 2 * (1 + SHORT_JOBS) - SLOTS
     for release in (last, THIS_RELEASE):
         listed = {job["id"]: job for job in (await release.command(place, "ps"))["jobs"]}
-        for record in unended:
-            if record.state is JobState.QUEUED:
-                assert "newer worker" in listed[record.id]["waiting_for"], release.name
+        for job_id in without_worker:
+            assert "newer worker" in listed[job_id]["waiting_for"], release.name
+            assert listed[job_id]["attempt"] == 0
 
     await start_worker(THIS_RELEASE, place, client, others=1)
     await stop(old)
-    await ended(client, waiting, most_attempts=2)
-
-
-async def children_ids(client: JobClient, job_id: str) -> list[str]:
-    return [child.id for child in await children_of(client, job_id)]
+    await ended(client, [*waiting, *without_worker], most_attempts=2)
 
 
 ROUTES = (
@@ -321,6 +313,7 @@ async def test_servers_and_commands_of_both_releases_show_what_both_have_done(
             page = await before.get("/")
             assert page.status_code == 200, page.text
             chosen = {"description": "short", "verify": "true"}
+            # What docs/upgrading.md warns of: the release before does not know such limits of keys.
             answers = [await http.post("/v1/jobs", json=chosen) for http in (before, now)]
             assert [answer.status_code for answer in answers] == [201, 403], answers[1].text
     for command, parent in ((name, parent) for parent in parents for name in COMMANDS):
