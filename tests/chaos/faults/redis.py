@@ -9,7 +9,7 @@ from redis import Redis
 
 from tests.chaos.faults.base import Fault, Hit
 
-FULL_SHARE = 0.9
+FULL_SHARE = 0.5
 """Its limit when it is full, of the memory that it has in use: it stays full although jobs end."""
 
 _busy = asyncio.Lock()
