@@ -16,7 +16,7 @@ from random import Random
 MANY_ATTEMPTS = 50
 """More than faults can take from one job: its attempts never end it, so it must succeed."""
 FIRST_FAULT_SECONDS = 2.0
-"""Times count from the first job's end."""
+"""Times count from the first job's success."""
 QUIET_SECONDS = 15.0
 """No fault begins so shortly before the end."""
 FAULT_GAP_SECONDS = (3.0, 11.0)
@@ -122,7 +122,7 @@ class PlannedFault:
     """One fault to inject."""
 
     at: float
-    """Seconds after the first job's end."""
+    """Seconds after the first job's success."""
     kind: str
     target: int
     """Which worker or container: its number among those that there are, counted round."""

@@ -21,8 +21,8 @@ from tests.chaos.workload import Workload
 WINDOW = (WORKERS - 1) * CONCURRENCY + 2
 """Jobs under way: with one worker gone nearly nothing queues, so a recovery is no wait for a
 place."""
-FIRST_END_SECONDS = 60.0
-"""Faults begin with the first job's end, or so long after the first submission."""
+FIRST_SUCCESS_SECONDS = 60.0
+"""Faults begin with the first job's success, or so long after the first submission."""
 END_SECONDS = 300.0
 """For what is under way when all faults are healed; jobs take seconds."""
 GONE_SECONDS = 90.0
@@ -87,8 +87,8 @@ async def _break(work: Workload, injector: Injector, seconds: float) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(work.run(seconds))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_END_SECONDS):
-                    await work.first_end.wait()
+                async with asyncio.timeout(FIRST_SUCCESS_SECONDS):
+                    await work.first_success.wait()
             group.create_task(injector.run())
         _say("all faults are healed; waiting for the last jobs")
         left = await work.ended(END_SECONDS)
