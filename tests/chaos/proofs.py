@@ -146,7 +146,7 @@ STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
     "virtual_time", "finish_times", "installation", "spec", "result", "ids", "ids_by_end",
-    "lease_clock",
+    "lease_clock", "payloads", "with_payloads",
 )  # fmt: skip
 """Families of keys that outlive a job: what is known of it, counters, and the ledger's id."""
 

@@ -130,5 +130,39 @@ TOKENS = (
         f"{_LEDGER}::test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish",
     ),
 )
+_HOST = "tests/integration/jobs/test_host_faults.py"
+HOSTS = (
+    Fault(
+        "hosts: an engine that is away uses up the attempts of jobs",
+        f"{_SCRIPTS}/give_back.lua",
+        "redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)",
+        "redis.call('HSET', key('job', id), 'attempt', job.attempt)",
+        f"{_HOST}::test_a_job_waits_for_its_host_and_then_runs_in_its_first_attempt",
+    ),
+)
+_PAYLOADS = "tests/integration/worker/test_payloads.py"
+JOURNAL = (
+    Fault(
+        "journal: a job with long values is given to a release that cannot read them",
+        f"{_SCRIPTS}/append.lua",
+        "  if needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end\n",
+        "",
+        f"{_PAYLOADS}::test_only_a_job_with_long_values_needs_a_release_that_reads_them",
+    ),
+    Fault(
+        "journal: a claim lowers the version of a job with long values",
+        f"{_SCRIPTS}/lower.lua",
+        "if redis.call('ZSCORE', key('with_payloads'), id) then return 1 end\n",
+        "",
+        f"{_PAYLOADS}::test_a_job_with_long_values_keeps_its_version_when_it_is_claimed_again",
+    ),
+    Fault(
+        "journal: the same output is stored each time that it is returned",
+        "orchestrator/jobs/payloads.py",
+        "return hashlib.sha256(self.content).hexdigest()",
+        "return hashlib.sha256(self.content + str(id(self)).encode()).hexdigest()",
+        f"{_PAYLOADS}::test_the_same_output_is_in_redis_once_however_often_it_is_returned",
+    ),
+)
 
-FAULTS = (*RELEASES, *LEASES, *TOKENS)
+FAULTS = (*RELEASES, *LEASES, *TOKENS, *HOSTS, *JOURNAL)
