@@ -15,7 +15,7 @@ from tests.chaos.injector import Injected
 from tests.chaos.plan import AFTERMATH_SECONDS
 from tests.chaos.proofs import OUT_OF_ATTEMPTS
 
-COST_NOTHING = ("redis hangs", "engine stays away")
+COST_NOTHING = ("redis hangs", "redis full", "engine stays away")
 """The faults that use up no attempt."""
 WITHOUT_SANDBOX = ("engine stays away",)
 """Those of them that use up none only before an attempt's sandbox is ready."""

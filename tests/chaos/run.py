@@ -51,6 +51,7 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
             "each result committed once": proofs.committed_once(jobs),
             "files are what the journal says": file_proof.files_as_told(jobs),
             "an outage uses up no attempt": outages.cost_no_attempt(*met),
+            "no job freezes while Redis is full": outages.frozen_while_full(*met),
             "nothing left": await _gone(place),
             "workers end when told to": await _ended(place),
             "nothing left when the workers have gone": proofs.nothing_left(

@@ -30,8 +30,8 @@ RELEASES = (
     Fault(
         "releases: a job that is dispatched is not written where earlier releases read it",
         f"{_SCRIPTS}/dispatch.lua",
-        "  adopt(id)\n  queues[class.sent_to]",
-        "  queues[class.sent_to]",
+        "  adopt(id)\n  bind(id, worker)",
+        "  bind(id, worker)",
         f"{_VERSIONS}::test_a_job_of_the_second_layout_is_put_where_every_release_reads_it_before_it_is_sent",
     ),
     Fault(
@@ -145,7 +145,7 @@ JOURNAL = (
     Fault(
         "journal: a job with long values is given to a release that cannot read them",
         f"{_SCRIPTS}/append.lua",
-        "  if needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end\n",
+        "if job[2] and needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end\n",
         "",
         f"{_PAYLOADS}::test_only_a_job_with_long_values_needs_a_release_that_reads_them",
     ),
@@ -165,4 +165,23 @@ JOURNAL = (
     ),
 )
 
-FAULTS = (*RELEASES, *LEASES, *TOKENS, *HOSTS, *JOURNAL)
+_FULL = "tests/adversarial/test_redis_full.py"
+_SHARES = "tests/adversarial/test_redis_shares.py"
+MEMORY = (
+    Fault(
+        "memory: a running job waits without end for room in a full Redis",
+        "orchestrator/jobs/store/outage.py",
+        "most = FULL_SECONDS if isinstance(failure, LedgerFull) else OUTAGE_SECONDS",
+        'most = float("inf") if isinstance(failure, LedgerFull) else OUTAGE_SECONDS',
+        f"{_FULL}::test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_there_is_room",
+    ),
+    Fault(
+        "memory: an owner may store without a bound, and a filling Redis accepts new jobs",
+        f"{_SCRIPTS}/submit.lua",
+        "  if why then return {why, whose} end\n",
+        "",
+        f"{_SHARES}::test_an_owner_and_a_tenant_have_a_share_and_the_others_do_not_notice",
+    ),
+)
+
+FAULTS = (*RELEASES, *LEASES, *TOKENS, *HOSTS, *JOURNAL, *MEMORY)
