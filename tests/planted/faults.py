@@ -145,8 +145,8 @@ JOURNAL = (
     Fault(
         "journal: a job with long values is given to a release that cannot read them",
         f"{_SCRIPTS}/append.lua",
-        "if job[2] and needs > tonumber(job[3] or 1) then redis.call('HSET', key('job', id), 'wire', needs) end\n",
-        "",
+        "if job[2] and needs > tonumber(job[3] or 1) then",
+        "if false then",
         f"{_PAYLOADS}::test_only_a_job_with_long_values_needs_a_release_that_reads_them",
     ),
     Fault(
