@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .ONESHELL:
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes, each of which would compile the product
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test small-model faults attacks fuzz installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
+.PHONY: help setup demo test small-model faults attacks fuzz planted installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,6 +44,9 @@ attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, fuzzers; 
 
 fuzz: $(TOOLS) ## the fuzzers for MINUTES (5) with new inputs, then proof that they find planted faults
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
+
+planted: $(TOOLS) ## faults of releases, leases, tokens and hosts put into copies, each with the test that has to fail
+	@$(BIN)/python -m tests.planted
 
 installation: $(TOOLS) ## the wheel as a stranger meets it: uv tool, pipx, pip; every Python from 3.11 on that is here
 	@$(BIN)/python -m tests.installation

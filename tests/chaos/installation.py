@@ -18,6 +18,7 @@ from tests.chaos.engine import IMAGE, NoEngine, PrivateEngine
 from tests.chaos.proxy import Proxy
 from tests.chaos.small_disk import SmallDisk
 from tests.chaos.workers import SupervisedWorker, faketime_library
+from tests.faults.releases import Release, earlier_release, listed_releases
 from tests.services import REPOSITORY, RedisProcess, identity_in
 
 WORKERS = 3
@@ -36,6 +37,8 @@ class Installation:
         self.redis = RedisProcess(folder)
         self.engine: PrivateEngine | None = None
         self.disk: SmallDisk | None = None
+        self.earlier: Release | None = None
+        """The last release before this one."""
         self.workers: list[SupervisedWorker] = []
         self.left_out: list[str] = []
         """The faults that cannot be had on this machine, and why."""
@@ -90,6 +93,11 @@ class Installation:
         await self._start_engine()
         if faketime_library() is None:
             self.left_out.append("wrong clock (no libfaketime: Debian's package faketime)")
+        try:
+            last = listed_releases()[-1]
+            self.earlier = await asyncio.to_thread(earlier_release, last, self.folder)
+        except LookupError as error:
+            self.left_out.append(f"earlier release ({error})")
         for number in range(WORKERS):
             await self._add_worker(number, conversations)
         self._stack.push_async_callback(self.end_workers)

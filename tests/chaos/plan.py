@@ -15,12 +15,14 @@ from random import Random
 
 MANY_ATTEMPTS = 50
 """More than faults can take from one job: its attempts never end it, so it must succeed."""
-FIRST_FAULT_SECONDS = 5.0
-"""Until then the first jobs are at work."""
+FIRST_FAULT_SECONDS = 2.0
+"""Times count from the first job's success."""
 QUIET_SECONDS = 15.0
 """No fault begins so shortly before the end."""
 FAULT_GAP_SECONDS = (3.0, 11.0)
 """Between the beginnings of two faults: eight or nine a minute, and many that overlap."""
+AFTERMATH_SECONDS = 5.0
+"""A fault counts as over so long after it was healed: processes start again."""
 FAR_NUMBER = 1_000_000
 WORKSPACE_SHARE = 0.25
 """Of the jobs that start from a snapshot."""
@@ -88,6 +90,8 @@ class FaultKind:
     seconds: tuple[float, float] = (0.0, 0.0)
     """How long it lasts, from and to."""
     needs_docker: bool = False
+    first_alone: bool = False
+    """Whether a run begins with one, during which nothing else happens: there is a proof of it."""
 
 
 FAULT_KINDS = {
@@ -95,6 +99,8 @@ FAULT_KINDS = {
     "worker stopped": FaultKind(5, (1.0, 25.0)),
     "worker told to end": FaultKind(4),
     "redis killed": FaultKind(3, (0.2, 6.0)),
+    "redis hangs": FaultKind(1, (10.0, 18.0), first_alone=True),
+    "redis full": FaultKind(1, (25.0, 30.0), first_alone=True),
     "network cut": FaultKind(3, (1.0, 20.0)),
     "network swallows": FaultKind(3, (1.0, 20.0)),
     "answers lost": FaultKind(3, (0.5, 8.0)),
@@ -103,9 +109,11 @@ FAULT_KINDS = {
     "steward killed": FaultKind(3, needs_docker=True),
     "engine killed": FaultKind(1, (0.0, 5.0), needs_docker=True),
     "engine stopped": FaultKind(1, (2.0, 20.0), needs_docker=True),
+    "engine stays away": FaultKind(1, (20.0, 25.0), needs_docker=True, first_alone=True),
     "power failure": FaultKind(1, (0.0, 4.0)),
     "disk full": FaultKind(2, (2.0, 12.0)),
     "wrong clock": FaultKind(2, (15.0, 45.0)),
+    "earlier release": FaultKind(2, (25.0, 50.0)),
 }
 
 
@@ -114,7 +122,7 @@ class PlannedFault:
     """One fault to inject."""
 
     at: float
-    """Seconds after the start."""
+    """Seconds after the first job's success."""
     kind: str
     target: int
     """Which worker or container: its number among those that there are, counted round."""
@@ -144,15 +152,24 @@ def planned_jobs(seed: int) -> Iterator[PlannedJob]:
 
 
 def planned_faults(seed: int, seconds: float, *, docker: bool = True) -> list[PlannedFault]:
-    """The faults of a run of that length, by time."""
+    """The faults of a run of that length, by time: each kind once, and then by their weights.
+
+    Those that are alone come first. An engine that was away is the last of these: it takes long to
+    start again, with all that it has to remove.
+    """
     random = Random(f"faults {seed}")  # noqa: S311 - as above
     kinds = {name: kind for name, kind in FAULT_KINDS.items() if docker or not kind.needs_docker}
     names, weights = list(kinds), [kind.weight for kind in kinds.values()]
+    first_ones = random.sample(names, len(names))
+    first_ones.sort(key=lambda name: (kinds[name].first_alone, not kinds[name].needs_docker))
     faults, at = [], FIRST_FAULT_SECONDS
     while at < seconds - QUIET_SECONDS:
-        (name,) = random.choices(names, weights)
+        is_first = bool(first_ones)
+        name = first_ones.pop() if first_ones else random.choices(names, weights)[0]
         lasts = _between(random, kinds[name].seconds)
         faults.append(PlannedFault(round(at, 2), name, random.randrange(FAR_NUMBER), lasts))
+        if is_first and kinds[name].first_alone:
+            at += lasts + AFTERMATH_SECONDS
         at += random.uniform(*FAULT_GAP_SECONDS)
     return faults
 

@@ -146,7 +146,8 @@ STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
     "virtual_time", "finish_times", "installation", "spec", "result", "ids", "ids_by_end",
-    "lease_clock",
+    "lease_clock", "payloads", "with_payloads", "memory", "stored_bytes", "stored_jobs",
+    "state_counts", "dispatch",
 )  # fmt: skip
 """Families of keys that outlive a job: what is known of it, counters, and the ledger's id."""
 
@@ -156,8 +157,15 @@ MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
 after the visibility timeout and claim nothing."""
 
 
+BOUND = "fanout:dispatch:bound"
+"""The beginning of keys with jobs that are in transit to a worker; the others of that family are of
+workers."""
+
+
 def _may_stay(key: str) -> bool:
     _, family, *_ = key.split(":")
+    if key.startswith(BOUND):
+        return False
     return family in STAYING or key.startswith(MESSAGES)
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.injector import Injected
-
-AFTERMATH_SECONDS = 5.0
-"""A fault counts as over so long after it was healed: processes start again."""
+from tests.chaos.plan import AFTERMATH_SECONDS
 
 
 @dataclass(frozen=True)

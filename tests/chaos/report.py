@@ -30,6 +30,8 @@ class Report:
     left_out: Sequence[str]
     violations: Mapping[str, list[str]]
     recoveries: Sequence[Recovery]
+    met_alone: Mapping[str, int]
+    """Kind of outage -> the attempts that the first one met, and no other fault can have hit."""
 
     @property
     def passed(self) -> bool:
@@ -62,6 +64,7 @@ class Report:
             "faults_without_target": self.skipped,
             "left_out": list(self.left_out),
             "sandboxes": len(attempts),
+            "met_alone": dict(self.met_alone),
             "resumed": resumed,
             "restarted": again - resumed,
             "recoveries": {
@@ -83,6 +86,7 @@ class Report:
             f"faults      {figures['faults']}  ({_counted(figures['faults_by_kind'])})",
             f"sandboxes   {figures['sandboxes']}",
             f"again       {figures['resumed']} resumed, {figures['restarted']} restarted",
+            f"alone       attempts that met only this: {_counted(figures['met_alone'])}",
             "recoveries  seconds from a fault until the job was at work again; p50 / p95 / max",
         ]
         for kind, spread in figures["recoveries"].items():

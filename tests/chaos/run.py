@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sys
 import time
 from pathlib import Path
 
-from tests.chaos import evidence, file_proof, proofs
+from tests.chaos import evidence, file_proof, outages, proofs
 from tests.chaos.injector import Injector
 from tests.chaos.installation import CONCURRENCY, WORKERS, Installation
-from tests.chaos.plan import planned_faults, planned_jobs
+from tests.chaos.plan import FAULT_KINDS, planned_faults, planned_jobs
 from tests.chaos.recoveries import recoveries
 from tests.chaos.report import Report
 from tests.chaos.workload import Workload
@@ -20,6 +21,8 @@ from tests.chaos.workload import Workload
 WINDOW = (WORKERS - 1) * CONCURRENCY + 2
 """Jobs under way: with one worker gone nearly nothing queues, so a recovery is no wait for a
 place."""
+FIRST_SUCCESS_SECONDS = 60.0
+"""Faults begin with the first job's success, or so long after the first submission."""
 END_SECONDS = 300.0
 """For what is under way when all faults are healed; jobs take seconds."""
 GONE_SECONDS = 90.0
@@ -40,11 +43,15 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
         await _break(work, injector, minutes * 60)
         _say("looking at what is left")
         jobs = await evidence.of_jobs(client, work.submitted)
+        processes = [{life.name for life in worker.lives} for worker in place.workers]
+        met = (jobs, injector.injected, processes)
         found = {
             "every acknowledged job ended": proofs.all_ended(jobs, work.submitted),
             "no two attempts at once": proofs.never_two_at_once(jobs),
             "each result committed once": proofs.committed_once(jobs),
             "files are what the journal says": file_proof.files_as_told(jobs),
+            "an outage uses up no attempt": outages.cost_no_attempt(*met),
+            "no job freezes while Redis is full": outages.frozen_while_full(*met),
             "nothing left": await _gone(place),
             "workers end when told to": await _ended(place),
             "nothing left when the workers have gone": proofs.nothing_left(
@@ -61,6 +68,11 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
             left_out=place.left_out,
             violations=found,
             recoveries=recoveries(injector.injected, jobs),
+            met_alone={
+                fault.kind: len(outages.met_alone(fault, *met))
+                for fault in reversed(injector.injected)
+                if FAULT_KINDS[fault.kind].first_alone
+            },
         )
         _keep(keep, place, report)
     return report
@@ -74,8 +86,11 @@ async def _break(work: Workload, injector: Injector, seconds: float) -> None:
     ]
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(injector.run())
             group.create_task(work.run(seconds))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_SUCCESS_SECONDS):
+                    await work.first_success.wait()
+            group.create_task(injector.run())
         _say("all faults are healed; waiting for the last jobs")
         left = await work.ended(END_SECONDS)
         _say(f"{len(work.submitted)} jobs acknowledged, {left} not ended")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.proxy import Proxy
+from tests.faults.releases import Release
 from tests.services import REPOSITORY
 
 RESTART_SECONDS = 1.0
@@ -45,6 +46,8 @@ class SupervisedWorker:
         self.proxy = proxy
         self.clock: str | None = None
         """What libfaketime shows the next process; None is the machine's time."""
+        self.release: Release | None = None
+        """The release of the next process; None is this one."""
         self.lives: list[Life] = []
         self._environment = environment
         self._concurrency = concurrency
@@ -95,7 +98,11 @@ class SupervisedWorker:
                         "--concurrency",
                         str(self._concurrency),
                     ),
-                    env={**self._environment, **self._clock_settings()},
+                    env={
+                        **self._environment,
+                        **self._clock_settings(),
+                        **(self.release.environment if self.release else {}),
+                    },
                     cwd=REPOSITORY,
                     stdout=log,
                     stderr=log,

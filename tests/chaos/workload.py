@@ -50,6 +50,8 @@ class Workload:
         self._workspace = workspace
         self._until = 0.0
         self._under_way: set[asyncio.Task[None]] = set()
+        self.first_success = asyncio.Event()
+        """A job has succeeded: workers are at work, and faults have something to hit."""
         self.submitted: dict[str, Submitted] = {}
 
     async def run(self, seconds: float) -> None:
@@ -106,6 +108,8 @@ class Workload:
             await asyncio.sleep(planned.cancel_after_seconds)
             job.cancelled_in = (await patiently(lambda: self._client.cancel(planned.id))).state
         job.result = await patiently(lambda: self._client.wait(planned.id))
+        if job.result.success:  # a cancelled one may never have run
+            self.first_success.set()
 
     @property
     def expects_ends(self) -> dict[str, tuple[str, ...]]:

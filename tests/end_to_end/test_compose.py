@@ -210,6 +210,35 @@ async def test_the_jobs_of_a_killed_worker_go_on_within_twenty_seconds(stack, cl
     assert await _lines(client, job_id) == ["one", "two"]
 
 
+async def test_jobs_end_once_while_one_of_three_workers_is_killed_and_another_one_is_added(
+    stack, client, tmp_path
+):
+    ids = await _submitted(client, "slow", 3 * WORKERS, tmp_path)
+    lost = await _at_work(client, ids)
+
+    await asyncio.to_thread(docker, "kill", "--signal", "KILL", stack.container_of(lost))
+    await asyncio.to_thread(stack.start, WORKERS + 1)
+    results = [await client.wait(job_id, timeout_seconds=120) for job_id in ids]
+
+    assert {result.state for result in results} == {JobState.SUCCEEDED}
+    assert {result.attempts for result in results} <= {1, 2}
+    for job_id in ids:
+        events = [event async for event in client.events(job_id, follow=False)]
+        assert sum(event.ends_job for event in events) == 1
+        assert await _lines(client, job_id) == ["one", "two"]
+
+
+async def _at_work(client: JobClient, ids: Sequence[str]) -> str:
+    """Wait until one of the jobs runs, and return its worker."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        for record in [await client.get(job_id) for job_id in ids]:
+            if record.state is JobState.RUNNING and record.worker:
+                return record.worker
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
 async def test_a_worker_that_is_added_takes_jobs(stack, client, tmp_path):
     await asyncio.to_thread(stack.start, WORKERS + 1)
     await _until_alive(stack, client, WORKERS + 1)

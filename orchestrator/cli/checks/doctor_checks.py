@@ -59,6 +59,8 @@ OLDEST_REDIS = (6, 2)
 """The oldest version that the job scripts have been tested on."""
 MIB = 1024**2
 SHOWN_KEYS = 3
+MAX_NAMED_WORKERS = 8
+"""The most workers that a line names: as many as a screen has room for."""
 """Names of keys in a line; `fanout keys ls` has all."""
 REMOTE_SECONDS = 5.0
 """For the card of a remote agent: a person waits."""
@@ -419,7 +421,14 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
     if len(releases) > 1:
         known = " and ".join(f"{oldest} to {newest}" for oldest, newest in releases)
         found = f"{len(workers)} alive, of releases that support wire versions {known}"
-        advice = "Upgrade the older ones: jobs that use new features wait for the newer ones."
+        newest = max(worker.wire_newest for worker in workers)
+        older = sorted(worker.name for worker in workers if worker.wire_newest < newest)
+        names = ", ".join(older[:MAX_NAMED_WORKERS])
+        if len(older) > MAX_NAMED_WORKERS:
+            names += f" and {len(older) - MAX_NAMED_WORKERS} more"
+        advice = (
+            f"Upgrade the older ones ({names}): jobs that use new features wait for the others."
+        )
         return Check("warn", "workers", found, advice)
     if unfit := [f"{worker.name}: {worker.unfit}" for worker in workers if worker.unfit]:
         found = f"{len(workers)} alive, of which take no jobs: {'; '.join(unfit)}"

@@ -508,7 +508,8 @@ class Records:
         """Return the living workers, sorted by name."""
         names = await self.worker_names()
         hashes = await self._hashes(map(self._keys.worker, names))
-        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+        found = sorted(zip(names, hashes, strict=True))
+        return [worker_of(name, fields) for name, fields in found if fields]  # or it has just ended
 
     async def worker_names(self) -> list[str]:
         """Return the names of the living workers."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.chaos.faults.base import Fault
-from tests.chaos.faults.engine import EngineKilled, EngineStopped
+from tests.chaos.faults.engine import EngineKilled, EngineStaysAway, EngineStopped
 from tests.chaos.faults.machine import DiskFull, WrongClock
 from tests.chaos.faults.network import AnswersLost, NetworkCut, NetworkSwallows
 from tests.chaos.faults.power import PowerFailure
-from tests.chaos.faults.redis import RedisKilled
+from tests.chaos.faults.redis import RedisFull, RedisHangs, RedisKilled
 from tests.chaos.faults.sandboxes import ContainerKilled, ResidentKilled, StewardKilled
-from tests.chaos.faults.workers import WorkerKilled, WorkerStopped, WorkerToldToEnd
+from tests.chaos.faults.workers import EarlierRelease, WorkerKilled, WorkerStopped, WorkerToldToEnd
 from tests.chaos.installation import Installation
 from tests.chaos.plan import PlannedFault
 
@@ -18,6 +18,8 @@ _CLASSES: dict[str, type[Fault]] = {
     "worker stopped": WorkerStopped,
     "worker told to end": WorkerToldToEnd,
     "redis killed": RedisKilled,
+    "redis hangs": RedisHangs,
+    "redis full": RedisFull,
     "network cut": NetworkCut,
     "network swallows": NetworkSwallows,
     "answers lost": AnswersLost,
@@ -26,9 +28,11 @@ _CLASSES: dict[str, type[Fault]] = {
     "steward killed": StewardKilled,
     "engine killed": EngineKilled,
     "engine stopped": EngineStopped,
+    "engine stays away": EngineStaysAway,
     "power failure": PowerFailure,
     "disk full": DiskFull,
     "wrong clock": WrongClock,
+    "earlier release": EarlierRelease,
 }
 
 

@@ -44,3 +44,7 @@ class EngineStopped(EngineKilled):
         if self._place.engine is not None:
             self._place.engine.send(signal.SIGCONT)
             _busy.release()
+
+
+class EngineStaysAway(EngineKilled):
+    """kill -9 of the daemon, which comes back after more time than a job's attempts take."""

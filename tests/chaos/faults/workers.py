@@ -35,3 +35,20 @@ class WorkerToldToEnd(Fault):
         worker = self._worker()
         worker.send(signal.SIGTERM)
         return Hit(workers=[worker.name])
+
+
+class EarlierRelease(WorkerKilled):
+    """A worker is replaced by one of the last release, and later that one by one of this release.
+
+    Both are killed, so that their jobs continue with the other release from what is in the ledger.
+    """
+
+    async def inject(self) -> Hit | None:
+        if self._place.earlier is None:
+            return None
+        self._worker().release = self._place.earlier
+        return await super().inject()
+
+    async def heal(self) -> None:
+        self._worker().release = None
+        self._worker().send(signal.SIGKILL)

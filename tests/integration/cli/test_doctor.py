@@ -14,6 +14,7 @@ import pytest
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.versions import WIRE_NEWEST
 from tests.a2a_servers import remote_service
 from tests.integration.cli.conftest import WORKER, Fanout
 from tests.integration.models.local_servers import NAME, Kind, local_server
@@ -53,6 +54,20 @@ async def test_an_agent_that_no_worker_has_is_told_where_one_looks(fanout: Fanou
     assert checks["workers"]["status"] == "warn"
     assert "linter" in checks["workers"]["found"]
     assert "FANOUT_AGENTS_DIR" in checks["workers"]["advice"]
+
+
+async def test_workers_of_the_release_before_are_named(fanout: Fanout, ledger_url: str):
+    async with connect(ledger_url) as redis:
+        await Ledger(redis, Keys()).register(replace(WORKER, name="updated"), 120)
+        for number in range(10):
+            old = replace(WORKER, name=f"old-{number}", wire_newest=WIRE_NEWEST - 1)
+            await Ledger(redis, Keys()).register(old, 120)
+
+    checked = await asyncio.to_thread(fanout, "doctor", "--json", timeout=60)
+
+    [check] = [each for each in checked.json["checks"] if each["name"] == "workers"]
+    assert f"1 to {WIRE_NEWEST - 1} and 1 to {WIRE_NEWEST}" in check["found"]
+    assert "(old-0, old-1, old-2, old-3, old-4, old-5, old-6, old-7 and 2 more)" in check["advice"]
 
 
 def test_a_skill_that_an_agent_cannot_use_is_named(fanout: Fanout):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tests.chaos.plan import FAULT_KINDS, JOB_KINDS, QUIET_SECONDS, planned_faults, planned_jobs
+from tests.chaos.plan import (
+    AFTERMATH_SECONDS,
+    FAULT_KINDS,
+    JOB_KINDS,
+    QUIET_SECONDS,
+    planned_faults,
+    planned_jobs,
+)
 
 
 def test_a_seed_always_plans_the_same() -> None:
@@ -25,6 +32,16 @@ def test_every_kind_comes_and_ids_sort_by_number() -> None:
     faults = planned_faults(7, 3600)
     assert {fault.kind for fault in faults} == set(FAULT_KINDS)
     assert all(fault.at < 3600 - QUIET_SECONDS for fault in faults)
+
+
+def test_a_run_of_four_minutes_has_every_fault_and_the_first_outages_of_each_kind_alone() -> None:
+    faults = planned_faults(4, 240)  # as in .ci/run
+
+    assert {fault.kind for fault in faults} == set(FAULT_KINDS)
+    for kind in (name for name, kind in FAULT_KINDS.items() if kind.first_alone):
+        first = next(fault for fault in faults if fault.kind == kind)
+        over = first.at + first.seconds + AFTERMATH_SECONDS
+        assert not [fault for fault in faults if first.at < fault.at < over], kind
 
 
 def test_without_an_engine_no_fault_needs_one() -> None:

@@ -185,11 +185,17 @@ async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger:
     assert await ledger.beat({job_id: second.token}, LEASE) == {job_id: "held"}
 
 
-async def test_a_lease_lapses_by_the_time_in_which_redis_works(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time of day of Redis, in seconds, which stands until a test sets it."""
     clock = SimpleNamespace(now=time.time())
     monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: clock.now))
+    return clock
+
+
+async def test_a_lease_lapses_by_the_time_in_which_redis_works(
+    ledger: Ledger, clock: SimpleNamespace
+) -> None:
     held = await running(ledger, lease=60)
     silent = await running(ledger, lease=9, max_attempts=1)
     job_id = silent.spec.id
@@ -209,11 +215,37 @@ async def test_a_lease_lapses_by_the_time_in_which_redis_works(
     assert (await ledger.get(held.spec.id)).state is JobState.RUNNING
 
 
-async def test_the_lease_of_a_worker_of_an_earlier_release_lapses_by_the_time_of_redis(
-    ledger: Ledger, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+async def test_a_lease_that_was_renewed_for_long_outlives_a_redis_that_hangs(
+    ledger: Ledger, clock: SimpleNamespace
 ) -> None:
-    clock = SimpleNamespace(now=time.time())
-    monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: clock.now))
+    claim = await running(ledger, lease=9)
+    for _ in range(20):
+        clock.now += 1
+        await ledger.beat({claim.spec.id: claim.token}, 9)
+
+    clock.now += 3600
+
+    assert await ledger.reap() == {}
+
+
+async def test_the_lease_of_a_dead_worker_lapses_although_the_time_of_redis_was_set_back(
+    ledger: Ledger, clock: SimpleNamespace
+) -> None:
+    claim = await running(ledger, lease=9)
+    await ledger.reap()
+
+    clock.now -= 7200
+    reaped: dict[str, str] = {}
+    for _ in range(70):  # the longest lease is a minute
+        clock.now += 1
+        reaped |= await ledger.reap()
+
+    assert reaped == {claim.spec.id: "queued"}
+
+
+async def test_the_lease_of_a_worker_of_an_earlier_release_lapses_by_the_time_of_redis(
+    ledger: Ledger, redis: FakeAsyncRedis, clock: SimpleNamespace
+) -> None:
     claim = await running(ledger)
     job_id = claim.spec.id
     await redis.hdel(Keys().job(job_id), "lease_at", "lease_of")  # it does not write them
@@ -221,6 +253,16 @@ async def test_the_lease_of_a_worker_of_an_earlier_release_lapses_by_the_time_of
     clock.now += LEASE + 1
 
     assert await ledger.reap() == {job_id: "queued"}
+
+
+async def test_a_worker_that_ends_while_the_workers_are_listed_is_not_listed(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.register(make_worker("living"), 60)
+    await ledger.register(make_worker("ended"), 60)
+    await redis.delete(Keys().worker("ended"))  # after its name was read
+
+    assert "ended" not in [worker.name for worker in await ledger.workers()]
 
 
 async def test_a_renewed_lease_does_not_lapse(ledger: Ledger) -> None:
