@@ -36,12 +36,14 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import JobResult, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.connection import URGENT_CONNECTIONS, connect
+from fanout.orchestrator.jobs.store.fleet_totals import FleetTotals
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue, queue_of_worker
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
+from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers import sandbox
@@ -56,6 +58,7 @@ from fanout.workers.startup import admission_policy, load_worker_settings, start
 from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
 from fanout.workers.upkeep.background import run_forever
 from fanout.workers.upkeep.call_threads import CallThreads
+from fanout.workers.upkeep.counting import Counting
 from fanout.workers.upkeep.garbage import Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
@@ -120,6 +123,7 @@ class WorkerProcess:
         self._execution: Execution | None = None
         """None until it is loaded."""
         self._is_warm = asyncio.Event()
+        self._totals = Totals()
         self.parked = ParkedMessages()
         self.signer = MessageSigner(settings.queue.secrets)
         self.agents = agent_loop()
@@ -237,7 +241,8 @@ class WorkerProcess:
         self._services = self._job_services()
         self._rate_limiter = RateLimiter(self._redis, keys, settings.models)
         self._heartbeats = Heartbeats(self._urgent_ledger, settings.worker.lease_seconds)
-        self._loop_delays = LoopDelays(is_busy=lambda: bool(len(self._heartbeats)))
+        self._loop_delays = LoopDelays(lambda: bool(len(self._heartbeats)), self._totals)
+        self._counting = Counting(FleetTotals(self._redis, keys), self._totals, self._name)
         self._reaper = Reaper(
             self._ledger,
             self._admission,
@@ -278,6 +283,7 @@ class WorkerProcess:
             approvers=settings.approvers,
             secrets=self._live.secrets,
             ceilings=settings.ceilings,
+            totals=self._totals,
         )
 
     async def _open_provider(self) -> sandbox.SandboxProvider:
@@ -364,6 +370,7 @@ class WorkerProcess:
             self._retention.run,
             self._garbage.run,
             self._loop_delays.run,
+            self._counting.run,
             self._keep_registered,
         )
         await self._register()
@@ -449,6 +456,7 @@ class WorkerProcess:
             log.warning("worker not unregistered", error=str(error))
         if self._execution is not None:
             await self._execution.runner.settle()
+        await self._counting.store()
         await self._provider.close()
         await self._journal.close()
         await self._queue.close()

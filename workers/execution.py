@@ -67,7 +67,7 @@ class Execution:
     ) -> None:
         collections = ChangeCollections(services.blobs)
         collector = Collector(services.ledger, provider, own_ledger, collections, me)
-        activities = Activities(urgent_ledger)
+        activities = Activities(urgent_ledger, services.totals)
         abandoned = AbandonedTasks(services)
         cancellations = Cancellations(
             urgent_ledger, heartbeats, (abandoned.cancel_of, on_cancelled)

@@ -41,6 +41,7 @@ COMMANDS = {
     "apply": "changes.apply.apply",
     "history": "past.history.history",
     "cost": "past.cost.cost",
+    "top": "top.top",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
@@ -66,7 +67,7 @@ SECTIONS = {
         *("run", "attach", "submit", "cancel", "retry", "fork", "tell"),
         *("approvals", "approve", "reject"),
     ),
-    "Look": ("ps", "tree", "show", "result", "logs", "watch", "wait", "history", "cost"),
+    "Look": ("ps", "tree", "show", "result", "logs", "watch", "wait", "top", "history", "cost"),
     "Land": ("diff", "apply"),
     "Serve": ("up", "down", "worker", "serve", "keys", "mcp", "flower", "adk"),
     "Set up": (

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from fanout.orchestrator.cli.terminal.exit_codes import (
     ExitCode,
+    KeyRefused,
+    ServiceUnreachable,
     UsageProblem,
     WorkFailed,
     debugging,
@@ -38,6 +40,8 @@ from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (UsageProblem, ExitCode.USAGE),
+    (ServiceUnreachable, ExitCode.UNREACHABLE),
+    (KeyRefused, ExitCode.NOT_ALLOWED),
     (InvalidSetting, ExitCode.USAGE),
     (InvalidAgentDefinition, ExitCode.USAGE),
     (DecisionNotAllowed, ExitCode.NOT_ALLOWED),
@@ -68,6 +72,8 @@ take seconds."""
 _READABLE = (
     JobFailure,
     UsageProblem,
+    ServiceUnreachable,
+    KeyRefused,
     WorkFailed,
     InvalidSetting,
     InvalidAgentDefinition,

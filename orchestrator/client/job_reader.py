@@ -26,6 +26,8 @@ from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.fleet import Fleet
+from fanout.orchestrator.jobs.store.fleet_totals import FleetTotals
 from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import RedisMemory
@@ -92,6 +94,8 @@ class JobReader:
         self._records = JobRecords(self._redis, keys)
         self._ids = IdSearch(self._redis, keys)
         self._journal = Journal(self._redis, keys)
+        self.fleet = Fleet(self._redis, keys)
+        self.totals = FleetTotals(self._redis, keys)
         self.changed_jobs = Announcements(self._redis, keys)
 
     async def memory(self) -> RedisMemory:
@@ -458,6 +462,10 @@ class JobReader:
     async def last_event(self, job_id: str) -> JournalEvent | None:
         """Return the newest event of a journal; None of no job."""
         return await self._journal.last(job_id)
+
+    async def now(self) -> float:
+        """Return the time by Redis's clock, which all records use, in seconds since the epoch."""
+        return await self._records.now_ms() / 1000
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fanout.orchestrator.client.fleet_counts import FleetCounter
 from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.memory import RedisMemory
 from fanout.orchestrator.server.access.caller_limits import EVENT_STREAM
 from fanout.orchestrator.server.connections import REASONS, Connections
+from fanout.orchestrator.server.fleet_metrics import FleetMetrics
 
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Seconds until a response begins: most take milliseconds, `?wait=` up to a minute."""
@@ -28,12 +30,16 @@ class Metrics:
 
     Args:
         counts: Counts jobs.
+        fleet: Reads workers, queues and totals.
         connections: Those of the server.
     """
 
-    def __init__(self, counts: JobCounts, connections: Connections) -> None:
+    def __init__(self, counts: JobCounts, fleet: FleetCounter, connections: Connections) -> None:
         self._counts = counts
+        self._fleet = fleet
+        self._fleet_metrics = FleetMetrics()
         self._registry = CollectorRegistry()
+        self._registry.register(self._fleet_metrics)
         self._registry.register(_OfConnections(connections))
         self._installation = _Installation()
         self._registry.register(self._installation)
@@ -58,6 +64,7 @@ class Metrics:
             LedgerUnavailable: Redis does not respond.
         """
         self._installation.counts = await self._counts.now()
+        self._fleet_metrics.counts = await self._fleet.now()
         return generate_latest(self._registry)
 
     def measured(self, app: ASGIApp) -> ASGIApp:
@@ -121,7 +128,7 @@ class _Installation(Collector):
     def __init__(self) -> None:
         self.counts = Counts()
 
-    def collect(self) -> Iterator[GaugeMetricFamily | HistogramMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics."""
         counts = self.counts
         jobs = GaugeMetricFamily("fanout_jobs", "Jobs that are kept, by state.", labels=["state"])
@@ -146,20 +153,8 @@ class _Installation(Collector):
             ("fanout_approvals_waiting", "Calls that wait for a person.", counts.approvals),
         ):
             yield GaugeMetricFamily(name, text, value=value)
-        yield self._loop_delays()
         if counts.memory is not None:
             yield from _of_redis(counts.memory)
-
-    def _loop_delays(self) -> HistogramMetricFamily:
-        delays = HistogramMetricFamily(
-            "fanout_worker_loop_delay_seconds",
-            "How late a worker's loop runs what is due.",
-            labels=["worker"],
-        )
-        for worker, found in self.counts.loop_delays.items():
-            buckets = [(bound, count) for bound, count in found.items() if bound != "sum"]
-            delays.add_metric([worker], buckets, found["sum"])
-        return delays
 
 
 def _of_redis(memory: RedisMemory) -> Iterator[GaugeMetricFamily]:

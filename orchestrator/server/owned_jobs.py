@@ -23,6 +23,7 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.client.fleet_view import FleetView, own_fleet, whole_fleet
 from fanout.orchestrator.client.job_files import StoredFiles
 from fanout.orchestrator.client.job_pages import JobFilter, JobPage
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
@@ -332,6 +333,18 @@ class OwnedJobs:
             owner=None if self.caller.owner == EVERYBODY else self.caller.owner,
         )
         return await self._client.pages.page(mine, before, limit)
+
+    async def fleet(self) -> FleetView:
+        """Return the installation for its operator, and for others their running and queued jobs.
+
+        Who sees all jobs of all tenants and has the scope `admin` is the operator.
+        """
+        self.caller.require(Scope.READ)
+        tenant = None if self.caller.tenant == EVERYBODY else self.caller.tenant
+        owner = None if self.caller.owner == EVERYBODY else self.caller.owner
+        if tenant is None and owner is None and Scope.ADMIN in self.caller.scopes:
+            return await whole_fleet(self._client)
+        return await own_fleet(self._client, tenant, owner)
 
     async def owned_records(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """Return the records of those jobs that are the caller's."""

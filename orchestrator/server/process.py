@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached, is_of_state_folder
+from fanout.orchestrator.client.fleet_counts import FleetCounter
 from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
@@ -134,7 +135,7 @@ def _application(
         ChangedJobs(client),
         access.audit,
         notifications,
-        Metrics(JobCounts(client), connections),
+        Metrics(JobCounts(client), FleetCounter(client), connections),
         Uploads(rules),
         person_folders(
             client,

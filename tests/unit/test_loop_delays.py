@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from typing import cast
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.job_counts import Counts, JobCounts
+from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import worker_of
-from fanout.orchestrator.server.connections import ConnectionLimits, Connections
-from fanout.orchestrator.server.metrics import Metrics
 from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
 from fanout.workers.upkeep.loop_delays import LoopDelays
 from tests.builders import make_worker
 
 
 async def test_a_step_that_holds_the_loop_is_a_delay() -> None:
-    delays = LoopDelays(is_busy=lambda: True)
+    delays = LoopDelays(lambda: True, Totals())
     measuring = asyncio.create_task(delays.run())
     await asyncio.sleep(0)
 
@@ -37,30 +33,14 @@ async def test_a_step_that_holds_the_loop_is_a_delay() -> None:
     assert found["sum"] > 0.15
 
 
-async def test_operators_read_the_delays_that_a_worker_registers() -> None:
-    delays = LoopDelays(is_busy=lambda: True)
+def test_a_worker_registers_its_delays_for_servers_of_the_release_before() -> None:
+    delays = LoopDelays(lambda: True, Totals())
     for seconds in (0.004, 0.04, 0.04, 7.0):
         delays.add(seconds)
     registered = make_worker("w1", loop_delays=delays.histogram()).fields()
     read = worker_of("w1", {name: str(value) for name, value in registered.items()})
-
-    class Read:
-        async def now(self) -> Counts:
-            return Counts(loop_delays={read.name: read.loop_delays})
-
-    limits = ConnectionLimits(
-        in_all=1, of_address=1, head_seconds=1, stall_seconds=1, bytes_per_second=1
-    )
-    metrics = Metrics(cast(JobCounts, Read()), Connections(limits))
-    text = (await metrics.text()).decode()
-    found = {
-        (sample.labels["worker"], sample.labels["le"]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith("fanout_worker_loop_delay_seconds_b")
-    }
-    assert (found["w1", "0.005"], found["w1", "0.05"], found["w1", "+Inf"]) == (1, 3, 4)
-    assert "fanout_worker_loop_delay_seconds_sum" in text
+    found = read.loop_delays
+    assert (found["0.005"], found["0.05"], found["+Inf"]) == (1, 3, 4)
 
 
 def test_a_worker_of_a_release_that_measured_no_delays_is_read() -> None:

@@ -16,6 +16,7 @@ import structlog
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.totals import Totals
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +31,13 @@ class JobActivity:
 
     Args:
         attempt: The number of the attempt.
+        totals: Where requests to models are counted; None: nowhere.
     """
 
-    def __init__(self, attempt: int = 1) -> None:
+    def __init__(self, attempt: int = 1, totals: Totals | None = None) -> None:
         self._attempt = attempt
+        self._totals = totals or Totals()
+        self._model = ""
         self._now: dict[str, Any] = {}
         self._begun_at = time.monotonic()
         self._characters = 0
@@ -60,6 +64,8 @@ class JobActivity:
 
     def asked(self, model: str, attempt: int) -> None:
         """See `ModelProgress`."""
+        self._model = model
+        self._totals.model_asked(model)
         failed = {"error": self._error} if attempt > 1 and self._error else {}
         begun_at = self._begun_at
         self.begin("model", model=model, attempt=attempt, **failed)
@@ -73,6 +79,7 @@ class JobActivity:
 
     def failed(self, why: str) -> None:
         """See `ModelProgress`."""
+        self._totals.model_failed(self._model, why)
         self._error = self._now["error"] = why
         self.is_changed = True
 
@@ -95,16 +102,18 @@ class Activities:
 
     Args:
         ledger: Has the jobs' records.
+        totals: Where requests to models are counted.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, totals: Totals) -> None:
         self._ledger = ledger
+        self._totals = totals
         self._known: dict[str, tuple[int, JobActivity]] = {}
 
     @contextlib.contextmanager
     def of(self, claim: Claim) -> Iterator[JobActivity]:
         """Yield the activity of an attempt, which is written until the context is left."""
-        activity = JobActivity(claim.attempt)
+        activity = JobActivity(claim.attempt, self._totals)
         self._known[claim.spec.id] = claim.token, activity
         try:
             yield activity

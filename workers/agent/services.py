@@ -14,6 +14,7 @@ from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.workspace.blobs import BlobStore
 
 
@@ -43,6 +44,8 @@ class JobServices:
     """Reads again what a person has changed since; awaited before a job begins."""
     ceilings: Ceilings = field(default_factory=Ceilings)
     """What no job may exceed."""
+    totals: Totals = field(default_factory=Totals)
+    """What this worker counts for operators."""
 
     def check(self, spec: JobSpec) -> None:
         """Refuse a job that asks for what it may not have.

@@ -45,6 +45,7 @@ from fanout.orchestrator.jobs.payloads import OUTLINE, PAYLOADS, Payload, shorte
 from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.jobs.totals import VERIFICATIONS, Totals
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.valid_text import clean, clean_text
@@ -72,6 +73,7 @@ class AttemptJournal:
         progress: Is called with a line for a dashboard; it contains names of tools, no texts.
         approvers: Who may answer approvals; empty: everybody.
         activity: Is told what the attempt does; None: nobody reads it.
+        totals: Where verifications and what models use are counted; None: nowhere.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class AttemptJournal:
         *,
         approvers: Collection[str] = (),
         activity: JobActivity | None = None,
+        totals: Totals | None = None,
     ) -> None:
+        self._totals = totals or Totals()
         self.activity = activity or JobActivity()
         """What the attempt does at this moment, for who watches it."""
         self._approvers = approvers
@@ -190,6 +194,9 @@ class AttemptJournal:
     def _report_progress(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
             self._replies += 1
+        elif kind is EventType.VERIFY:
+            result = "passed" if data["exit_code"] == 0 else "failed"
+            self._totals.observe(VERIFICATIONS, float(str(data["seconds"])), result)
         elif kind is EventType.TOOL_RESULT:
             self.activity.end("tool")
         elif kind is EventType.TOOL_CALL:
@@ -211,7 +218,9 @@ class AttemptJournal:
         if json_bytes(data.get(OUTLINE, complete)) > MAX_EVENT_BYTES:
             blob = await self._blobs.put(raw.encode())
             data, payloads = {**shorten(readable), "event_blob": blob}, {}
-        await self._append(_kind(event), data, payloads, _line(event), _used(event))
+        used, model = _used(event), event.model_version or ""
+        await self._append(_kind(event), data, payloads, _line(event), charged(used, model))
+        self._totals.model_used(model, used)
         self._count(event)
 
     async def history(self) -> History:
@@ -391,14 +400,14 @@ def _fitting(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _used(event: Event) -> dict[str, float]:
-    """Return the usage that an event reports, by field name, and again by the model's name.
+    """Return the usage that an event reports, by field name.
 
     A reply that the harness gave instead of a model is not a model call.
     """
     used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
     if event.usage_metadata is None and event.model_version is None:
         used.pop("model_calls", None)
-    return charged(used, event.model_version or "")
+    return used
 
 
 def _kind(event: Event) -> EventType:

@@ -29,6 +29,12 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar, Unfinished
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
+from fanout.orchestrator.jobs.totals import (
+    ATTEMPT_FAILURES,
+    ATTEMPTS_ENDED,
+    ATTEMPTS_STARTED,
+    LEASES_LOST,
+)
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.tracing.spans import OpenSpan, span
 from fanout.orchestrator.turns import working_for
@@ -169,14 +175,30 @@ class JobRunner:
         ):
             async with traced_attempt(self._ledger, claim, self._me().name, times) as trace:
                 log.info("attempt started")
+                self._services.totals.add(ATTEMPTS_STARTED)
                 outcome = await self._attempt(claim, claimed_at, progress)
                 result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
+                self._count(outcome, result)
                 ended = result.state if isinstance(result, JobResult) else "not final"
                 _note_end(trace, outcome, result)
                 log.info("attempt ended", state=ended)
         with contextlib.suppress(LedgerUnavailable):  # the reaper dispatches when Redis is back
             await self._admission.pump()
         return result
+
+    def _count(self, outcome: Outcome, result: JobResult | Unfinished) -> None:
+        """Count the end of an attempt."""
+        totals, failure = self._services.totals, outcome.failure
+        if isinstance(result, JobResult):
+            totals.add(ATTEMPTS_ENDED, result.state)
+        else:
+            is_parked = failure is None and outcome.waits
+            totals.add(ATTEMPTS_ENDED, "waiting" if is_parked else "repeated")
+        if failure is not None:
+            totals.add(ATTEMPT_FAILURES, type(failure).__name__)
+        if isinstance(failure, LeaseLost):
+            is_own = isinstance(failure, LeaseNotRenewed)
+            totals.add(LEASES_LOST, "not_renewed" if is_own else "taken")
 
     async def _claim(self, job_id: str, dispatch: str) -> tuple[Claim, float] | str:
         """Claim a job in its turn.
@@ -222,6 +244,7 @@ class JobRunner:
                 *(self._journal, self._blobs, lease, progress),
                 approvers=self._services.approvers,
                 activity=activity,
+                totals=self._services.totals,
             )
             self._attempts.add(attempt)
             try:

@@ -11,16 +11,18 @@ an earlier one opens its sandbox first, because its conversation depends on whic
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue, SecretStr
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
-from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
+from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.totals import SANDBOX_FAILURES, SANDBOX_STARTS, Totals
 from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent import checkpoint
@@ -95,6 +97,7 @@ async def lazy_sandbox(
             blobs=services.blobs,
             definition=definition,
             on_opened=expecting.close,
+            totals=services.totals,
         )
         start = claim.spec.start if last is None and claim.spec.changes is None else None
         known = FilesBefore(definition, start, start_reader)
@@ -164,6 +167,7 @@ class _Opening:
     blobs: BlobStore
     definition: DefinitionFolder
     on_opened: Callable[[], None]
+    totals: Totals
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Sandbox]:
@@ -173,24 +177,44 @@ class _Opening:
             contextlib.AsyncExitStack() as stack,
         ):
             self.journal.activity.begin("sandbox")
-            with span("open sandbox") as opening:
-                sandbox, has_files = await self._started(watched, stack)
-                opening.note(sandbox=sandbox.kind, has_files=has_files)
-            self.on_opened()
-            ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
-            ready["files"] = sandbox.files_id
-            if self.last is not None and not has_files:
-                entry = await checkpoint.restore(sandbox, self.blobs, self.journal)
-                has_files = entry is not None
-                ready |= {"checkpoint": entry} if entry else {}
-            changes = self.attempt.claim.spec.changes
-            if not has_files and changes is not None:
-                await _put_in_changes(sandbox, self.blobs, changes)
-            await self.definition.copy_to(sandbox)
-            ready["resumed"] = None if self.last is None else has_files
+            with self._counted():
+                sandbox, ready = await self._with_files(watched, stack)
             self.journal.activity.end("sandbox")
             await self.journal.note(EventType.SANDBOX_READY, ready, "sandbox ready")
             yield sandbox
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the start of a sandbox with its duration, unless the attempt is stopped."""
+        begun = time.monotonic()
+        try:
+            yield
+        except JobFailure as failure:
+            self.totals.observe(SANDBOX_STARTS, time.monotonic() - begun, "failed")
+            self.totals.add(SANDBOX_FAILURES, type(failure).__name__)
+            raise
+        self.totals.observe(SANDBOX_STARTS, time.monotonic() - begun, "opened")
+
+    async def _with_files(
+        self, spec: SandboxSpec, stack: contextlib.AsyncExitStack
+    ) -> tuple[Sandbox, dict[str, JsonValue]]:
+        """Return a sandbox with the job's files, and what the journal has to say of them."""
+        with span("open sandbox") as opening:
+            sandbox, has_files = await self._started(spec, stack)
+            opening.note(sandbox=sandbox.kind, has_files=has_files)
+        self.on_opened()
+        ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self.host}
+        ready["files"] = sandbox.files_id
+        if self.last is not None and not has_files:
+            entry = await checkpoint.restore(sandbox, self.blobs, self.journal)
+            has_files = entry is not None
+            ready |= {"checkpoint": entry} if entry else {}
+        changes = self.attempt.claim.spec.changes
+        if not has_files and changes is not None:
+            await _put_in_changes(sandbox, self.blobs, changes)
+        await self.definition.copy_to(sandbox)
+        ready["resumed"] = None if self.last is None else has_files
+        return sandbox, ready
 
     async def _started(
         self, spec: SandboxSpec, stack: contextlib.AsyncExitStack

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
-"""The histogram's bounds in seconds: a healthy loop stays below 0.05, the watchdog reports 1."""
+from fanout.orchestrator.jobs.totals import DELAY_BOUNDS, LOOP_DELAYS, Totals
+
 TICK_SECONDS = 0.02
 """The time between two looks at the clock: a shorter block is missed or seems shorter, and fifty
 looks a second take a thousandth of the processor."""
@@ -21,11 +21,13 @@ class LoopDelays:
 
     Args:
         is_busy: Returns whether the loop has work whose delay matters.
+        totals: Where the delays are counted for the installation, too.
     """
 
-    def __init__(self, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, is_busy: Callable[[], bool], totals: Totals) -> None:
         self._is_busy = is_busy
-        self._counts = [0] * (len(BOUNDS) + 1)
+        self._totals = totals
+        self._counts = [0] * (len(DELAY_BOUNDS) + 1)
         self._sum = 0.0
 
     async def run(self) -> None:
@@ -39,11 +41,12 @@ class LoopDelays:
 
     def add(self, seconds: float) -> None:
         """Count one delay."""
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self._counts[bisect_left(DELAY_BOUNDS, seconds)] += 1
         self._sum += seconds
+        self._totals.observe(LOOP_DELAYS, seconds)
 
     def histogram(self) -> Mapping[str, float]:
         """Return how many delays were at most how many seconds long, and the `sum` of all."""
-        bounds = (*map(str, BOUNDS), "+Inf")
+        bounds = (*map(str, DELAY_BOUNDS), "+Inf")
         up_to = dict(zip(bounds, accumulate(self._counts), strict=True))
         return {**up_to, "sum": round(self._sum, 3)}

@@ -30,6 +30,14 @@ class WorkFailed(Exception):
     """The command is valid, but its work failed."""
 
 
+class ServiceUnreachable(Exception):
+    """The service of a URL does not answer, or something else answers there."""
+
+
+class KeyRefused(Exception):
+    """The service does not accept the key, or the key may not do this."""
+
+
 def debugging() -> bool:
     """Whether to print tracebacks and the libraries' log records.
 

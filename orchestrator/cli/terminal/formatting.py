@@ -107,24 +107,24 @@ def doing(record: JobRecord, now: float | None = None) -> str:
     if record.waiting_for:
         return one_line(f"waits for {record.waiting_for}", NOW_CHARACTERS)
     if record.activity is not None:
-        return one_line(at_work(record, record.activity, now), NOW_CHARACTERS)
+        return one_line(at_work(record.last_event, record.activity, now), NOW_CHARACTERS)
     if record.last_event in (None, record.state):
         return ""
     return one_line(str(record.last_event), NOW_CHARACTERS)
 
 
-def at_work(record: JobRecord, activity: Activity, now: float | None = None) -> str:
+def at_work(last_event: str | None, activity: Activity, now: float | None = None) -> str:
     """Return what a job does at this moment, for how long, and how far it is.
 
     Args:
-        record: The job.
+        last_event: The job's newest event, in one line.
         activity: What it does.
         now: The time, in seconds since the epoch; None: now.
     """
     seconds = max(0, round((now or time.time()) - activity.since))
     what = _ACTIVITIES.get(activity.kind, activity.kind)
-    if activity.kind == "tool" and str(record.last_event or "").startswith(activity.tool or " "):
-        what = str(record.last_event)
+    if activity.kind == "tool" and str(last_event or "").startswith(activity.tool or " "):
+        what = str(last_event)
     facts = [what, span(seconds) if seconds >= 10 else f"{seconds}s"]  # noqa: PLR2004 - as `span`
     if activity.attempt > 1:
         facts.append(f"try {activity.attempt}" + (f": {activity.error}" if activity.error else ""))

@@ -142,6 +142,50 @@ class Keys:
         """Hash: a worker's registration."""
         return f"{self.prefix}:worker:{name}"
 
+    @property
+    def classes(self) -> str:
+        """Set: the classes of queued jobs with tenants that take turns."""
+        return f"{self.prefix}:classes"
+
+    def tenants(self, job_class: str) -> str:
+        """Sorted set: the tenants that take turns in a class, the next one first."""
+        return f"{self.prefix}:tenants:{job_class}"
+
+    def tenant_classes(self, tenant: str) -> str:
+        """Set: the classes in which a tenant has trees that take turns."""
+        return f"{self.prefix}:classes:{tenant}"
+
+    def trees(self, job_class: str, tenant: str) -> str:
+        """Sorted set: the trees of a tenant that take turns in a class, the next one first."""
+        return f"{self.prefix}:trees:{job_class}:{tenant}"
+
+    def lanes(self, root_id: str) -> str:
+        """Set: `<class>:<tenant>` of a tree's lanes that are not empty."""
+        return f"{self.prefix}:lanes:{root_id}"
+
+    def lane(self, job_class: str, root_id: str, tenant: str) -> str:
+        """Sorted set: a tree's queued jobs of a class, the next one first."""
+        return f"{self.prefix}:lane:{job_class}:{root_id}:{tenant}"
+
+    @property
+    def full_tenants(self) -> str:
+        """Set: the tenants at their limit, which take no turns."""
+        return f"{self.prefix}:full_tenants"
+
+    @property
+    def full_trees(self) -> str:
+        """Set: the same for trees."""
+        return f"{self.prefix}:full_trees"
+
+    @property
+    def totals(self) -> str:
+        """Hash: what all workers have counted (`fleet_totals.py`)."""
+        return f"{self.prefix}:totals"
+
+    def spent(self, minute: int) -> str:
+        """Hash: the tokens and the cost of a minute since the epoch; kept for three."""
+        return f"{self.prefix}:spent:{minute}"
+
     def pool(self, pool: str) -> str:
         """Set: the ids of the jobs of a pool of workers that have not ended."""
         return f"{self.prefix}:pool:{pool}"

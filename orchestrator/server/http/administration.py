@@ -1,4 +1,4 @@
-"""The routes for callers with the scope `admin`: the metrics and the audit log."""
+"""The routes about the installation: its metrics, its workers and queues, and the audit log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from fanout.orchestrator.client.fleet_view import FleetView
 from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.store.access.audit_stream import AuditPage
 from fanout.orchestrator.server.access.audit import MAX_PAGE_ENTRIES
@@ -28,6 +29,15 @@ async def metrics(jobs: Jobs, shared: Shared) -> Response:
     """
     jobs.caller.require(Scope.ADMIN)
     return Response(await shared.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@router.get("/v1/fleet")
+async def fleet(jobs: Jobs) -> FleetView:
+    """Return what `fanout top` shows: workers, queues and running jobs.
+
+    A caller who does not see all tenants, or lacks the scope `admin`, gets their own jobs only.
+    """
+    return await jobs.fleet()
 
 
 @router.get("/v1/audit")

@@ -92,6 +92,7 @@ async def test_every_command_prints_one_json_object_and_calls_an_id_id(
         "history": [],
         "approvals": [],
         "keys ls": [],
+        "top": [],
     }
 
     assert with_json() == {*about_one, *about_many, *STREAMS, *WITHOUT_IDS, *ELSEWHERE}

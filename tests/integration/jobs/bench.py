@@ -26,6 +26,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import InMemoryQueue
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.activity import Activities
@@ -200,7 +201,7 @@ class Bench:
             provider=self.provider,
             heartbeats=self.heartbeats,
             fitness=self.fitness,
-            activities=Activities(self.ledger),
+            activities=Activities(self.ledger, Totals()),
             subagents=SubagentFactory(
                 services=services,
                 default_model=self._model,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.scripts import conversation, says
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, says, shell
 from tests.served import ServerProcess, make_key
-from tests.services import Installer
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -47,3 +49,92 @@ async def test_operators_read_the_states_of_jobs_and_the_requests(server: Server
     assert ids[0] not in answer.text
     async with server.client(await make_key(server.installation, "bob", "read")) as bob:
         assert (await bob.get("/metrics")).status_code == 403
+
+
+Found = dict[tuple[str, ...], float]
+
+
+async def scrape(server: ServerProcess, key: str) -> Found:
+    """The samples that an operator reads, by name and values of labels."""
+    async with server.client(key) as operator:
+        answer = await operator.get("/metrics")
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+FAILS_ONCE = conversation(
+    "^fails once",
+    {**shell("echo right > answer.txt"), "error": {"status": 503, "times": 5}},
+    DONE,
+)
+"""Its first attempt ends after five requests, the second one gets an answer."""
+IS_LIMITED = conversation("^limited", {**DONE, "error": {"status": 429, "times": 1}})
+IS_WRONG = conversation(
+    "^wrong", says("It is right.", usage={"input_tokens": 70, "output_tokens": 7})
+)
+
+
+@pytest.fixture
+def place(install: Installer) -> Installation:
+    made = install(FAILS_ONCE, IS_LIMITED, IS_WRONG, FANOUT_SANDBOX__PROVIDER="docker")
+    made.start_worker()
+    return made
+
+
+@pytest.fixture
+def watched(place: Installation) -> Iterator[ServerProcess]:
+    process = ServerProcess(place)
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.mark.docker
+@pytest.mark.timeout(300)
+async def test_each_series_grows_by_what_a_worker_has_done(
+    place: Installation, watched: ServerProcess
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        key = await make_key(place, "ann")
+        before = await scrape(watched, key)
+        specs = [
+            make_spec("fails once", verify="grep -q right answer.txt"),
+            make_spec("limited"),
+            make_spec("wrong", verify="false", max_reworks=0),
+        ]
+        await client.submit_many([(spec, None) for spec in specs])
+        states = [(await client.wait(spec.id, 200)).state for spec in specs]
+        assert states == ["succeeded", "succeeded", "failed"]
+        await asyncio.to_thread(place.workers[0].stop)  # it stores what it has counted
+        after = await scrape(watched, key)
+
+    def grown(*name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    model = str(place.settings.model)
+    assert grown("fanout_attempts_started_total") == 4
+    assert grown("fanout_attempts_ended_total", "succeeded") == 2
+    assert grown("fanout_attempts_ended_total", "failed") == 1
+    assert grown("fanout_attempts_ended_total", "repeated") == 1
+    assert grown("fanout_attempt_failures_total", "ModelUnavailable") == 1
+    assert grown("fanout_attempt_failures_total", "VerificationFailed") == 1
+    assert grown("fanout_leases_lost_total", "lapsed") == 0
+    assert grown("fanout_sandbox_start_seconds_count", "opened") >= 2
+    assert grown("fanout_sandbox_start_seconds_sum", "opened") > 0
+    assert grown("fanout_sandbox_start_seconds_count", "failed") == 0
+    assert grown("fanout_verification_seconds_count", "passed") == 1
+    assert grown("fanout_verification_seconds_count", "failed") == 1
+    assert grown("fanout_model_errors_total", model, "503") == 5
+    assert grown("fanout_model_errors_total", model, "429") == 1
+    assert grown("fanout_model_calls_total", model) == 5 + 2 + 2 + 1
+    assert grown("fanout_model_tokens_total", model, "input") == 70
+    assert grown("fanout_model_tokens_total", model, "output") == 7
+    assert grown("fanout_worker_loop_delay_seconds_count") > 0
+    assert before["fanout_workers_by_state", "fit"] == 1
+    assert before["fanout_worker_slots_free",] == 4
+    assert after["fanout_workers_by_state", "fit"] == 0
+    assert after["fanout_redis_memory_bytes",] > 0

@@ -26,6 +26,9 @@ local AGENTS_OF_A_JOB = 20
 -- The longest lease that a worker can have; a registration and a message in transit last less.
 local LONGEST_LEASE_MS = 60000
 
+-- The field of the totals for leases that lapsed; see totals.py.
+local LAPSED = '["fanout_leases_lost","lapsed"]'
+
 local now, lease_now, reaped, is_more = now_ms(), lease_clock(), {}, 0
 
 -- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a
@@ -45,6 +48,7 @@ local function reap_attempt(id)
       'Cancelled while its worker was lost.')
     return 'cancelled'
   end
+  redis.call('HINCRBY', key('totals'), LAPSED, 1)
   local attempt, reason = job[3], 'its worker stopped responding'
   if up_since() > tonumber(job[8]) then
     attempt, reason = attempt - 1, 'Redis was unavailable for longer than its lease'

@@ -1,0 +1,261 @@
+"""The picture of an installation at one moment, as `fanout top` draws it: always on one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Group
+from rich.text import Text
+
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths
+from fanout.orchestrator.client.fleet_view import FleetView, ShownJob
+from fanout.orchestrator.shortening import count
+
+GAP = 2
+"""Spaces between two columns."""
+LEAST_ROWS = 2
+"""Of each table that has rows, on a low screen."""
+MOST_SHARE = 4
+"""Workers and queues take a fourth of the lines each at most, so that most are for the jobs."""
+FITNESS_STYLES = {"fit": "green", "draining": "yellow", "unfit": "red"}
+NAME_CHARACTERS = 40
+"""Of a name of a host, a worker, a tenant or an agent."""
+MEBIBYTE = 1024 * 1024
+ALARMING = 0.9
+"""The share of Redis's memory from which it is drawn in red; from a tenth less, in yellow."""
+
+
+class Table:
+    """A table of the screen.
+
+    Args:
+        header: The titles of its columns.
+        rows: The cells of each row, all of which are made one printable line.
+        elastic: The columns that are shortened on a narrow screen.
+        styles: The style of each row; empty for none.
+        right: The columns of numbers.
+    """
+
+    def __init__(
+        self,
+        header: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        elastic: Sequence[int],
+        styles: Sequence[str] = (),
+        right: Sequence[int] = (),
+    ) -> None:
+        self.header = header
+        self.rows = [[output.one_line(cell) for cell in row] for row in rows]
+        self.elastic = elastic
+        self._styles = styles
+        self._right = right
+
+    def lines(self, most: int, width: int, what: str) -> list[Text]:
+        """Return the header and the first rows.
+
+        Args:
+            most: The number of lines at most.
+            width: Cells of a line.
+            what: What the rows are, for the number of those that have no line.
+        """
+        if not self.rows or most < 2:  # noqa: PLR2004 - a header and a row
+            return []
+        is_cut = len(self.rows) > most - 1
+        shown = self.rows[: most - 2] if is_cut else self.rows
+        cells = [self.header, *shown]
+        natural = [max(cell_len(row[at]) for row in cells) for at in range(len(self.header))]
+        widths = fitted_widths(natural, self.elastic, width - GAP * (len(natural) - 1))
+        lines = [self._joined(self.header, widths, "bold")]
+        for at, row in enumerate(shown):
+            lines.append(self._joined(row, widths, self._styles[at] if self._styles else ""))
+        if is_cut:
+            lines.append(Text(f"… and {len(self.rows) - len(shown):,} more {what}", style="dim"))
+        return lines
+
+    def _joined(self, row: Sequence[str], widths: Sequence[int], style: str) -> Text:
+        line = Text(style=style)
+        for at, (text, width) in enumerate(zip(row, widths, strict=True)):
+            cell = Text(text)
+            cell.truncate(width, overflow="ellipsis")
+            if at in self._right:
+                cell.pad_left(width - cell.cell_len)
+            else:
+                cell.pad_right(width - cell.cell_len)
+            line.append_text(cell)
+            line.append(" " * GAP)
+        line.rstrip()
+        return line
+
+
+def tables(view: FleetView, workers_at_most: int | None = None) -> dict[str, Table]:
+    """Return what a view has to show as tables, by what their rows are.
+
+    Args:
+        view: The installation.
+        workers_at_most: Of more workers, their hosts are listed instead; None: of no number.
+    """
+    found = {}
+    if view.workers:
+        is_long = workers_at_most is not None and len(view.workers) > workers_at_most
+        key = "hosts" if is_long else "workers"
+        found[key] = _hosts(view) if is_long else _workers(view)
+    if view.queues:
+        found["queues"] = _queues(view)
+    if view.jobs:
+        found["jobs"] = _jobs(view)
+    return found
+
+
+def summary(view: FleetView) -> list[Text]:
+    """Return lines about the whole installation, as far as its reader may know it."""
+    first = [f"fanout {time.strftime('%H:%M:%S', time.localtime(view.at))}"]
+    second = []
+    if view.worker_states is not None:
+        states = [f"{n:,} {state}" for state, n in view.worker_states.items() if n]
+        workers = count(sum(view.worker_states.values()), "worker")
+        fitness = f": {', '.join(states)}" if states else ""
+        first.append(f"{count(view.host_count or 0, 'host')}, {workers}{fitness}")
+        second.append(f"{view.busy or 0:,} slots used, {view.free or 0:,} free")
+    second.append(f"{sum(queue.jobs for queue in view.queues):,} queued")
+    if view.tokens_per_minute is not None:
+        second.append(f"{view.tokens_per_minute:,} tokens/min")
+    if view.cost_usd_per_minute is not None:
+        second.append(f"${view.cost_usd_per_minute:,.4f}/min")
+    lines = [Text("  ".join(first), style="bold"), Text("  ".join(second))]
+    if view.redis_bytes is not None:
+        lines.append(Text(_memory(view), style=_memory_style(view)))
+    return lines
+
+
+class TopBoard:
+    """The screen of `fanout top`."""
+
+    def __init__(self) -> None:
+        self.view: FleetView | None = None
+        self.problem = ""
+        """Why the view is not up to date; empty when it is."""
+
+    def render(self, height: int, width: int) -> Group:
+        """Return a picture of at most `height` lines, each at most `width` cells wide."""
+        lines = [] if self.view is None else self._lines(self.view, height - 1, width)
+        end = Text(output.one_line(self.problem), style="red") if self.problem else _help()
+        lines = [*lines[: height - 1], end]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+            line.no_wrap = True
+        return Group(*lines)
+
+    def _lines(self, view: FleetView, height: int, width: int) -> list[Text]:
+        lines = summary(view)
+        share = max(LEAST_ROWS + 1, height // MOST_SHARE)
+        shown = tables(view, workers_at_most=share - 1)
+        for what, table in shown.items():
+            room = height - len(lines) - 1
+            most = room if what == "jobs" or len(shown) == 1 else min(share, room)
+            if part := table.lines(most, width, what):
+                lines += [Text(), *part]
+        if not view.jobs:
+            lines += [Text(), Text("No job is running.", style="dim")]
+        return lines
+
+
+def _help() -> Text:
+    return Text("q: quit", style="dim")
+
+
+def _workers(view: FleetView) -> Table:
+    workers = view.workers or ()
+    return Table(
+        ("WORKER", "HOST", "STATE", "USED", "SLOTS", "SANDBOX", "WHY"),
+        [
+            (*(one.name, one.host, one.state), str(one.busy), str(one.slots), one.sandbox, one.why)
+            for one in workers
+        ],
+        elastic=(0, 1, 6),
+        styles=[FITNESS_STYLES.get(one.state, "") for one in workers],
+        right=(3, 4),
+    )
+
+
+def _hosts(view: FleetView) -> Table:
+    hosts = view.hosts or ()
+    return Table(
+        ("HOST", "WORKERS", "FIT", "DRAINING", "UNFIT", "USED", "SLOTS"),
+        [
+            (
+                one.name,
+                *map(str, (one.workers, one.fit, one.draining, one.unfit, one.busy, one.slots)),
+            )
+            for one in hosts
+        ],
+        elastic=(0,),
+        styles=["red" if one.unfit else "yellow" if one.draining else "green" for one in hosts],
+        right=range(1, 7),
+    )
+
+
+def _queues(view: FleetView) -> Table:
+    return Table(
+        ("TENANT", "CLASS", "QUEUED", "OLDEST"),
+        [
+            (
+                output.one_line(one.tenant, NAME_CHARACTERS),
+                output.one_line(one.job_class, NAME_CHARACTERS),
+                f"{one.jobs:,}",
+                formatting.span(one.oldest_seconds),
+            )
+            for one in view.queues
+        ],
+        elastic=(0, 1),
+        right=(2, 3),
+    )
+
+
+def _jobs(view: FleetView) -> Table:
+    return Table(
+        ("ID", "AGENT", "TENANT", "#", "TIME", "NOW", "WHAT"),
+        [
+            (
+                formatting.short_id(one.id),
+                output.one_line(one.agent, NAME_CHARACTERS),
+                output.one_line(one.tenant, NAME_CHARACTERS),
+                str(one.attempt),
+                formatting.span(max(0.0, view.at - (one.started_at or one.submitted_at))),
+                _now(one, view.at),
+                one.description,
+            )
+            for one in view.jobs
+        ],
+        elastic=(1, 2, 5, 6),
+        styles=[STYLES.get(one.state, "") for one in view.jobs],
+        right=(3, 4),
+    )
+
+
+def _now(job: ShownJob, now: float) -> str:
+    if job.activity is not None:
+        return formatting.at_work(job.last_event, job.activity, now)
+    if job.last_event in (None, job.state):
+        return job.state
+    return output.one_line(str(job.last_event), formatting.NOW_CHARACTERS)
+
+
+def _share(view: FleetView) -> float:
+    return (view.redis_bytes or 0) / view.redis_limit_bytes if view.redis_limit_bytes else 0.0
+
+
+def _memory(view: FleetView) -> str:
+    used = f"Redis {(view.redis_bytes or 0) / MEBIBYTE:,.0f} MiB"
+    if not view.redis_limit_bytes:
+        return f"{used}, no limit"
+    return f"{used} of {view.redis_limit_bytes / MEBIBYTE:,.0f} ({_share(view):.0%})"
+
+
+def _memory_style(view: FleetView) -> str:
+    if _share(view) >= ALARMING:
+        return "red"
+    return "yellow" if _share(view) >= ALARMING - 0.1 else ""

@@ -1,0 +1,71 @@
+"""The workers, queues and totals of an installation at one moment, as often as somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fanout.orchestrator.client.job_counts import FRESH_SECONDS
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.store.fleet import Memory, QueueHead, WorkerSketch
+from fanout.orchestrator.jobs.totals import Label
+
+
+@dataclass(frozen=True)
+class FleetCounts:
+    """What is known of an installation at one moment."""
+
+    workers: Sequence[WorkerSketch] = ()
+    queues: Sequence[QueueHead] = ()
+    """The longest wait first."""
+    totals: Mapping[Label, float] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+
+
+class FleetCounter:
+    """Reads what `FleetCounts` has.
+
+    Args:
+        reader: The connection.
+    """
+
+    def __init__(self, reader: JobReader) -> None:
+        self._reader = reader
+        self._counts = FleetCounts()
+        self._installation = ""
+        self._at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def now(self) -> FleetCounts:
+        """Return the counts, at most a second old.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        async with self._lock:
+            if time.monotonic() - self._at > FRESH_SECONDS:
+                self._counts = await self._read()
+                self._at = time.monotonic()
+            return self._counts
+
+    async def _read(self) -> FleetCounts:
+        fleet, totals = self._reader.fleet, self._reader.totals
+        workers, queues = await fleet.workers(), await fleet.queues()
+        counted, memory = await totals.read(), await fleet.memory()
+        return FleetCounts(workers, queues, await self._never_lower(counted), memory)
+
+    async def _never_lower(self, counted: Mapping[Label, float]) -> Mapping[Label, float]:
+        """Return totals that do not fall when Redis loses its last writes.
+
+        Prometheus takes a counter that falls for one that began again at 0, and all of its value
+        for an increase. The totals of another installation do begin again.
+        """
+        installation = await self._reader.fleet.installation()
+        is_same, self._installation = installation == self._installation, installation
+        if not is_same:
+            return counted
+        before = self._counts.totals
+        labels = dict.fromkeys([*before, *counted])
+        return {one: max(before.get(one, 0.0), counted.get(one, 0.0)) for one in labels}

@@ -1,0 +1,240 @@
+"""What `fanout top` shows: an installation's hosts, workers, queues and running jobs, bounded.
+
+It is read from Redis or, by those who have a key of the service, from `GET /v1/fleet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from fanout.orchestrator.client.job_pages import JobFilter
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
+from fanout.orchestrator.jobs.store.fleet import Fitness, WorkerSketch
+from fanout.orchestrator.shortening import one_line
+
+MAX_JOBS = 100
+"""Running jobs that are shown: more than a screen has lines."""
+MAX_ACTIVE = 300
+"""Running jobs of a tenant among which those of one owner are looked for."""
+MAX_QUEUED = 500
+"""Queued jobs of a caller that are read, the newest: at 30 µs each a hundredth of a second."""
+MAX_SHOWN = 200
+"""Workers, hosts and queues that are shown, those that need attention first."""
+TITLE_CHARACTERS = 200
+"""Of a job's description: as much as a wide terminal shows."""
+
+
+class _Shown(BaseModel):
+    """A part of the view; what a newer release adds is ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ShownHost(_Shown):
+    """A host with living workers."""
+
+    name: str
+    workers: int = 0
+    fit: int = 0
+    draining: int = 0
+    unfit: int = 0
+    slots: int = 0
+    busy: int = 0
+
+
+class ShownWorker(_Shown):
+    """A living worker."""
+
+    name: str
+    host: str = ""
+    state: str = ""
+    """`fit`, `draining` or `unfit`."""
+    slots: int = 0
+    busy: int = 0
+    sandbox: str = ""
+    why: str = ""
+    """Why it is unfit."""
+
+
+class ShownQueue(_Shown):
+    """The queued jobs of a class of a tenant."""
+
+    tenant: str
+    job_class: str
+    """`<agent>:<wire version>`, with a pool `<agent>@<pool>:<wire version>`."""
+    jobs: int
+    """At least: of queues with thousands of trees not all jobs are counted."""
+    oldest_seconds: float
+    """How long the oldest of those that are next in turn has waited."""
+
+
+class ShownJob(_Shown):
+    """A job that runs, or is on its way to a worker."""
+
+    id: str
+    state: str
+    agent: str = ""
+    tenant: str = ""
+    owner: str = ""
+    attempt: int = 0
+    worker: str | None = None
+    submitted_at: float = 0.0
+    """Seconds since the epoch, as all times."""
+    started_at: float | None = None
+    description: str = ""
+    activity: Activity | None = None
+    last_event: str | None = None
+
+
+class FleetView(_Shown):
+    """An installation at one moment. None stands for what its reader may not know."""
+
+    at: float
+    """Seconds since the epoch, by Redis's clock."""
+    hosts: tuple[ShownHost, ...] | None = None
+    workers: tuple[ShownWorker, ...] | None = None
+    """At most `MAX_SHOWN` of them; `hosts` counts all."""
+    host_count: int | None = None
+    worker_states: dict[str, int] | None = None
+    slots: int | None = None
+    busy: int | None = None
+    free: int | None = None
+    """Slots of fit workers that have no job."""
+    queues: tuple[ShownQueue, ...] = ()
+    jobs: tuple[ShownJob, ...] = ()
+    tokens_per_minute: int | None = None
+    cost_usd_per_minute: float | None = None
+    redis_bytes: int | None = None
+    redis_limit_bytes: int | None = None
+    """0: Redis has no limit."""
+
+
+async def whole_fleet(reader: JobReader) -> FleetView:
+    """Return all of an installation, for its operator.
+
+    Args:
+        reader: The connection.
+
+    Raises:
+        LedgerUnavailable: Redis does not respond.
+    """
+    fleet = reader.fleet
+    workers = await fleet.workers()
+    queues = await fleet.queues()
+    records = await reader.records(await fleet.running(MAX_JOBS))
+    memory, spending = await fleet.memory(), await reader.totals.spending()
+    hosts = _hosts(workers)
+    return FleetView(
+        at=await reader.now(),
+        hosts=tuple(hosts[:MAX_SHOWN]),
+        workers=tuple(map(_worker, sorted(workers, key=_urgency)[:MAX_SHOWN])),
+        host_count=len(hosts),
+        worker_states={one: sum(w.fitness is one for w in workers) for one in Fitness},
+        slots=sum(worker.slots for worker in workers),
+        busy=sum(worker.busy for worker in workers),
+        free=sum(worker.free for worker in workers),
+        queues=tuple(ShownQueue(**one._asdict()) for one in queues[:MAX_SHOWN]),
+        jobs=_jobs(records),
+        tokens_per_minute=spending.tokens,
+        cost_usd_per_minute=spending.cost_usd,
+        redis_bytes=memory.used_bytes,
+        redis_limit_bytes=memory.limit_bytes,
+    )
+
+
+async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) -> FleetView:
+    """Return what the owner of jobs may know: the jobs, not who runs them.
+
+    Args:
+        reader: The connection.
+        tenant: Only jobs of this tenant; None: of all.
+        owner: Only jobs of this owner; None: of all.
+
+    Raises:
+        LedgerUnavailable: Redis does not respond.
+    """
+    wanted = JobFilter(tenant=tenant, owner=owner, states={JobState.QUEUED})
+    at = await reader.now()
+    queued = (await reader.pages.page(wanted, None, MAX_QUEUED)).records
+    active = await reader.records(await reader.fleet.running(MAX_ACTIVE, tenant))
+    running = [one for one in active if tenant is None or owner in (None, one.owner)]
+    jobs = tuple(one.model_copy(update={"worker": None}) for one in _jobs(running))
+    return FleetView(at=at, queues=_queues_of(queued, at), jobs=jobs[:MAX_JOBS])
+
+
+def _hosts(workers: Iterable[WorkerSketch]) -> list[ShownHost]:
+    by_name: dict[str, list[WorkerSketch]] = {}
+    for worker in workers:
+        by_name.setdefault(worker.host, []).append(worker)
+    hosts = [
+        ShownHost(
+            name=name,
+            workers=len(some),
+            **{str(one): sum(worker.fitness is one for worker in some) for one in Fitness},
+            slots=sum(worker.slots for worker in some),
+            busy=sum(worker.busy for worker in some),
+        )
+        for name, some in by_name.items()
+    ]
+    return sorted(hosts, key=lambda one: (-one.unfit, -one.draining, -one.busy, one.name))
+
+
+def _urgency(worker: WorkerSketch) -> tuple[int, int, str]:
+    """Return what workers are sorted by: unfit ones first, then draining ones, then busy ones."""
+    order = (Fitness.UNFIT, Fitness.DRAINING, Fitness.FIT)
+    return order.index(worker.fitness), -worker.busy, worker.name
+
+
+def _worker(worker: WorkerSketch) -> ShownWorker:
+    return ShownWorker(
+        name=worker.name,
+        host=worker.host,
+        state=worker.fitness,
+        slots=worker.slots,
+        busy=worker.busy,
+        sandbox=worker.sandbox,
+        why=worker.why_unfit,
+    )
+
+
+def _jobs(records: Iterable[JobRecord]) -> tuple[ShownJob, ...]:
+    """Return the jobs that run, the longest first, then those that are on their way to a worker."""
+    shown = (JobState.RUNNING, JobState.QUEUED)
+    found = [record for record in records if record.state in shown]
+    found.sort(key=lambda one: (one.state is JobState.QUEUED, one.started_at or one.submitted_at))
+    return tuple(
+        ShownJob(
+            id=record.id,
+            state=record.state,
+            agent=record.agent,
+            tenant=record.tenant,
+            owner=record.owner,
+            attempt=record.attempt,
+            worker=record.worker,
+            submitted_at=record.submitted_at,
+            started_at=record.started_at,
+            description=one_line(record.description, TITLE_CHARACTERS),
+            activity=record.activity,
+            last_event=record.last_event,
+        )
+        for record in found
+    )
+
+
+def _queues_of(queued: Sequence[JobRecord], now: float) -> tuple[ShownQueue, ...]:
+    groups: dict[tuple[str, str], list[JobRecord]] = {}
+    for record in queued:
+        groups.setdefault((record.tenant, f"{record.agent}:{record.wire}"), []).append(record)
+    queues = [
+        ShownQueue(
+            tenant=tenant,
+            job_class=job_class,
+            jobs=len(jobs),
+            oldest_seconds=max(0.0, now - min(one.submitted_at for one in jobs)),
+        )
+        for (tenant, job_class), jobs in groups.items()
+    ]
+    return tuple(sorted(queues, key=lambda one: -one.oldest_seconds)[:MAX_SHOWN])

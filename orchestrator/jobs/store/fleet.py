@@ -1,0 +1,243 @@
+"""Reads an installation as its operator sees it, in bounded steps: workers, queues, running jobs.
+
+It reads no job but those that it names, and no script holds Redis meanwhile: what it returns may be
+of slightly different moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+
+WORKERS_AT_ONCE = 500
+"""Registrations in one round trip: Redis takes two milliseconds."""
+MAX_CLASSES = 200
+"""Classes of jobs whose queues are read, and tenants and trees at their limit. An installation has
+one for each agent and release; with more, some queues are left out."""
+MAX_QUEUES = 1_000
+"""Queues that are read, each a class of a tenant: at 30 µs each a thirtieth of a second."""
+HEADS = 10
+"""Trees of each queue whose first jobs are read, those that are next in turn: a tenant may have
+thousands."""
+_WORKER_FIELDS = ("host", "concurrency", "running", "draining", "unfit", "sandbox", "pool")
+
+
+class Fitness(StrEnum):
+    """Whether a worker takes jobs."""
+
+    FIT = "fit"
+    DRAINING = "draining"
+    """It is stopping, or paused."""
+    UNFIT = "unfit"
+    """It cannot run jobs."""
+
+
+class WorkerSketch(NamedTuple):
+    """A living worker, as lists show it."""
+
+    name: str
+    host: str
+    fitness: Fitness
+    slots: int
+    """How many jobs it can run at once."""
+    busy: int
+    """How many it runs."""
+    sandbox: str
+    pool: str
+    why_unfit: str
+
+    @property
+    def free(self) -> int:
+        """How many more jobs it takes."""
+        return max(0, self.slots - self.busy) if self.fitness is Fitness.FIT else 0
+
+
+class QueueHead(NamedTuple):
+    """The queue of a tenant's jobs of a class, and the oldest of those that are next in turn."""
+
+    tenant: str
+    job_class: str
+    """`<agent>:<wire version>`, with a pool `<agent>@<pool>:<wire version>`."""
+    jobs: int
+    """How many jobs wait, at least: of trees that are not among the first, one each is counted."""
+    oldest_seconds: float
+    """How long the oldest one has waited since it was submitted."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """That of Redis, in bytes."""
+
+    used_bytes: int = 0
+    limit_bytes: int = 0
+    """0: it has no limit."""
+
+
+class _Lane(NamedTuple):
+    tenant: str
+    job_class: str
+    root: str
+
+
+class Fleet:
+    """Reads the workers, the queues and the memory of an installation.
+
+    Every method raises LedgerUnavailable when Redis does not respond.
+
+    Args:
+        redis: The client.
+        keys: The key names.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def workers(self) -> list[WorkerSketch]:
+        """Return the living workers, sorted by name."""
+        now = await self._now_ms()
+        with redis_failures():
+            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
+        found = []
+        for first in range(0, len(names), WORKERS_AT_ONCE):
+            some = names[first : first + WORKERS_AT_ONCE]
+            calls = [("HMGET", self._keys.worker(name), *_WORKER_FIELDS) for name in some]
+            rows = await self._pipelined(calls)
+            found += [_sketch(name, row) for name, row in zip(some, rows, strict=True)]
+        return sorted(found)
+
+    async def queues(self) -> list[QueueHead]:
+        """Return the queues with jobs that wait for a worker, the longest wait first.
+
+        Jobs that are on their way to a worker are in none.
+        """
+        names = await self._queue_names()
+        lanes, jobs = await self._lanes(names)
+        heads = await self._pipelined(
+            [("ZRANGE", self._lane_key(lane), 0, 0) for lane in lanes]
+            + [("ZCARD", self._lane_key(lane)) for lane in lanes]
+        )
+        ids = heads[: len(lanes)]
+        submitted = await self._pipelined(
+            [("HGET", self._keys.job(one[0] if one else ""), "submitted_at") for one in ids]
+        )
+        now = await self._now_ms()
+        oldest: dict[tuple[str, str], float] = {}
+        for lane, size, at in zip(lanes, heads[len(lanes) :], submitted, strict=True):
+            if at is None:  # its job was dispatched meanwhile
+                continue
+            queue = lane.tenant, lane.job_class
+            jobs[queue] = jobs.get(queue, 0) + size
+            oldest[queue] = min(oldest.get(queue, now), float(at))
+        found = [
+            QueueHead(*queue, jobs[queue], max(0.0, (now - at) / 1000))
+            for queue, at in oldest.items()
+        ]
+        return sorted(found, key=lambda one: (-one.oldest_seconds, one))
+
+    async def running(self, most: int, tenant: str | None = None) -> list[str]:
+        """Return the ids of jobs that are running or on their way to a worker.
+
+        Args:
+            most: At most so many.
+            tenant: Only those of this tenant; None: of all.
+        """
+        with redis_failures():
+            if tenant is None:
+                ids: Any = await self._redis.zrange(self._keys.leases, 0, most - 1)
+            else:
+                active: Any = self._keys.tenant_active(tenant)
+                _, ids = await self._redis.sscan(active, count=most)
+        return sorted(ids)[:most]
+
+    async def memory(self) -> Memory:
+        """Return the memory of Redis; 0 for what a managed one does not say."""
+        with redis_failures():
+            info: Any = await self._redis.info("memory")
+        return Memory(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
+
+    async def installation(self) -> str:
+        """Return the id of the installation; empty before its first worker has started."""
+        with redis_failures():
+            return str(await self._redis.get(self._keys.installation) or "")
+
+    async def _queue_names(self) -> list[tuple[str, str]]:
+        """Return tenant and class of the queues with trees that take turns."""
+        with redis_failures():
+            classes: Any = await self._redis.sscan(self._keys.classes, count=MAX_CLASSES)
+            full: Any = await self._redis.sscan(self._keys.full_tenants, count=MAX_CLASSES)
+        classes, full = sorted(classes[1])[:MAX_CLASSES], sorted(full[1])[:MAX_CLASSES]
+        tenants = await self._pipelined(
+            [("ZRANGE", self._keys.tenants(one), 0, MAX_CLASSES - 1) for one in classes]
+            + [("SMEMBERS", self._keys.tenant_classes(one)) for one in full]
+        )
+        waiting = [
+            (tenant, job_class)
+            for job_class, some in zip(classes, tenants[: len(classes)], strict=True)
+            for tenant in some
+        ]
+        at_limit = [
+            (tenant, job_class)
+            for tenant, some in zip(full, tenants[len(classes) :], strict=True)
+            for job_class in some
+        ]
+        return list(dict.fromkeys([*at_limit, *waiting]))[:MAX_QUEUES]
+
+    async def _lanes(
+        self, queues: Sequence[tuple[str, str]]
+    ) -> tuple[list[_Lane], dict[tuple[str, str], int]]:
+        """Return the first lanes of queues, and how many more trees each queue has."""
+        rows = await self._pipelined(
+            [("ZRANGE", self._keys.trees(one, tenant), 0, HEADS - 1) for tenant, one in queues]
+            + [("ZCARD", self._keys.trees(one, tenant)) for tenant, one in queues]
+        )
+        trees, sizes = rows[: len(queues)], rows[len(queues) :]
+        lanes = [
+            _Lane(*queue, root)
+            for queue, roots in zip(queues, trees, strict=True)
+            for root in roots
+        ]
+        more = {
+            queue: max(0, size - len(roots))
+            for queue, roots, size in zip(queues, trees, sizes, strict=True)
+        }
+        with redis_failures():
+            full: Any = await self._redis.sscan(self._keys.full_trees, count=MAX_CLASSES)
+        roots = sorted(full[1])[:MAX_CLASSES]
+        at_limit = await self._pipelined([("SMEMBERS", self._keys.lanes(root)) for root in roots])
+        for root, names in zip(roots, at_limit, strict=True):
+            for agent, wire, tenant in (name.split(":", 2) for name in names):
+                lanes.append(_Lane(tenant, f"{agent}:{wire}", root))
+        return list(dict.fromkeys(lanes)), more
+
+    def _lane_key(self, lane: _Lane) -> str:
+        return self._keys.lane(lane.job_class, lane.root, lane.tenant)
+
+    async def _pipelined(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if not calls:
+            return []
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for call in calls:
+                    pipe.execute_command(*call)
+                return await pipe.execute()
+
+    async def _now_ms(self) -> int:
+        with redis_failures():
+            seconds, micros = await self._redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _sketch(name: str, row: Sequence[str | None]) -> WorkerSketch:
+    host, slots, busy, draining, unfit, sandbox, pool = (value or "" for value in row)
+    fitness = Fitness.UNFIT if unfit else Fitness.DRAINING if draining == "1" else Fitness.FIT
+    return WorkerSketch(
+        *(name, host, fitness, int(slots or 0), int(busy or 0)), sandbox, pool, unfit
+    )

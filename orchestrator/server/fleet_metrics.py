@@ -1,0 +1,119 @@
+"""The metrics of an installation's workers, queues and Redis, for Prometheus.
+
+Every label has a bounded number of values: what is too much is shown as `other`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from fanout.orchestrator.client.fleet_counts import FleetCounts
+from fanout.orchestrator.jobs.store.fleet import Fitness, QueueHead
+from fanout.orchestrator.jobs.totals import INFINITY, OTHER, SERIES, SUM, Label, Series
+
+MAX_QUEUES_SHOWN = 50
+"""Queues with a series of their own, those with the longest wait; a tenant or a class more is no
+reason for a database of metrics to grow."""
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class FleetMetrics(Collector):
+    """The metrics of what was read last."""
+
+    def __init__(self) -> None:
+        self.counts = FleetCounts()
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics."""
+        yield from self._workers()
+        yield from self._queues()
+        for series in SERIES.values():
+            values = {
+                label[1:]: value
+                for label, value in self.counts.totals.items()
+                if label[0] == series.name
+            }
+            yield _histogram(series, values) if series.bounds else _counter(series, values)
+
+    def _workers(self) -> Iterator[Family]:
+        workers = self.counts.workers
+        states = Counter(worker.fitness for worker in workers)
+        by_state = GaugeMetricFamily(
+            "fanout_workers_by_state",
+            "Living workers: fit, draining (stopping or paused), unfit (cannot run jobs).",
+            labels=["state"],
+        )
+        for fitness in Fitness:
+            by_state.add_metric([fitness], states[fitness])
+        yield by_state
+        yield GaugeMetricFamily(
+            "fanout_worker_slots_free",
+            "Jobs that the fit workers could run in addition.",
+            value=sum(worker.free for worker in workers),
+        )
+        yield GaugeMetricFamily(
+            "fanout_hosts",
+            "Hosts with a living worker.",
+            value=len({worker.host for worker in workers}),
+        )
+        yield GaugeMetricFamily(
+            "fanout_hosts_unfit",
+            "Hosts with living workers of which none is fit or draining.",
+            value=len(
+                {worker.host for worker in workers}
+                - {worker.host for worker in workers if worker.fitness is not Fitness.UNFIT}
+            ),
+        )
+
+    def _queues(self) -> Iterator[Family]:
+        labels = ["tenant", "class"]
+        ages = GaugeMetricFamily(
+            "fanout_queue_oldest_seconds",
+            "How long the oldest of the jobs that are next in turn has waited since it was submitted.",
+            labels=labels,
+        )
+        sizes = GaugeMetricFamily(
+            "fanout_queue_jobs",
+            "Jobs that wait for a worker, at least: of a tenant's later trees one job each.",
+            labels=labels,
+        )
+        for queue in _shown(self.counts.queues):
+            ages.add_metric([queue.tenant, queue.job_class], queue.oldest_seconds)
+            sizes.add_metric([queue.tenant, queue.job_class], queue.jobs)
+        yield ages
+        yield sizes
+
+
+def _shown(queues: Sequence[QueueHead]) -> list[QueueHead]:
+    """Return the queues that are shown, the rest as one."""
+    shown, rest = list(queues[:MAX_QUEUES_SHOWN]), queues[MAX_QUEUES_SHOWN:]
+    if rest:
+        jobs, oldest = sum(one.jobs for one in rest), max(one.oldest_seconds for one in rest)
+        shown.append(QueueHead(OTHER, OTHER, jobs, oldest))
+    return shown
+
+
+def _counter(series: Series, values: Mapping[Label, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(series.name, series.text, labels=series.labels)
+    for labels in dict.fromkeys([*series.known, *values]):
+        if len(labels) == len(series.labels):
+            family.add_metric(labels, values.get(labels, 0.0))
+    return family
+
+
+def _histogram(series: Series, values: Mapping[Label, float]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(series.name, series.text, labels=series.labels)
+    bounds = [*map(str, series.bounds), INFINITY]
+    for labels in dict.fromkeys([*series.known, *(label[:-1] for label in values)]):
+        if len(labels) == len(series.labels):
+            counts = accumulate(values.get((*labels, bound), 0.0) for bound in bounds)
+            family.add_metric(
+                labels, list(zip(bounds, counts, strict=True)), values.get((*labels, SUM), 0.0)
+            )
+    return family
