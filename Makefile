@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .ONESHELL:
 unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes, each of which would compile the product
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test small-model faults attacks fuzz planted installation coverage check house audit newest-adk bench chaos compose docs openapi images lock pins clean
+.PHONY: help setup demo test small-model faults attacks fuzz planted installation coverage check alerts house audit newest-adk bench chaos compose docs openapi images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,6 +59,11 @@ check: $(TOOLS) ## style, types, who imports whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+alerts: ## the alert rules of config/monitoring and their tests, with promtool
+	@command -v promtool >/dev/null || { echo "make alerts needs promtool; on Debian: apt-get install prometheus" >&2; exit 1; }
+	promtool check rules config/monitoring/alerts.yml
+	promtool test rules config/monitoring/alerts_test.yml
 
 house: $(TOOLS) ## the largest files, functions and folders: a report, nothing fails
 	@$(BIN)/python -m tests.architecture.sources

@@ -38,6 +38,7 @@ OF_THE_MACHINE = {
     "needs /dev/full": "",
     "needs redis-server": "",
     "there is no mkfs.ext4": "",
+    "promtool is not installed": "Debian's package prometheus, which `.ci/run` installs",
     "there is no docker-compose": "",
     "There is no docker compose.": "the plugin; the other version was tested",
     "There is no docker-compose.": "as above",

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import threading
 from concurrent.futures import Future, wait
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -110,6 +112,7 @@ class WorkerProcess:
         self._host = socket.gethostname()
         self._sandbox = self._why_local = ""
         self._model_faults: dict[str, str] = {}
+        self._disk_free_bytes = 0
         self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._concurrency = settings.worker.concurrency
         self._draining = self._paused = False
@@ -360,6 +363,7 @@ class WorkerProcess:
             loop_delays=self._loop_delays.histogram(),
             model=self._settings.model,
             model_faults=self._model_faults,
+            disk_free_bytes=self._disk_free_bytes,
         )
 
     async def _start_background(self) -> None:
@@ -421,6 +425,7 @@ class WorkerProcess:
             self._started_at = self._started_at or await self._ledger.now_ms()
             await self._live.refresh()
             self._model_faults = await asyncio.to_thread(service_faults)
+            self._disk_free_bytes = await asyncio.to_thread(_free_bytes, self._settings.state_dir)
             policy = admission_policy(self._settings, self._live.definitions)
             has_room = await self._urgent_ledger.register(
                 self.info(), REGISTRATION_SECONDS, policy, self._started_at
@@ -465,3 +470,11 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
+
+
+def _free_bytes(folder: Path) -> int:
+    """Return the free space of a folder's disk; 0 where the folder is not there yet."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

@@ -56,6 +56,9 @@ class WorkerInfo:
     """Why it cannot reach models, by the names of their services, each a sentence without its
     subject; None in a release that did not say it."""
 
+    disk_free_bytes: int = 0
+    """The free space of the disk with its state folder; 0 in a release that did not say it."""
+
     def reads(self, wire: int, agent: str) -> bool:
         """Return whether it can run a job of that wire version and that agent."""
         return self.wire_oldest <= wire <= self.wire_newest and self.knows(agent)

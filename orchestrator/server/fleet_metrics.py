@@ -19,6 +19,8 @@ from fanout.orchestrator.jobs.totals import INFINITY, OTHER, SERIES, SUM, Label,
 MAX_QUEUES_SHOWN = 50
 """Queues with a series of their own, those with the longest wait; a tenant or a class more is no
 reason for a database of metrics to grow."""
+MAX_HOSTS_SHOWN = 20
+"""Hosts whose disks are shown, those with the least free space."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -32,6 +34,7 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Family]:
         """Yield the metrics."""
         yield from self._workers()
+        yield from self._disks()
         yield from self._queues()
         for series in SERIES.values():
             values = {
@@ -70,6 +73,21 @@ class FleetMetrics(Collector):
                 - {worker.host for worker in workers if worker.fitness is not Fitness.UNFIT}
             ),
         )
+
+    def _disks(self) -> Iterator[Family]:
+        free = {
+            worker.host: worker.disk_free_bytes
+            for worker in self.counts.workers
+            if worker.disk_free_bytes
+        }
+        family = GaugeMetricFamily(
+            "fanout_host_disk_free_bytes",
+            f"Free space of the disk with the workers' state, of the {MAX_HOSTS_SHOWN} fullest hosts.",
+            labels=["host"],
+        )
+        for host in sorted(free, key=lambda one: (free[one], one))[:MAX_HOSTS_SHOWN]:
+            family.add_metric([host], free[host])
+        yield family
 
     def _queues(self) -> Iterator[Family]:
         labels = ["tenant", "class"]

@@ -26,7 +26,16 @@ MAX_QUEUES = 1_000
 HEADS = 10
 """Trees of each queue whose first jobs are read, those that are next in turn: a tenant may have
 thousands."""
-_WORKER_FIELDS = ("host", "concurrency", "running", "draining", "unfit", "sandbox", "pool")
+_WORKER_FIELDS = (
+    "host",
+    "concurrency",
+    "running",
+    "draining",
+    "unfit",
+    "sandbox",
+    "pool",
+    "disk_free_bytes",
+)
 
 
 class Fitness(StrEnum):
@@ -52,6 +61,8 @@ class WorkerSketch(NamedTuple):
     sandbox: str
     pool: str
     why_unfit: str
+    disk_free_bytes: int
+    """0: it is not known."""
 
     @property
     def free(self) -> int:
@@ -236,8 +247,7 @@ class Fleet:
 
 
 def _sketch(name: str, row: Sequence[str | None]) -> WorkerSketch:
-    host, slots, busy, draining, unfit, sandbox, pool = (value or "" for value in row)
+    host, slots, busy, draining, unfit, sandbox, pool, free = (value or "" for value in row)
     fitness = Fitness.UNFIT if unfit else Fitness.DRAINING if draining == "1" else Fitness.FIT
-    return WorkerSketch(
-        *(name, host, fitness, int(slots or 0), int(busy or 0)), sandbox, pool, unfit
-    )
+    numbers = int(slots or 0), int(busy or 0)
+    return WorkerSketch(name, host, fitness, *numbers, sandbox, pool, unfit, int(free or 0))

@@ -16,8 +16,10 @@ from fanout.orchestrator.shortening import count
 
 GAP = 2
 """Spaces between two columns."""
-LEAST_ROWS = 2
-"""Of each table that has rows, on a low screen."""
+LEAST_LINES = 2
+"""Of each table that has rows, on a low screen: its header and a row."""
+ROOMY_LINES = 15
+"""Below the summary, on a screen that has empty lines between the tables."""
 MOST_SHARE = 4
 """Workers and queues take a fourth of the lines each at most, so that most are for the jobs."""
 FITNESS_STYLES = {"fit": "green", "draining": "yellow", "unfit": "red"}
@@ -62,10 +64,10 @@ class Table:
             width: Cells of a line.
             what: What the rows are, for the number of those that have no line.
         """
-        if not self.rows or most < 2:  # noqa: PLR2004 - a header and a row
+        if not self.rows or most < LEAST_LINES:
             return []
-        is_cut = len(self.rows) > most - 1
-        shown = self.rows[: most - 2] if is_cut else self.rows
+        is_cut = len(self.rows) >= most > LEAST_LINES
+        shown = self.rows[: most - 1 - is_cut]
         cells = [self.header, *shown]
         natural = [max(cell_len(row[at]) for row in cells) for at in range(len(self.header))]
         widths = fitted_widths(natural, self.elastic, width - GAP * (len(natural) - 1))
@@ -151,15 +153,16 @@ class TopBoard:
 
     def _lines(self, view: FleetView, height: int, width: int) -> list[Text]:
         lines = summary(view)
-        share = max(LEAST_ROWS + 1, height // MOST_SHARE)
+        room = height - len(lines)
+        share = max(LEAST_LINES, room // MOST_SHARE)
         shown = tables(view, workers_at_most=share - 1)
+        gap = [Text()] if room >= ROOMY_LINES else []
         for what, table in shown.items():
-            room = height - len(lines) - 1
-            most = room if what == "jobs" or len(shown) == 1 else min(share, room)
-            if part := table.lines(most, width, what):
-                lines += [Text(), *part]
+            left = height - len(lines) - len(gap)
+            if part := table.lines(left if what == "jobs" else min(share, left), width, what):
+                lines += [*gap, *part]
         if not view.jobs:
-            lines += [Text(), Text("No job is running.", style="dim")]
+            lines += [*gap, Text("No job is running.", style="dim")]
         return lines
 
 
