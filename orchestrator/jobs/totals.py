@@ -98,7 +98,7 @@ VERIFICATIONS = Series(
     LONG_BOUNDS,
     known=(("passed",), ("failed",)),
 )
-MODEL_CALLS = Series(
+MODEL_REQUESTS = Series(
     "fanout_model_calls", "Requests sent to models, repeated ones too.", (MODEL,), known=()
 )
 MODEL_ERRORS = Series(
@@ -108,7 +108,7 @@ MODEL_ERRORS = Series(
     (MODEL, "status"),
     known=(),
 )
-MODEL_TOKENS = Series(
+MODEL_USAGE = Series(
     "fanout_model_tokens",
     "Tokens of models by kind: input (cached ones too), output, cached.",
     (MODEL, "kind"),
@@ -130,7 +130,7 @@ SERIES = {
     for one in (
         *(ATTEMPTS_STARTED, ATTEMPTS_ENDED, ATTEMPT_FAILURES, LEASES_LOST),
         *(SANDBOX_STARTS, SANDBOX_FAILURES, VERIFICATIONS),
-        *(MODEL_CALLS, MODEL_ERRORS, MODEL_TOKENS, MODEL_COST, LOOP_DELAYS),
+        *(MODEL_REQUESTS, MODEL_ERRORS, MODEL_USAGE, MODEL_COST, LOOP_DELAYS),
     )
 }
 """All series by name."""
@@ -170,7 +170,7 @@ class Totals:
 
     def model_asked(self, model: str) -> None:
         """Count a request to a model."""
-        self.add(MODEL_CALLS, _short(model))
+        self.add(MODEL_REQUESTS, _short(model))
 
     def model_failed(self, model: str, status: str) -> None:
         """Count a request to a model that failed.
@@ -191,7 +191,7 @@ class Totals:
         name = _short(model)
         for kind in ("input", "output", "cached"):
             if tokens := used.get(f"{kind}_tokens"):
-                self.add(MODEL_TOKENS, name, kind, by=tokens)
+                self.add(MODEL_USAGE, name, kind, by=tokens)
         if cost := used.get("cost_usd"):
             self.add(MODEL_COST, name, by=cost)
 
@@ -214,7 +214,7 @@ def spent(counted: Mapping[Label, float]) -> Usage:
     tokens = dict.fromkeys(("input", "output", "cached"), 0.0)
     cost = 0.0
     for (name, *values), value in counted.items():
-        if name == MODEL_TOKENS.name and values[-1] in tokens:
+        if name == MODEL_USAGE.name and values[-1] in tokens:
             tokens[values[-1]] += value
         elif name == MODEL_COST.name:
             cost += value

@@ -23,6 +23,7 @@ any model, and each has some ten series in a database that keeps them for weeks.
 ADDED_AT_ONCE = 100
 """Totals that one script call adds: Redis takes a fifth of a millisecond."""
 MINUTE_SECONDS = 60
+"""For which what was spent is added up, as count.lua does: people think of money a minute."""
 
 
 @dataclass(frozen=True)

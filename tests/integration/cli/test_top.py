@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.fleet_totals import FleetTotals
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.orchestrator.jobs.totals import MODEL_COST, MODEL_TOKENS
+from fanout.orchestrator.jobs.totals import MODEL_COST, MODEL_USAGE
 from tests.builders import make_spec, make_worker
 from tests.integration.cli.conftest import Fanout
 
@@ -56,7 +56,7 @@ async def installation(ledger_url: str) -> None:
         assert isinstance(await ledger.claim(spec.id, busy, 600), Claim)
     await ledger.submit([make_spec("later", tenant="a-team") for _ in range(3)])
     await ledger.submit([make_spec("later", agent="tester", tenant="b-team")])
-    used = {(MODEL_TOKENS.name, "m", "input"): 1234.0, (MODEL_COST.name, "m"): 0.25}
+    used = {(MODEL_USAGE.name, "m", "input"): 1234.0, (MODEL_COST.name, "m"): 0.25}
     await FleetTotals(redis, Keys()).add("one-1", "first", used)
     await redis.aclose()
 

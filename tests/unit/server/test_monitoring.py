@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -27,7 +27,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.totals import (
     ATTEMPTS_STARTED,
-    MODEL_CALLS,
+    MODEL_REQUESTS,
     OTHER,
     SERIES,
     VERIFICATIONS,
@@ -112,9 +112,9 @@ async def test_models_beyond_a_number_are_counted_as_others(redis: FakeAsyncRedi
         totals.model_used(f"m{number}", {"input_tokens": 2})
     await Counting(stored, totals, "w1").store()
     found = await stored.read()
-    models = {label[1] for label in found if label[0] == MODEL_CALLS.name}
+    models = {label[1] for label in found if label[0] == MODEL_REQUESTS.name}
     assert len(models) == MAX_MODELS + 1
-    assert found[MODEL_CALLS.name, OTHER] == 7
+    assert found[MODEL_REQUESTS.name, OTHER] == 7
     assert found["fanout_model_tokens", OTHER, "input"] == 14
 
 
@@ -150,7 +150,7 @@ async def test_totals_do_not_fall_when_redis_loses_its_last_writes() -> None:
         fleet = totals = Read()
 
     seen = []
-    counter = FleetCounter(Reader())  # type: ignore[arg-type] # what it reads of a reader
+    counter = FleetCounter(cast(JobReader, Reader()))
     for _ in range(3):
         counter._at = float("-inf")
         seen.append((await counter.now()).totals["x",])
