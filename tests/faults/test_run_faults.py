@@ -45,7 +45,7 @@ SCRIPT = (
         says("Made."),
     ),
 )
-MODEL_REQUESTS = 6 + 3 * len(ALL)
+MODEL_CALLS = 6 + 3 * len(ALL)
 FOLDER = {"kept.txt": "kept\n", "all.txt": "".join(f"{name}\n" for name in ALL)}
 FOLDER |= {f"{name}.txt": f"{name}\n" for name in ALL}
 MOMENTS = {
@@ -161,11 +161,11 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
             assert read(folder) == FOLDER, moment
             jobs = await client.tree(run_id)
             assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 7, moment
-            assert (await client.tree_usage(run_id)).model_calls == MODEL_REQUESTS, moment
+            assert (await client.tree_usage(run_id)).model_calls == MODEL_CALLS, moment
             # An answer that comes while the worker sleeps, or as it is killed, is not heard.
             assert max(model.completed.values()) <= 2, model.completed
             assert victim == "lid" or model.repeated(killed_at - WRITTEN_SECONDS) == []
-            assert len(model.completed) == MODEL_REQUESTS, moment
+            assert len(model.completed) == MODEL_CALLS, moment
             commands = [
                 str(event.data["arguments"])
                 for job in jobs
