@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -38,7 +39,7 @@ from fanout.orchestrator.server.connections import ConnectionLimits, Connections
 from fanout.orchestrator.server.fleet_metrics import MAX_QUEUES_SHOWN, FleetMetrics
 from fanout.orchestrator.server.metrics import Metrics
 from fanout.workers.upkeep.counting import Counting
-from tests.builders import make_spec
+from tests.builders import make_spec, make_worker
 
 MONITORING = Path(__file__).parents[3] / "config" / "monitoring"
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -171,6 +172,18 @@ async def test_the_age_of_a_queue_is_read_of_lanes_also_at_a_limit(redis: FakeAs
     await redis.sadd(Keys().full_tenants, "a")
     await redis.zrem(Keys().tenants("tester:1"), "a")
     assert ("a", "tester:1") in {(one.tenant, one.job_class) for one in await fleet.queues()}
+
+
+async def test_a_lease_that_lapses_is_counted_by_whoever_reaps_it(redis: FakeAsyncRedis) -> None:
+    ledger, spec, worker = Ledger(redis, Keys()), make_spec("x"), make_worker("w1")
+    await ledger.register(worker, 60)
+    await ledger.submit([spec])
+    await ledger.dispatch(1)
+    await ledger.claim(spec.id, worker, 0.001)
+    while await ledger.reap() == {}:  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.01)
+    found = shown(FleetCounts(totals=await FleetTotals(redis, Keys()).read()))
+    assert found["fanout_leases_lost_total", "lapsed"] == 1
 
 
 def families() -> set[str]:
