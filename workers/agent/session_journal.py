@@ -194,7 +194,7 @@ class AttemptJournal:
     def _report_progress(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
             self._replies += 1
-        elif kind is EventType.VERIFY:
+        elif kind is EventType.VERIFY and "seconds" in data:
             result = "passed" if data["exit_code"] == 0 else "failed"
             self._totals.observe(VERIFICATIONS, float(str(data["seconds"])), result)
         elif kind is EventType.TOOL_RESULT:
