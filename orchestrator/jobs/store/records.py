@@ -112,8 +112,8 @@ class Records:
         self._keys = keys
 
     @cached_property
-    def _scripts(self) -> Scripts:
-        """The scripts, which most readers do not need."""
+    def _recount(self) -> Scripts:
+        """The script that counts jobs, which most readers do not need."""
         return Scripts(self._redis, self._keys, ("state_counts",))
 
     async def get(self, job_id: str) -> JobRecord:
@@ -462,7 +462,7 @@ class Records:
         """
         complete = 0
         while not complete:
-            complete, total, *counted = await self._scripts.run(
+            complete, total, *counted = await self._recount.run(
                 "state_counts", RECOUNTED_AT_ONCE, int(begin_again)
             )
             begin_again = False
