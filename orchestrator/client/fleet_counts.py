@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fanout.orchestrator.client.job_counts import FRESH_SECONDS
 from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.store.fleet import Memory, QueueHead, WorkerSketch
+from fanout.orchestrator.jobs.store.fleet import QueueHead, WorkerSketch
 from fanout.orchestrator.jobs.totals import Label
 
 
@@ -21,7 +21,6 @@ class FleetCounts:
     queues: Sequence[QueueHead] = ()
     """The longest wait first."""
     totals: Mapping[Label, float] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
 
 
 class FleetCounter:
@@ -53,8 +52,7 @@ class FleetCounter:
     async def _read(self) -> FleetCounts:
         fleet, totals = self._reader.fleet, self._reader.totals
         workers, queues = await fleet.workers(), await fleet.queues()
-        counted, memory = await totals.read(), await fleet.memory()
-        return FleetCounts(workers, queues, await self._never_lower(counted), memory)
+        return FleetCounts(workers, queues, await self._never_lower(await totals.read()))
 
     async def _never_lower(self, counted: Mapping[Label, float]) -> Mapping[Label, float]:
         """Return totals that do not fall when Redis loses its last writes.

@@ -125,7 +125,7 @@ async def whole_fleet(reader: JobReader) -> FleetView:
     workers = await fleet.workers()
     queues = await fleet.queues()
     records = await reader.records(await fleet.running(MAX_JOBS))
-    memory, spending = await fleet.memory(), await reader.totals.spending()
+    memory, spending = await reader.memory(), await reader.totals.spending()
     hosts = _hosts(workers)
     return FleetView(
         at=await reader.now(),

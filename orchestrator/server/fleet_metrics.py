@@ -1,4 +1,4 @@
-"""The metrics of an installation's workers, queues and Redis, for Prometheus.
+"""The metrics of an installation's workers and queues, for Prometheus.
 
 Every label has a bounded number of values: what is too much is shown as `other`.
 """

@@ -7,7 +7,6 @@ of slightly different moments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -82,15 +81,6 @@ class QueueHead(NamedTuple):
     """How long the oldest one has waited since it was submitted."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """That of Redis, in bytes."""
-
-    used_bytes: int = 0
-    limit_bytes: int = 0
-    """0: it has no limit."""
-
-
 class _Lane(NamedTuple):
     tenant: str
     job_class: str
@@ -98,7 +88,7 @@ class _Lane(NamedTuple):
 
 
 class Fleet:
-    """Reads the workers, the queues and the memory of an installation.
+    """Reads the workers and the queues of an installation.
 
     Every method raises LedgerUnavailable when Redis does not respond.
 
@@ -167,12 +157,6 @@ class Fleet:
                 active: Any = self._keys.tenant_active(tenant)
                 _, ids = await self._redis.sscan(active, count=most)
         return sorted(ids)[:most]
-
-    async def memory(self) -> Memory:
-        """Return the memory of Redis; 0 for what a managed one does not say."""
-        with redis_failures():
-            info: Any = await self._redis.info("memory")
-        return Memory(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
 
     async def installation(self) -> str:
         """Return the id of the installation; empty before its first worker has started."""

@@ -19,13 +19,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fanout.orchestrator.client.fleet_counts import FleetCounter, FleetCounts
-from fanout.orchestrator.client.job_counts import JobCounts
+from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.fleet import Fleet, Memory, QueueHead
+from fanout.orchestrator.jobs.store.fleet import Fleet, QueueHead
 from fanout.orchestrator.jobs.store.fleet_totals import MAX_MODELS, FleetTotals
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.totals import (
     ATTEMPTS_STARTED,
     MODEL_REQUESTS,
@@ -144,9 +145,6 @@ async def test_totals_do_not_fall_when_redis_loses_its_last_writes() -> None:
 
         queues = workers
 
-        async def memory(self) -> Memory:
-            return Memory()
-
     class Reader:
         fleet = totals = Read()
 
@@ -193,6 +191,7 @@ def families() -> set[str]:
     )
     reader = JobReader("redis://127.0.0.1:1")
     metrics = Metrics(JobCounts(reader), FleetCounter(reader), Connections(limits))
+    metrics._installation.counts = Counts(memory=redis_memory({}))
     found = set()
     for family in metrics._registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
