@@ -180,11 +180,11 @@ class Keys:
     @property
     def totals(self) -> str:
         """Hash: what all workers have counted (`fleet_totals.py`)."""
-        return f"{self.prefix}:totals"
+        return f"{self.prefix}:worker:!totals"
 
     def spent(self, minute: int) -> str:
         """Hash: the tokens and the cost of a minute since the epoch; kept for three."""
-        return f"{self.prefix}:spent:{minute}"
+        return f"{self.prefix}:worker:!spent:{minute}"
 
     def pool(self, pool: str) -> str:
         """Set: the ids of the jobs of a pool of workers that have not ended."""

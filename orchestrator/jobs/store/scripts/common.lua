@@ -26,10 +26,11 @@
 --   lease_clock      hash: the clock of leases (elapsed), and the times of the script that advanced it
 --                    last and of the last reaper
 --   turn:<what>      string: present while one process has the turn at what one does for all
---   totals           hash: what all workers have counted, by the JSON of a series and its labels
+--   worker:!totals   hash: what all workers have counted, by the JSON of a series and its labels; no
+--                    worker has such a name, and ACL files let clients read what begins so
+--   worker:!spent:<minute>   hash: the tokens and dollars of a minute; kept for three
 --   counted:<worker> string: the name of the worker's last addition to them
 --   counted_models   set: the models that have totals of their own
---   spent:<minute>   hash: the tokens and dollars of a minute; kept for three
 --   policy           hash: the admission policy (json), and the start time of its worker
 -- These came later, and are named so that the ACL files of earlier releases allow them to clients:
 --   dispatch:state_counts  hash: how many jobs are in which state, and a recount: see `count_state`

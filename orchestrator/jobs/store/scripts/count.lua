@@ -17,10 +17,11 @@ end
 
 for at = 7, #ARGV, 4 do
   local is_own = ARGV[at + 2] == '' or is_shown(ARGV[at + 2])
-  redis.call('HINCRBYFLOAT', key('totals'), is_own and ARGV[at] or ARGV[at + 3], ARGV[at + 1])
+  local field = is_own and ARGV[at] or ARGV[at + 3]
+  redis.call('HINCRBYFLOAT', key('worker', '!totals'), field, ARGV[at + 1])
 end
 if ARGV[5] ~= '0' then
-  local minute = key('spent', math.floor(now_ms() / 60000))
+  local minute = key('worker', '!spent', math.floor(now_ms() / 60000))
   redis.call('HINCRBYFLOAT', minute, 'tokens', ARGV[5])
   redis.call('HINCRBYFLOAT', minute, 'cost_usd', ARGV[6])
   redis.call('EXPIRE', minute, 180)

@@ -48,7 +48,7 @@ local function reap_attempt(id)
       'Cancelled while its worker was lost.')
     return 'cancelled'
   end
-  redis.call('HINCRBY', key('totals'), LAPSED, 1)
+  redis.call('HINCRBY', key('worker', '!totals'), LAPSED, 1)
   local attempt, reason = job[3], 'its worker stopped responding'
   if up_since() > tonumber(job[8]) then
     attempt, reason = attempt - 1, 'Redis was unavailable for longer than its lease'
