@@ -152,7 +152,7 @@ JOURNAL = (
     Fault(
         "journal: a claim lowers the version of a job with long values",
         f"{_SCRIPTS}/lower.lua",
-        "if redis.call('ZSCORE', key('with_payloads'), id) then return 1 end\n",
+        "if redis.call('ZSCORE', key('journal', 'with_payloads'), id) then return 1 end\n",
         "",
         f"{_PAYLOADS}::test_a_job_with_long_values_keeps_its_version_when_it_is_claimed_again",
     ),
@@ -162,6 +162,25 @@ JOURNAL = (
         "return hashlib.sha256(self.content).hexdigest()",
         "return hashlib.sha256(self.content + str(id(self)).encode()).hexdigest()",
         f"{_PAYLOADS}::test_the_same_output_is_in_redis_once_however_often_it_is_returned",
+    ),
+)
+
+QUEUES = (
+    Fault(
+        "queues: a job is sent to a worker that does not have its agent",
+        f"{_SCRIPTS}/fleet.lua",
+        "if #agents == 0 then agents = {''} end",
+        "agents = {''}",
+        "tests/unit/jobs/test_fleet.py::"
+        "test_jobs_that_one_of_four_workers_can_run_are_sent_to_that_one_and_none_is_refused",
+    ),
+    Fault(
+        "queues: what was sent to a worker that ends stays there until its transit lapses",
+        f"{_SCRIPTS}/register.lua",
+        "  take_back(worker, math.huge)\n",
+        "",
+        "tests/unit/jobs/test_fleet.py::"
+        "test_what_was_sent_to_a_worker_that_takes_it_no_more_goes_to_another",
     ),
 )
 
@@ -184,4 +203,4 @@ MEMORY = (
     ),
 )
 
-FAULTS = (*RELEASES, *LEASES, *TOKENS, *HOSTS, *JOURNAL, *MEMORY)
+FAULTS = (*RELEASES, *LEASES, *TOKENS, *HOSTS, *JOURNAL, *QUEUES, *MEMORY)
