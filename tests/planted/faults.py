@@ -160,7 +160,7 @@ JOURNAL = (
     Fault(
         "journal: a claim lowers the version of a job with long values",
         f"{_SCRIPTS}/lower.lua",
-        "if redis.call('ZSCORE', key('with_payloads'), id) then return 1 end\n",
+        "if redis.call('ZSCORE', key('journal', 'with_payloads'), id) then return 1 end\n",
         "",
         f"{_PAYLOADS}::test_a_job_with_long_values_keeps_its_version_when_it_is_claimed_again",
     ),
