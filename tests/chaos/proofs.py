@@ -146,8 +146,7 @@ STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
     "virtual_time", "finish_times", "installation", "spec", "result", "ids", "ids_by_end",
-    "lease_clock", "payloads", "with_payloads", "memory", "stored_bytes", "stored_jobs",
-    "state_counts", "dispatch",
+    "lease_clock", "dispatch", "counted", "counted_models",
 )  # fmt: skip
 """Families of keys that outlive a job: what is known of it, counters, and the ledger's id."""
 
@@ -157,14 +156,14 @@ MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
 after the visibility timeout and claim nothing."""
 
 
-BOUND = "fanout:dispatch:bound"
-"""The beginning of keys with jobs that are in transit to a worker; the others of that family are of
-workers."""
+OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:starved")
+"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory; the others of
+that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:
     _, family, *_ = key.split(":")
-    if key.startswith(BOUND):
+    if key.startswith(OF_LIVE_JOBS):
         return False
     return family in STAYING or key.startswith(MESSAGES)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
@@ -203,12 +204,13 @@ class JobRunner:
     async def _claim(self, job_id: str, dispatch: str) -> tuple[Claim, float] | str:
         """Claim a job in its turn.
 
-        Returns the claim and when it was sent, on `elapsed_clock`, or why it was refused.
+        Returns the claim and when it was first asked for, on `elapsed_clock`; or why it was
+        refused.
         """
         try:
             async with self._claims:
                 asked_at = elapsed_clock()
-                claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
+                claim = await self._ask_for_claim(job_id, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
             return "Redis did not respond"
@@ -219,6 +221,26 @@ class JobRunner:
         if claim in WAITS_FOR_ANOTHER or claim.startswith(NOT_UNDERSTOOD):
             await asyncio.sleep(FULL_HOST_SECONDS)
         return claim
+
+    async def _ask_for_claim(self, job_id: str, dispatch: str) -> Claim | str:
+        """Claim a job, and ask again while Redis does not answer: it may have given the claim.
+
+        Nobody would renew that one, and it would use up an attempt.
+
+        Raises:
+            LedgerUnavailable: Redis has given none, or this worker stops.
+        """
+        request = uuid4().hex
+        while True:
+            try:
+                return await self._ledger.claim(
+                    job_id, self._me(), self._lease_seconds, dispatch, request
+                )
+            except LedgerUnavailable as failure:
+                has_refused = isinstance(failure, LedgerFull) or not failure.retryable
+                if has_refused or self._me().draining:
+                    raise
+            await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""

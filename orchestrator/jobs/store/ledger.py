@@ -488,7 +488,12 @@ class Ledger(Records):
         return bool(answer == OPENED)
 
     async def claim(
-        self, job_id: str, worker: WorkerInfo, lease_seconds: float, dispatch: str = ""
+        self,
+        job_id: str,
+        worker: WorkerInfo,
+        lease_seconds: float,
+        dispatch: str = "",
+        request: str = "",
     ) -> Claim | str:
         """Claim a job. Returns a Claim, or the reason for the refusal.
 
@@ -499,8 +504,10 @@ class Ledger(Records):
             worker: Who claims it.
             lease_seconds: The length of the lease.
             dispatch: The number of the dispatch that the message is of; empty: not checked.
+            request: A name of this claim: repeated under the same name, because its answer was
+                lost, it returns the same claim. Empty: a new one.
         """
-        request = uuid4().hex  # the client repeats the call when an answer is lost
+        request = request or uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
