@@ -157,8 +157,8 @@ after the visibility timeout and claim nothing."""
 
 
 OF_LIVE_JOBS = ("fanout:dispatch:bound", "fanout:dispatch:starved")
-"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory; the others of
-that family are of workers, and counters."""
+"""The beginnings of keys with jobs that are in transit to a worker, or wait for memory; the others
+of that family are of workers, and counters."""
 
 
 def _may_stay(key: str) -> bool:
