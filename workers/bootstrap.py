@@ -468,8 +468,10 @@ class WorkerProcess:
         await asyncio.gather(self._redis.aclose(), self._urgent.aclose())
 
     def _exit_without_waiting(self) -> None:
-        log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
-        os._exit(1)
+        jobs = len(self._heartbeats)
+        log.error("grace time is over, worker exits at once", jobs=jobs)
+        # Without jobs only sandboxes remain to be removed, which the next worker does.
+        os._exit(1 if jobs else self.exit_code)
 
 
 def _free_bytes(folder: Path) -> int:
