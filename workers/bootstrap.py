@@ -138,8 +138,11 @@ class WorkerProcess:
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether it takes messages from the queue; may be read in any thread."""
-        return not self._unfit
+        """Whether it takes messages from the queue; may be read in any thread.
+
+        A process that has not started as a worker sends Celery's commands, and takes their answers.
+        """
+        return not self._background or not self._unfit
 
     @property
     def farewell(self) -> str:

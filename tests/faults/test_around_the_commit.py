@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.attempt.job_runner import retry_pause_seconds
 from fanout.workers.sandbox.errors import SandboxDied
 from tests.builders import make_spec
@@ -43,7 +45,23 @@ async def test_files_that_cannot_be_discarded_do_not_fail_a_job_that_succeeded(
     assert (await bench.ended(next_id)).success
 
 
-async def test_a_claim_that_finds_redis_away_ends_in_order(
+async def test_a_claim_that_finds_redis_away_is_asked_for_until_it_answers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, failures = bench.ledger.claim, iter([LedgerUnavailable("Redis does not answer.")] * 2)
+
+    async def away_at_first(*arguments: Any) -> Claim | str:
+        for failure in failures:
+            raise failure
+        return await claim(*arguments)
+
+    monkeypatch.setattr(bench.ledger, "claim", away_at_first)
+    job_id = await bench.submit(make_spec("write"))
+    await bench.run(job_id)
+    assert (await bench.ended(job_id)).success
+
+
+async def test_a_worker_that_stops_asks_for_no_claim_that_redis_does_not_give(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
@@ -51,6 +69,7 @@ async def test_a_claim_that_finds_redis_away_ends_in_order(
 
     with monkeypatch.context() as outage:
         outage.setattr(bench.ledger, "claim", away)
+        outage.setattr(bench.fitness, "unfit", "it stops")
         job_id = await bench.submit(make_spec("write"))
         assert await bench.run(job_id) is None
 

@@ -361,14 +361,15 @@ async def test_scripts_of_both_releases_agree_on_who_holds_a_job(
 
     async with connect(place.redis.url) as redis:
         ledger = Ledger(redis, Keys())
-        await ledger.register(make_worker("new"), 60)
+        new = make_worker("new", host="h")  # the files of a released job wait for nobody else
+        await ledger.register(new, 60)
         await ledger.submit([make_spec(id=name) for name in ("of-new", "of-old")])
         await ledger.dispatch(1)
-        mine = await ledger.claim("of-new", make_worker("new"), 0.5)
+        mine = await ledger.claim("of-new", new, 0.5)
         assert isinstance(mine, Claim)
         await ledger.beat({"of-new": mine.token}, 60)
         await ledger.dispatch(1)
-        earlier = await ledger.claim("of-old", make_worker("new"), 60)
+        earlier = await ledger.claim("of-old", new, 60)
         assert isinstance(earlier, Claim)
         await ledger.release("of-old", earlier.token, "its worker stops")
         await asyncio.sleep(1)  # the lease that it was claimed with has lapsed
