@@ -58,6 +58,8 @@ class Jobs:
             ["wait", self.ended],
             ["watch", self.ended],
             ["history"],
+            ["top", "--once"],
+            ["top", "--json"],
             *(["cost", "--by", by] for by in ("agent", "model", "day", "label")),
             ["approvals"],
             ["approvals", "--json"],
