@@ -247,18 +247,24 @@ async def _end_of(server: ServerProcess, beginning: bytes, more: bytes = b"") ->
     """The first lines of all answers, when a client sends a beginning and then single bytes."""
     async with connections(server, 1) as [(reader, writer)]:
         writer.write(beginning)
-        received = asyncio.create_task(reader.read())
+        received = asyncio.create_task(_read_all(reader))
         for number in range(2000):
             done, _ = await asyncio.wait({received}, timeout=0.1)
             if done:
                 break
             with contextlib.suppress(ConnectionError):
                 writer.write(more and more[number % len(more) :][:1])
-        try:
-            text = await received
-        except ConnectionError:
-            return (b"reset",)
-    return tuple(re.findall(rb"HTTP/1\.1 (\d{3})", text))
+        text = await received
+    return tuple(re.findall(rb"HTTP/1\.1 (\d{3})", text)) or (b"reset",)
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    """What has come until the end; a byte that was sent after it resets the connection."""
+    text = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(65536):
+            text += piece
+    return text
 
 
 async def test_whoever_is_slow_is_cut_off(hurried: ServerProcess, place: Installation):

@@ -31,6 +31,8 @@ KEY_VARIABLE = "FANOUT_KEY"
 MIN_SECONDS = 0.5
 """Between two readings: each takes Redis some milliseconds, with thousands of workers more."""
 FRAMES_PER_SECOND = 4
+SIZE_VARIABLES = ("COLUMNS", "LINES")
+"""They have the size that the terminal had for the program that started this one."""
 QUIT_KEYS = b"qQ\x03\x04"
 
 Read = Callable[[], Awaitable[FleetView]]
@@ -118,6 +120,8 @@ async def _show(read: Read, every: float) -> None:
 
     from fanout.orchestrator.cli.terminal.live.top_board import TopBoard  # noqa: PLC0415 - the same
 
+    for variable in SIZE_VARIABLES:
+        os.environ.pop(variable, None)
     board, console = TopBoard(), Console(highlight=False)
     board.view = await read()
     with (
