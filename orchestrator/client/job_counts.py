@@ -47,8 +47,6 @@ class Counts:
     """Jobs that the workers can run at once."""
     busy: int = 0
     approvals: int = 0
-    loop_delays: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of each worker, by its name; see `WorkerInfo`."""
     hanging_threads: int = 0
     """Of all workers."""
     memory: RedisMemory | None = None
@@ -96,7 +94,6 @@ class JobCounts:
             approvals=await self._reader.approvals_count(),
             memory=await self._reader.memory(),
             hanging_threads=sum(one.hanging_threads for one in workers),
-            loop_delays={one.name: one.loop_delays for one in workers if one.loop_delays},
         )
 
     async def _states(self) -> Mapping[str, int]:
