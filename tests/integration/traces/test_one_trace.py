@@ -31,7 +31,7 @@ SCRIPT = (
         calls(task(f"adds one {CANARY}"), task("adds two")),
         DONE,
     ),
-    conversation("^adds one", shell("sleep 3"), shell("echo 1 > one.txt"), DONE),
+    conversation("^adds one", shell("sleep 15"), shell("echo 1 > one.txt"), DONE),
     conversation(
         "^adds two", calls(call("write_file", file_path="/workspace/two.txt", content="2")), DONE
     ),
@@ -52,6 +52,11 @@ def place(install: Installer, collector: OtlpReceiver, tmp_path: Path) -> Instal
 
 def named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:
     return [span for span in spans if span.name == name]
+
+
+def has_come_before_the_kill(spans: list[ReceivedSpan]) -> bool:
+    """Whether these have left the worker: what ended in its last second is lost with it."""
+    return bool(named(spans, "park")) and len(named(spans, "job general-purpose")) == 2
 
 
 async def test_a_job_is_one_trace_although_a_worker_is_killed(
