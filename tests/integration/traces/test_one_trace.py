@@ -31,7 +31,7 @@ SCRIPT = (
         calls(task(f"adds one {CANARY}"), task("adds two")),
         DONE,
     ),
-    conversation("^adds one", shell("sleep 15"), shell("echo 1 > one.txt"), DONE),
+    conversation("^adds one", shell("sleep 3"), shell("echo 1 > one.txt"), DONE),
     conversation(
         "^adds two", calls(call("write_file", file_path="/workspace/two.txt", content="2")), DONE
     ),
