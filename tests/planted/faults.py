@@ -53,7 +53,8 @@ RELEASES = (
         "orchestrator/jobs/versions.py",
         '{2: frozenset(), 3: frozenset({"caller_policy"})}',
         "{2: frozenset(), 3: frozenset()}",
-        f"{_RELEASES}::test_back_to_the_release_before_without_the_worker_of_this_one_and_up_again",
+        # The release before refuses what it does not know: such a job would be late, not lost.
+        f"{_VERSIONS}::test_every_field_of_a_specification_is_in_the_table_of_versions",
     ),
 )
 LEASES = (
