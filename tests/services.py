@@ -25,7 +25,11 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.integration.scripts import write_script
 
-START_SECONDS = 40.0
+START_SECONDS = 90.0
+
+
+WAITS = "touch begun; until [ -e may-end ]; do sleep 0.1; done; rm begun may-end"
+"""A command of a local job that ends when `Installation.let_end` says so."""
 
 
 def free_port() -> int:
@@ -80,12 +84,12 @@ class RedisProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=60)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -132,7 +136,7 @@ class WorkerProcess:
         assert self.process is not None
         self.process.send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=60)
         while number is signal.SIGSTOP and not _is_stopped(self.process.pid):
             time.sleep(0.001)  # a thread on another processor runs on for a moment
 
@@ -220,6 +224,15 @@ class Installation:
             assert not dead, dead[0].tail()
             assert time.monotonic() < deadline, self.workers[-1].tail()
             await asyncio.sleep(0.1)
+
+    async def let_end(self, count: int = 1) -> None:
+        """Let local jobs go on that have come to `WAITS`, once there are so many at a time."""
+        jobs = self.folder / "state" / "sandboxes" / "jobs"
+        async with asyncio.timeout(60):
+            while len(begun := await asyncio.to_thread(list, jobs.glob("*/tree/begun"))) < count:  # noqa: ASYNC110 - a file has no event
+                await asyncio.sleep(0.05)
+        for file in begun:
+            file.with_name("may-end").touch()
 
     def stop(self) -> None:
         for worker in self.workers:

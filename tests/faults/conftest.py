@@ -12,13 +12,13 @@ from tests.services import Installation, Installer
 SCRIPT = (
     conversation(
         "long command",
-        shell("echo before > before.txt; echo begun; sleep 60; echo after > after.txt"),
+        shell("echo before > before.txt; echo begun; sleep 600; echo after > after.txt"),
         DONE,
     ),
     conversation(
         "steps",
         shell("echo one >> steps.txt"),
-        {**shell("sleep 6; echo two >> steps.txt"), "text": "second step"},
+        {**shell("sleep 600; echo two >> steps.txt"), "text": "second step"},
         shell("echo three >> steps.txt"),
         DONE,
     ),
@@ -40,7 +40,7 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
     return install(*SCRIPT, **settings)
 
 

@@ -34,16 +34,17 @@ class CountingModel:
     script: Path
     completed: Counter[str] = field(default_factory=Counter)
     """The requests whose answers went out whole to a client that was there, by conversation."""
-    first_at: dict[str, float] = field(default_factory=dict)
-    """When the first answer of each of them did, on the monotonic clock."""
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    """The requests, as they came: their conversation, and how long it was."""
 
-    def repeated(self, before: float) -> list[str]:
-        """The requests that were answered again although an answer went out before that time."""
-        return [
-            one
-            for one, times in self.completed.items()
-            if times > 1 and self.first_at[one] < before
-        ]
+    def asked_again(self) -> list[tuple[str, int]]:
+        """The requests that came although their conversation had been longer before."""
+        longest, again = Counter[str](), []
+        for conversation, length in self.asked:
+            if length < longest[conversation]:
+                again.append((conversation, length))
+            longest[conversation] = max(longest[conversation], length)
+        return again
 
     def environment(self) -> dict[str, str]:
         return {
@@ -89,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         state: CountingModel = self.server.state
         contents = [types.Content.model_validate(one) for one in request["contents"]]
+        conversation = str(contents[0].parts)
+        state.asked.append((conversation, len(contents)))
         parts = asyncio.run(state.reply(contents))
         time.sleep(THINKS_SECONDS)
         body = json.dumps(Gemini().whole(Answer(parts=parts))).encode()
@@ -100,9 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(BrokenPipeError, ConnectionResetError):
             self.wfile.write(body)
-            request = f"{len(contents)}: {contents[0].parts}"
-            state.completed[request] += 1
-            state.first_at.setdefault(request, time.monotonic())
+            state.completed[f"{len(contents)}: {conversation}"] += 1
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

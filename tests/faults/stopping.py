@@ -22,9 +22,11 @@ from tests.integration.worker.approvals import agents_folder
 from tests.integration.worker.children import GUARDED_LEAD, LEAD, delegates
 from tests.services import Installation, installation
 
-LATE_SECONDS = 8.0
-"""The promise is two seconds, which `make bench` measures. On a busy machine this is what tells an
-end that was asked for from one that came of itself."""
+LATE_SECONDS = 40.0
+"""The promise is two seconds, which `make bench` measures. This tells an end that was asked for
+from one that came of itself, which takes ten minutes and more, on a busy machine, too."""
+DYING_SECONDS = 30.0
+"""Until the kernel has ended what was killed, and the engine has noticed it, on a busy machine."""
 
 COMMANDS = {
     "deaf": "trap '' TERM INT HUP; while :; do {sleep} & wait; done",
@@ -54,7 +56,7 @@ SCRIPT = (
     conversation("^ask$", shell("true"), DONE),
     conversation("^thinks$", shell(BEGUN + "true"), {**DONE, "delay_seconds": 600}),
     conversation(
-        "^model backs off$", {"error": {"status": 503, "times": 99, "retry_after_seconds": 40}}
+        "^model backs off$", {"error": {"status": 503, "times": 99, "retry_after_seconds": 600}}
     ),
 )
 
@@ -85,13 +87,13 @@ def running(word: str) -> list[str]:
     return found
 
 
-async def gone(word: str, within_seconds: float = 0.5) -> list[str]:
+async def gone(word: str, within_seconds: float = DYING_SECONDS) -> list[str]:
     """What still runs of it after so long."""
     return await _emptied(partial(asyncio.to_thread, running, word), within_seconds)
 
 
 async def until_running(word: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(running, word):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.05)
 
@@ -118,7 +120,7 @@ async def ran_at(client: JobClient, job_id: str) -> float:
 
 
 async def until(client: JobClient, job_id: str, kind: EventType, **data: str) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         async for event in client.events(job_id):
             assert not event.ends_job, event.data
             if event.type is kind and data.items() <= event.data.items():
@@ -146,11 +148,8 @@ def containers_of_job(job_id: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-async def containers_left(job_id: str, within_seconds: float = 2.0) -> list[str]:
-    """Those that the engine still calls running so long after the death of their processes.
-
-    A busy engine takes more than half a second to notice it.
-    """
+async def containers_left(job_id: str, within_seconds: float = DYING_SECONDS) -> list[str]:
+    """Those that the engine still calls running so long after the death of their processes."""
     look = partial(asyncio.to_thread, containers_of_job, job_id)
     return await _emptied(look, within_seconds)
 

@@ -35,7 +35,7 @@ from tests.integration.worker.approvals import (
 )
 from tests.services import Installation, Installer, RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 YES = ApprovalAnswer(decision="approve")
 
@@ -44,7 +44,7 @@ SCRIPT = (
     conversation(
         "look first", calls(call("ls", path="/workspace")), shell("echo ran >> out.txt"), DONE
     ),
-    conversation("long", shell("echo ran >> out.txt; echo begun; sleep 30"), DONE),
+    conversation("long", shell("echo ran >> out.txt; echo begun; sleep 600"), DONE),
     conversation(
         "side by side",
         calls(call("execute", command="echo ran >> out.txt"), call("ls", path="/workspace")),
@@ -59,7 +59,7 @@ def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": str(request.param),
         "FANOUT_AGENTS_DIR": str(agents_folder(install.folder)),
-        "FANOUT_WORKER__LEASE_SECONDS": "3",
+        "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
     return install(*SCRIPT, **settings)
 
@@ -101,7 +101,7 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
         job_id = await client.submit(make_spec("long", agent="guarded"))
         (approval,) = await parked(client, job_id)
         await client.answer(approval.id, "approve")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             events = client.events(job_id)
             calls_seen = 0
             while calls_seen < 2:  # asked, then made

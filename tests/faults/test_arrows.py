@@ -31,7 +31,7 @@ from tests.integration.scripts import DONE, conversation, says, shell, write_scr
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
 SCRIPT = (
     conversation("write", shell("echo made > made.txt"), DONE),
-    conversation("long", shell("echo before > before.txt; sleep 30"), DONE),
+    conversation("long", shell("echo before > before.txt; sleep 600"), DONE),
     conversation("talk", says("## Summary\n" + "word " * 5000)),
     conversation("not text", shell(BYTES_NOT_UTF8), says("{{last_result}}\n\n## Summary\nRead.")),
     conversation("flood", shell("yes 0123456789 | head -c 300000000"), DONE),
@@ -231,7 +231,7 @@ async def test_an_attempt_pauses_before_the_next_and_a_cancel_ends_the_pause(
     await asyncio.sleep(0.2)
 
     await bench.ledger.cancel(job_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await working
 
     assert (await bench.ended(job_id)).state is JobState.CANCELLED
@@ -404,7 +404,7 @@ async def test_a_cancel_while_the_sandbox_opens_leaves_nothing(bench: Bench) -> 
     await bench.provider.opening.wait()
 
     await bench.ledger.cancel(job_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await working
 
     result = await bench.ended(job_id)
@@ -420,7 +420,7 @@ async def test_a_cancel_while_the_changes_are_collected_still_tells_them(bench: 
     bench.provider.collecting.clear()
 
     await bench.ledger.cancel(job_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await bench.provider.collecting.wait()
         bench.provider.changes_may_go_on.set()
         await working

@@ -30,7 +30,7 @@ from tests.integration.worker.children import (
 )
 from tests.services import Installation, Installer, RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation(
@@ -54,7 +54,7 @@ SCRIPT = (
         DONE,
     ),
     conversation("waits", shell("echo mine > out.txt"), delegates("slow"), DONE),
-    conversation("slow", shell("echo made >> out.txt; sleep 1"), DONE),
+    conversation("slow", shell("echo made >> out.txt; sleep 600"), DONE),
 )
 PARKING, GOING_ON = range(9, 14), range(32, 39)
 """The entries of the tree's journals at which its root parks, and at which it has its results."""
@@ -69,7 +69,7 @@ def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": str(request.param),
         "FANOUT_AGENTS_DIR": str(delegating_agents(install.folder)),
-        "FANOUT_WORKER__LEASE_SECONDS": "2",
+        "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
     return install(*SCRIPT, **settings)
 
@@ -81,7 +81,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
         job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=2))
         await until(client, job_id, JobState.WAITING)
         (child,) = await children_of(client, job_id)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for event in client.events(child.id):
                 if event.type is EventType.TOOL_CALL:
                     break

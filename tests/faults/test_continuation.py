@@ -18,7 +18,7 @@ from tests.faults.test_worker_faults import (
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation(
@@ -26,14 +26,14 @@ SCRIPT = (
         shell("echo one > steps.txt"),
         DONE,
         shell("echo two >> steps.txt"),
-        {**shell("sleep 5; echo three >> steps.txt"), "text": "third step"},
+        {**shell("sleep 600; echo three >> steps.txt"), "text": "third step"},
         shell("echo four >> steps.txt"),
         DONE,
     ),
     conversation(
         "^die",
         shell("echo one >> steps.txt"),
-        shell("sleep 4; echo two >> steps.txt"),
+        shell("sleep 12; echo two >> steps.txt"),
         DONE,
     ),
 )
@@ -41,7 +41,7 @@ SCRIPT = (
 
 @pytest.fixture
 def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
     return install(*SCRIPT, **settings)
 
 

@@ -18,7 +18,7 @@ from tests.faults.engine_socket import EngineSocket, Mood, engine_socket
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation("^write", shell("echo made > made.txt"), DONE),

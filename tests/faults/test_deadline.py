@@ -1,7 +1,4 @@
-"""A job's time counts whatever it waits for but people and the queue.
-
-It ends within two seconds of it.
-"""
+"""A job's time counts whatever it waits for but people and the queue, and then the job ends."""
 
 from __future__ import annotations
 
@@ -19,10 +16,12 @@ from tests.faults.stopping import LATE_SECONDS, WORDS, changed
 from tests.integration.worker.approvals import parked
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(400)]
 
-FIRST_SECONDS, APART_SECONDS = 5.0, 0.6
-"""The shortest limit, and between two: each job's end is looked at for itself."""
+TREE_SECONDS = 15
+"""Until the end of a tree, of which a grandchild has to be at work before."""
+FIRST_SECONDS, APART_SECONDS = 12.0, 0.6
+"""The shortest limit of the others, and between two: each job's end is looked at for itself."""
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
@@ -36,7 +35,7 @@ def place(
 
 async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult:
     """Its result, which came in time."""
-    result = await client.wait(job_id, 30)
+    result = await client.wait(job_id, seconds + 60)
     assert result.state is JobState.TIMED_OUT, result
     assert result.error is not None
     assert (result.error.type, f"time limit of {seconds:g} s" in result.error.message) == (
@@ -53,19 +52,18 @@ async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult
 async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
-        top = await client.submit(make_spec("top", agent="lead", limits=Limits(timeout_seconds=7)))
-        asks = await client.submit(
-            make_spec("ask", agent="guarded", limits=Limits(timeout_seconds=3))
-        )
+        limits = Limits(timeout_seconds=TREE_SECONDS)
+        top = await client.submit(make_spec("top", agent="lead", limits=limits))
+        asks = await client.submit(make_spec("ask", agent="guarded", limits=limits))
         await stopping.until_running(WORDS["daemon"])  # a grandchild is at work
         below = [record for record in await client.tree(top) if record.id != top]
         assert len(below) == 5
-        assert all(0 < (record.limits.timeout_seconds or 99) < 7 for record in below)
+        assert all(0 < (record.limits.timeout_seconds or 99) < TREE_SECONDS for record in below)
         await parked(client, asks)
-        await timed_out(client, top, 7)
+        await timed_out(client, top, TREE_SECONDS)
         ended = await stopping.ended_at(client, top)
         for record in below:
-            await client.wait(record.id, 10)
+            await client.wait(record.id, 60)
             assert await stopping.ended_at(client, record.id) - ended < LATE_SECONDS
         for name in ("writes", "deaf", "daemon"):
             assert not await stopping.gone(WORDS[name], LATE_SECONDS), name
@@ -89,4 +87,4 @@ async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(place: Instal
                 assert not await stopping.gone(word), name
         assert (await client.get(asks)).state is JobState.WAITING  # a person has all the time
         await client.cancel(asks)
-    assert not await stopping.let_go(place, 20)
+    assert not await stopping.let_go(place, 60)

@@ -20,7 +20,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation("hangs", shell("true"), DONE),
@@ -30,7 +30,7 @@ SCRIPT = (
 
 @pytest.fixture
 def place(install: Installer) -> Installation:
-    return install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="3")
+    return install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 @pytest.mark.parametrize("option", ["--supervised", "--restart"])

@@ -57,7 +57,7 @@ async def hide(provider: LocalProvider, sleep: str) -> None:
     async with provider.open(spec()) as sandbox:
         ended = await sandbox.run(Command(argv=HIDING.replace("{sleep}", sleep)))
         assert ended.exit_code == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await asyncio.to_thread(running, sleep):  # noqa: ASYNC110 - no event tells of it
                 await asyncio.sleep(0.02)
 

@@ -28,7 +28,7 @@ from tests.services import Installation, Installer, WorkerProcess, containers_of
 
 pytestmark = [
     pytest.mark.redis,
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="a host's name needs a namespace of its own"),
 ]
 

@@ -29,7 +29,7 @@ from tests.integration.worker.approvals import GUARDED
 from tests.integration.worker.children import LEAD, delegates
 from tests.services import RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 ALWAYS_SECONDS = 1e-6
 """Between checkpoints: one before every model call."""
@@ -109,7 +109,7 @@ async def dies_at(
 
 async def go_on(bench: Bench, job_id: str) -> None:
     await lapse(bench, job_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await bench.ledger.is_live(job_id):
             await bench.work_off()
             await bench.admission.pump()

@@ -13,13 +13,13 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 STEPS = 8
 SCRIPT = conversation(
     "steps", *(shell(f"echo {n} >> steps.txt; sleep 0.5") for n in range(STEPS)), DONE
 )
-LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 2, 3, 0.5
+LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 4, 6, 0.5
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_lost_worker_costs_its_job_an_attempt_all_the_same(place: Instal
         place.workers[0].kill()
         place.start_worker()
 
-        result = await client.wait(job_id, 40)
+        result = await client.wait(job_id, 60)
 
     assert result.error is not None
     assert result.error.type == "AttemptsUsedUp"

@@ -29,7 +29,7 @@ from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
 from tests.services import ForkedWorker, Installation, Installer, WorkerProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 JOBS = 10

@@ -21,7 +21,7 @@ from tests.forked import ForkedProcess, run_module
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 BEHIND, WAITED_FOR = "ef", "abcd"
 """The files of the tasks that go on beside the coordinator, and of those that it waits for."""
@@ -56,10 +56,8 @@ MOMENTS = {
     "lid": (12, 35),
 }
 """After how many entries of the run's journal what is killed, or put to sleep with all the rest."""
-ASLEEP_SECONDS = 5.0
+ASLEEP_SECONDS = 6.0
 """Longer than a lease."""
-WRITTEN_SECONDS = 1.0
-"""Within which a busy machine has written an answer that it got into the job's journal."""
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def model(tmp_path: Path) -> Iterator[CountingModel]:
 
 @pytest.fixture
 def place(install: Installer, provider: str, model: CountingModel) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "2"}
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
     return install(**settings, **model.environment())
 
 
@@ -143,11 +141,10 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
         for moment in MOMENTS[victim]:
             folder = tmp_path / f"at-{moment}"
             model.completed.clear()
-            model.first_at.clear()
+            model.asked.clear()
             terminal, run_id = await asyncio.to_thread(started, place, folder)
             async with asyncio.timeout(60):
                 await until_entries(client, run_id, moment)
-            killed_at = time.monotonic()
             await asyncio.to_thread(kill, place, victim, terminal)
 
             landed: Any = await asyncio.to_thread(
@@ -164,7 +161,7 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
             assert (await client.tree_usage(run_id)).model_calls == MODEL_CALLS, moment
             # An answer that comes while the worker sleeps, or as it is killed, is not heard.
             assert max(model.completed.values()) <= 2, model.completed
-            assert victim == "lid" or model.repeated(killed_at - WRITTEN_SECONDS) == []
+            assert victim == "lid" or model.asked_again() == []
             assert len(model.completed) == MODEL_CALLS, moment
             commands = [
                 str(event.data["arguments"])

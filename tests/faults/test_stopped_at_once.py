@@ -9,7 +9,7 @@ import pytest
 from tests.benchmarks.stopped_at_once import SCRIPT, cancelled_at_once
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 async def test_none_loses_its_changes(install: Installer, provider: str) -> None:

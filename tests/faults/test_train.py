@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.faults.stopping import until_running
 from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
 from tests.integration.worker.test_train import LEAD, MIXED, PROJECT, SCRIPT, TESTS
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
+SECONDS = f"60.{os.getpid()}"
+"""No other test sleeps so long."""
 COUNTED = (
+    f"s={SECONDS}; "
     "n=$(cat runs 2>/dev/null || echo 0); n=$((n + 1)); echo $n > runs; "
-    f"if [ $n -eq %d ]; then sleep 60; fi; {TESTS}"
+    f"if [ $n -eq %d ]; then sleep $s; fi; {TESTS}"
 )
 """Its own file is no test's: it says how often the command was begun."""
 
@@ -31,7 +35,7 @@ def place(install: Installer, provider: str) -> Installation:
         *SCRIPT,
         FANOUT_AGENTS_DIR=str(agents),
         FANOUT_SANDBOX__PROVIDER=provider,
-        FANOUT_WORKER__LEASE_SECONDS="3",
+        FANOUT_WORKER__LEASE_SECONDS="4",
     )
 
 
@@ -52,7 +56,7 @@ async def test_a_landing_whose_verification_was_cut_off_is_undone_and_begun_agai
             seen += event.type is EventType.VERIFY
             if seen == number - 1 and event.type in {EventType.LANDING, EventType.VERIFY}:
                 break
-        await asyncio.sleep(1.5)  # the next one has begun
+        await until_running(f"sleep {SECONDS}")
         holder(place, await client.get(job_id)).kill()
 
         result = await client.wait(job_id, 120)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.faults.stopping import until_running
 from tests.faults.test_worker_faults import (
     content,
     ends_with_nothing_left,
@@ -19,7 +20,7 @@ from tests.faults.test_worker_faults import (
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation(
@@ -30,12 +31,14 @@ SCRIPT = (
         DONE,
     ),
 )
-SLOW_ONCE = "test -e tried || { touch tried; sleep 20; }; grep -q right answer.txt"
+SECONDS = f"20.{os.getpid()}"
+"""No other test sleeps so long."""
+SLOW_ONCE = f"s={SECONDS}; test -e tried || {{ touch tried; sleep $s; }}; grep -q right answer.txt"
 
 
 @pytest.fixture
 def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
     return install(*SCRIPT, **settings)
 
 
@@ -46,7 +49,7 @@ async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_ask
         await two_workers(place, client)
         job_id = await client.submit(make_spec("mend", verify=SLOW_ONCE), workspace=workspace)
         await until_event(client, job_id, EventType.MODEL_REPLY, 2)
-        await asyncio.sleep(1.5)  # it is verified by now
+        await until_running(f"sleep {SECONDS}")
         holder(place, await client.get(job_id)).kill()
 
         result = await client.wait(job_id, 60)

@@ -17,12 +17,12 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation("briefly", shell("true"), {**DONE, "blocks_seconds": 2}),
     conversation("for ever", shell("true"), {**DONE, "blocks_seconds": 3600}),
-    conversation("innocent", shell("sleep 8; echo done > done.txt"), DONE),
+    conversation("innocent", shell("sleep 100; echo done > done.txt"), DONE),
 )
 
 

@@ -173,7 +173,7 @@ class Coordination:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - ADK offers no event to wait for
             await asyncio.sleep(0.005)
 

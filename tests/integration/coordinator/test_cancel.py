@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.integration.scripts import call, calls
 
 pytestmark = pytest.mark.redis
 
-LONG = "run: touch begun.txt; sleep 60"
+LONG = "run: touch begun.txt; sleep 600"
 
 
 async def begun(
@@ -27,33 +26,30 @@ async def begun(
     return run, going
 
 
-async def ended_before_their_commands(coordination: Coordination, run: Run, since: float) -> None:
+async def ended_before_their_commands(coordination: Coordination, run: Run) -> None:
     records = await coordination.client.tree(run.root_id)
-    results = [await coordination.client.wait(record.id, 30) for record in records]
-    assert time.monotonic() - since < 10
+    results = [await coordination.client.wait(record.id, 60) for record in records]
     assert {result.state for result in results} == {JobState.CANCELLED}
     assert sorted(path.name for path in coordination.workspace.iterdir()) == ["kept.txt"]
 
 
 async def test_cancelling_the_run_cancels_its_jobs(coordination: Coordination) -> None:
     run, going = await begun(coordination, calls(task(LONG), task(LONG)), jobs=2)
-    asked_at = time.monotonic()
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
 
-    await ended_before_their_commands(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run)
 
 
 async def test_cancelling_the_run_cancels_the_jobs_of_tasks(coordination: Coordination) -> None:
     items = [{"description": LONG}, {"description": LONG}]
     run, going = await begun(coordination, calls(call("tasks", tasks=items)), jobs=2)
-    asked_at = time.monotonic()
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
 
-    await ended_before_their_commands(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run)
 
 
 async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
@@ -63,11 +59,10 @@ async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
     run, going = await begun(
         coordination, calls(task(LONG), task(LONG)), jobs=2, abort_signal=abort
     )
-    asked_at = time.monotonic()
     abort.set()
     await going
 
-    await ended_before_their_commands(coordination, run, asked_at)
+    await ended_before_their_commands(coordination, run)
     session = await coordination.session(run)
     assert sum(len(event.get_function_responses()) for event in session.events) == 2
 
@@ -83,7 +78,7 @@ async def test_a_reader_that_goes_away_in_the_middle_cancels_the_job(
     await reading
     assert event_text(run.events[-1]).endswith("execute\n")
 
-    await ended_before_their_commands(coordination, run, time.monotonic())
+    await ended_before_their_commands(coordination, run)
 
 
 @pytest.mark.slow
@@ -103,4 +98,4 @@ async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
             record for record in await coordination.client.list() if record.root_id == run.root_id
         ]
         for record in records:
-            assert (await coordination.client.wait(record.id, 30)).state is JobState.CANCELLED
+            assert (await coordination.client.wait(record.id, 60)).state is JobState.CANCELLED

@@ -16,7 +16,7 @@ from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 BOTH = calls(
     task("run: sleep 0.5; echo first > kept.txt"),

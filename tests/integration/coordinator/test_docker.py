@@ -10,7 +10,7 @@ from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, r
 from tests.integration.scripts import calls
 from tests.services import Installation, Installer, containers_of, volumes_of
 
-pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ async def test_sub_agents_in_containers_edit_one_file_at_once(
         coordination = Coordination(client, tmp_path, workspace)
         run = await coordination.run(
             calls(
-                task("run: sleep 2; sed -i 1s/.*/first/ shared.txt; id -u > who.txt"),
-                task("run: sleep 2; sed -i 9s/.*/last/ /workspace/shared.txt"),
+                task("run: sleep 8; sed -i 1s/.*/first/ shared.txt; id -u > who.txt"),
+                task("run: sleep 8; sed -i 9s/.*/last/ /workspace/shared.txt"),
             )
         )
 

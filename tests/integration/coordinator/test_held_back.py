@@ -16,7 +16,7 @@ from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 WRITES_CODE = calls(
     task(

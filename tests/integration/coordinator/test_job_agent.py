@@ -19,7 +19,7 @@ from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 WRITE = calls(call("write_file", file_path="/workspace/asked.txt", content="one"))
 
@@ -238,4 +238,4 @@ async def test_a_reader_that_leaves_stops_nothing(client: JobClient, tmp_path: P
     await run.aclose()
 
     (record,) = await client.list(labels={"of": str(tmp_path)})
-    assert (await client.wait(record.id, 30)).state is JobState.SUCCEEDED
+    assert (await client.wait(record.id, 60)).state is JobState.SUCCEEDED

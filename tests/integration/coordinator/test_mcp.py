@@ -14,7 +14,7 @@ from tests.integration.scripts import call, calls, conversation, says
 from tests.mcp_servers import HttpServer, http_server, url_of
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 KEY = "canary-mcp-key-8812"
 SCRIPT = conversation("add", calls(call("calc__add", a=20, b=22)), says("It is {{last_result}}"))

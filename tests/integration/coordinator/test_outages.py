@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -88,7 +87,7 @@ async def test_a_task_waits_through_a_restart_of_redis(
     place.redis.kill()
     await asyncio.sleep(AWAY_SECONDS)
     await asyncio.to_thread(place.redis.start)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await going
 
     (result,) = run.results
@@ -104,7 +103,7 @@ async def test_redis_that_stays_away_is_an_answer_that_names_the_job(
     run, going = await waiting_for_a_job(coordination, "run: true", "queued")
     job_id = (run.progress[0].custom_metadata or {})["job_id"]
     place.redis.kill()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await going
 
     (result,) = run.results
@@ -119,11 +118,10 @@ async def test_a_run_can_be_cancelled_while_redis_is_gone(
     coordination, place = fragile
     _, going = await waiting_for_a_job(coordination, "run: true", "queued")
     place.redis.kill()
-    asked_at = time.monotonic()
     going.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await going
-    assert time.monotonic() - asked_at < 20
+    async with asyncio.timeout(60):
+        await asyncio.wait({going})
+    assert going.cancelled()
 
 
 @pytest.mark.slow
@@ -143,9 +141,9 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
         job_id = await begun_job(client, Run(session_id).root_id)
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
     if job_is == "merged":  # killed between the merge and the session's next event
-        await client.merge(await client.wait(job_id, 20), coordination.workspace)
+        await client.merge(await client.wait(job_id, 60), coordination.workspace)
 
     session = await coordination.session(Run(session_id))
     again = Run(session_id)
@@ -174,7 +172,7 @@ def start_coordinator(place: Installation, arguments: list[str]) -> ForkedProces
 
 async def begun_job(client: JobClient, root_id: str) -> str:
     """The tree's only job, once its command runs."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             for record in await client.list():
                 if record.root_id == root_id:

@@ -5,14 +5,16 @@ Tasks, start_task, check_task, wait_tasks, cancel_task, list_tasks.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
 
 from fanout.orchestrator.jobs.state import JobState
-from tests.integration.coordinator.driving import Coordination, running_times
+from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls
+from tests.services import WAITS, Installation
 
 pytestmark = pytest.mark.redis
 
@@ -33,21 +35,19 @@ async def ask(
     return result
 
 
-async def test_of_many_tasks_one_fails_and_the_others_arrive(coordination: Coordination) -> None:
-    run = await coordination.run(
-        calls(
-            call(
-                "tasks",
-                tasks=[
-                    {"description": "run: sleep 1; echo a > a.txt"},
-                    {"description": "fail after: echo b > b.txt"},
-                    {"description": "run: true", "subagent_type": "nobody"},
-                    {"description": "run: sleep 1; echo d > d.txt", "context": "more"},
-                    {"descriptoin": "run: true"},
-                    {"description": "run: true", "timeout_seconds": "soon"},
-                ],
-            )
-        )
+async def test_of_many_tasks_one_fails_and_the_others_arrive(
+    coordination: Coordination, shared_place: Installation
+) -> None:
+    tasks = [
+        {"description": f"run: {WAITS}; echo a > a.txt"},
+        {"description": "fail after: echo b > b.txt"},
+        {"description": "run: true", "subagent_type": "nobody"},
+        {"description": f"run: {WAITS}; echo d > d.txt", "context": "more"},
+        {"descriptoin": "run: true"},
+        {"description": "run: true", "timeout_seconds": "soon"},
+    ]
+    run, _ = await asyncio.gather(
+        coordination.run(calls(call("tasks", tasks=tasks))), shared_place.let_end(2)
     )
 
     (answer,) = run.results
@@ -64,10 +64,6 @@ async def test_of_many_tasks_one_fails_and_the_others_arrive(coordination: Coord
         "d.txt",
         "kept.txt",
     ]
-    a, d = [
-        await running_times(coordination.client, results[number]["job_id"]) for number in (0, 3)
-    ]
-    assert max(a[0], d[0]) < min(a[1], d[1])
     told = {(event.custom_metadata or {})["job_id"] for event in run.progress}
     assert told == {results[number]["job_id"] for number in (0, 1, 3)}
 
@@ -99,16 +95,19 @@ async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> No
     assert run.results[1] == {"status": "success", "results": [], "unfinished": []}
 
 
-async def test_a_started_task_is_checked_waited_for_and_merged(coordination: Coordination) -> None:
+async def test_a_started_task_is_checked_waited_for_and_merged(
+    coordination: Coordination, shared_place: Installation
+) -> None:
     session_id = await coordination.new_session()
     (job_id,) = await start(
-        coordination, "run: sleep 1.5; echo new > new.txt", session_id=session_id
+        coordination, f"run: {WAITS}; echo new > new.txt", session_id=session_id
     )
     checked = await ask(coordination, "check_task", job_id=job_id, session_id=session_id)
     assert (checked["status"], checked["job_id"]) == ("success", job_id)
     assert checked["state"] in ("queued", "running"), "nothing waited for its end"
     assert not (coordination.workspace / "new.txt").exists()
 
+    await shared_place.let_end()
     waited = await ask(coordination, "wait_tasks", job_ids=[job_id, job_id], session_id=session_id)
 
     (result,) = waited["results"]
@@ -123,7 +122,8 @@ async def test_a_started_task_is_checked_waited_for_and_merged(coordination: Coo
 @pytest.mark.slow
 async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coordination) -> None:
     session_id = await coordination.new_session()
-    quick, slow = await start(coordination, "run: true", "run: sleep 30", session_id=session_id)
+    quick, slow = await start(coordination, "run: true", "run: sleep 600", session_id=session_id)
+    await coordination.client.wait(quick, 60)
     before = time.monotonic()
     waited = await ask(
         coordination,
@@ -133,7 +133,7 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
         session_id=session_id,
     )
 
-    assert 3 <= time.monotonic() - before < 25
+    assert 3 <= time.monotonic() - before < 100
     assert waited["unfinished"] == [slow]
     assert [result["status"] for result in waited["results"]] == ["success", "error"]
     assert waited["results"][1]["job_id"] == "no-such-job"
@@ -141,7 +141,7 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
 
     cancelled = await ask(coordination, "cancel_task", job_id=slow, session_id=session_id)
     assert cancelled == {"status": "success", "job_id": slow}
-    assert (await coordination.client.wait(slow, 30)).state is JobState.CANCELLED
+    assert (await coordination.client.wait(slow, 60)).state is JobState.CANCELLED
     twice = await ask(coordination, "cancel_task", job_id=slow, session_id=session_id)
     assert twice["status"] == "error"
     assert "ended before: cancelled" in twice["error"]

@@ -127,7 +127,7 @@ async def test_what_has_ended_or_is_not_there_takes_no_message(client: JobClient
 @pytest.fixture
 def lonely(install: Installer) -> Installation:
     """An installation of one worker, which may be killed."""
-    made = install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="3")
+    made = install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
     made.start_worker(concurrency=1)
     return made
 
