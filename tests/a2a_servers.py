@@ -40,7 +40,7 @@ from starlette.routing import Route
 
 from tests.services import free_port
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 PATCH = b"""\
 --- a/notes.txt
 +++ b/notes.txt

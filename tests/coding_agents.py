@@ -327,4 +327,4 @@ def model_server() -> Iterator[tuple[str, Script]]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)

@@ -92,7 +92,7 @@ class Inside:
         """The whole answer to some bytes."""
         reader, writer = await self.connect()
         writer.write(request)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             answer = await reader.read()
         writer.close()
         return answer

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ADDRESS = "TESTS_FORK_SERVER"
 """The variable with the server's address: all processes of a test run use one server."""
 
-START_SECONDS = 60.0
+START_SECONDS = 90.0
 """The first start waits for the server's imports."""
 
 _lifelines: list[subprocess.Popen[bytes]] = []

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 
 STDIO_SERVER = r"""
 import json, os, sys, time

@@ -69,13 +69,13 @@ class ServerProcess:
     def kill(self) -> None:
         """End it without a word."""
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
 
     def stop(self) -> None:
         """Ask it to end, and wait."""
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=60)
 
     def tail(self) -> str:
         """The end of its output."""

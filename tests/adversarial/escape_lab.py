@@ -134,7 +134,7 @@ class Lab:
 
     def until_it_has_room(self) -> None:
         """Wait until the processes of an attack before have gone, so that a command can start."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.do(self.sandbox.run(Command(argv=["true"]))).exit_code:
             assert time.monotonic() < deadline
             time.sleep(0.2)

@@ -28,7 +28,7 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder, journal, parked
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (conversation("guarded", shell("touch ran.txt"), DONE),)
 
@@ -67,7 +67,7 @@ async def test_only_an_approver_can_answer_and_the_journal_names_them(
         with pytest.raises(DecisionNotAllowed, match=r"answered by ann .* knows you as bob"):
             await bobs.answer(approval.id, "approve")
         await anns.answer(approval.id, "approve")
-        result = await anns.wait(job_id, 30)
+        result = await anns.wait(job_id, 60)
 
         (answered,) = await journal(anns, job_id, EventType.APPROVAL_RESOLVED)
     assert answered.data["by"] == "ann"
@@ -119,7 +119,7 @@ async def test_an_answer_that_a_client_writes_into_the_journal_itself_does_not_c
         await redis.zadd(f"fanout:tenants:{spec.agent}:1", {spec.tenant: 0})
         await redis.sadd("fanout:classes", f"{spec.agent}:1")
 
-        result = await anns.wait(job_id, 40)
+        result = await anns.wait(job_id, 60)
         answers = await journal(anns, job_id, EventType.TOOL_RESULT)
 
     assert result.success, result.error

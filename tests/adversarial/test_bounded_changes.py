@@ -165,7 +165,7 @@ def test_a_bundle_with_too_many_members_or_too_long_a_list_is_refused() -> None:
 
 @pytest.mark.docker
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_a_job_with_too_many_files_ends_with_those_that_fit_and_names_the_rest(
     provider: DockerProvider,
 ) -> None:

@@ -30,7 +30,7 @@ from tests.integration.worker.children import children_of, delegates
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 CANARY = "root:$6$canary"
 REACHING = """
@@ -103,7 +103,7 @@ class Doors:
 
     async def a2a(self, key: str, fields: dict[str, Any]) -> Refusal:
         headers = {"Authorization": f"Bearer {self.keys[key]}"}
-        async with httpx.AsyncClient(headers=headers, timeout=30) as http:
+        async with httpx.AsyncClient(headers=headers, timeout=60) as http:
             config = ClientConfig(httpx_client=http)
             return await _sent(await create_client(self.server.url, config), fields, None)
 

@@ -17,7 +17,7 @@ from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]  # a busy machine starts servers slowly
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]  # a busy machine starts servers slowly
 
 OF_ADDRESS, IN_ALL = 6, 10
 PROXY = "127.0.0.9"

@@ -13,7 +13,7 @@ from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
 from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
 LIMIT = 64 * MIB
 

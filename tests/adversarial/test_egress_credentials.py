@@ -112,7 +112,7 @@ async def ask(inside: Inside, port: int, request: str, body: bytes = b"") -> byt
         first, _, rest = request.partition("\r\n")
         request = f"{first}\r\nHost: {HOST}:{port}\r\n{rest}"
     writer.write(request.encode("latin-1") + b"\r\n" + body)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     return answer
@@ -183,7 +183,7 @@ async def test_bodies_stream_in_both_directions_and_their_bytes_are_recorded(
 
         assert answer.partition(b"\r\n\r\n")[2] == b"hello " + body
         assert host.bodies == [body]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not records:  # noqa: ASYNC110 - a list has no event
                 await asyncio.sleep(0.01)
     (record,) = records
@@ -463,7 +463,7 @@ async def test_a_client_that_is_slow_to_ask_is_cut_off(
         inside = await open_with(host.port)
         silent, kept = await inside.tunnel(f"{HOST}:{host.port}")
         reader, writer = await connect(inside, host.port)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for _ in range(8):
                 writer.write(b"G")
                 await asyncio.sleep(0.1)
@@ -485,7 +485,7 @@ async def test_what_is_not_tls_is_cut_off(open_with: OpenWith, context: ssl.SSLC
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await reader.read(1 << 16):
             pass
 
@@ -588,7 +588,7 @@ async def test_an_events_stream_is_not_held_back(
         inside = await open_with(host.port)
         reader, writer = await connect(inside, host.port)
         writer.write(f"GET / HTTP/1.1\r\nHost: {HOST}:{host.port}\r\n\r\n".encode())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await reader.readuntil(b"data: 1")).startswith(b"HTTP/1.1 200 ")
         more.set()
         writer.close()

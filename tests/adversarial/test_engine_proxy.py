@@ -24,7 +24,7 @@ from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 def docker(*arguments: str) -> str:

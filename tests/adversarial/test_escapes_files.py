@@ -11,7 +11,7 @@ from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)

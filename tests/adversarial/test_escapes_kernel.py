@@ -11,7 +11,7 @@ from tests.adversarial.escape_lab import Lab, assert_refused
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86-64 calls"),
 ]
 

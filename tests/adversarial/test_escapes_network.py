@@ -7,7 +7,7 @@ import pytest
 from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab, assert_refused
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TARGETS = {
     "the cloud's metadata": ("169.254.169.254", 80),

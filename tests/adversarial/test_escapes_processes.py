@@ -7,7 +7,7 @@ import pytest
 from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab, assert_refused
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ON_PID_1 = {
     "prlimit of its open files": "syscall, 302, 1, 7, space(16), 0",

@@ -13,7 +13,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.slow]
 
 
 async def test_a_forged_job_ends_in_one_attempt_and_nothing_connects(install: Installer) -> None:

@@ -10,7 +10,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
 TAKE_ALL_INOTIFY = """
 import ctypes, time

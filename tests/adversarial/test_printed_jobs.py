@@ -27,7 +27,7 @@ from tests.integration.page.served_page import Hands
 
 __all__ = ["fanout", "ledger_url", "private_redis"]
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """What our own output on a terminal has; a hostile text has lost its escapes."""

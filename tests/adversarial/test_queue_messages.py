@@ -23,7 +23,7 @@ from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 OLD, NEW, OTHER = "an-old-secret-key", "a-new-secret-key-", "somebody-elses-key"
 

@@ -20,7 +20,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 MIB = 1024 * 1024
 WIDE = "\N{PILE OF POO}"  # one character, four bytes in UTF-8, twelve in JSON's ASCII

@@ -22,13 +22,13 @@ from tests.integration.cli.conftest import Fanout, clean_environment
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 MAX_MEMORY = 8 * 1024**2
 TURNS = 4
 SCRIPT = (
     conversation("turns", *(shell(f"sleep 1; echo {n} >> turns.txt") for n in range(TURNS)), DONE),
-    conversation("asleep", shell("sleep 60"), DONE),
+    conversation("asleep", shell("sleep 600"), DONE),
     conversation("quick", DONE),
 )
 
@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 @pytest.fixture
 def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, *SCRIPT)
-    made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="3")
+    made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
     yield made
     made.stop()
 
@@ -117,17 +117,17 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         assert refused.err.startswith("Redis has no memory left, so nothing new is stored")
         assert refused.err.count("\n") == 1
 
-        await asyncio.sleep(8)  # more than two leases
+        await asyncio.sleep(9)  # more than two leases
         record = await client.get(running)
         assert (record.state, record.attempt) == (JobState.RUNNING, 1), "it waits, and is not lost"
         assert len(await client.workers()) == 1
         await client.cancel(cancelled)
-        assert (await client.wait(cancelled, 30)).state is JobState.CANCELLED
+        assert (await client.wait(cancelled, 60)).state is JobState.CANCELLED
         assert worker.process
         assert worker.process.poll() is None
 
         await asyncio.to_thread(make_room, server)
-        result = await client.wait(running, 40)
+        result = await client.wait(running, 60)
         assert (result.success, result.attempts) == (True, 1), result.error
         async with client.changes(running) as bundle:
             (changed,) = bundle.changes.files
@@ -146,14 +146,14 @@ async def test_a_result_is_stored_although_redis_is_full(
     place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        job_id = await client.submit(make_spec("asleep", limits={"timeout_seconds": 4}))
+        job_id = await client.submit(make_spec("asleep", limits={"timeout_seconds": 10}))
         async for event in client.events(job_id):
             if event.type == "tool.call":
                 break
         await asyncio.to_thread(fill, server)
         with pytest.raises(LedgerFull):
             await client.submit(make_spec("quick"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (record := await client.get(job_id)).state.is_terminal:
             assert time.monotonic() < deadline, record
             await asyncio.sleep(0.2)
@@ -173,7 +173,7 @@ async def test_a_worker_that_starts_on_a_full_redis_runs_jobs_when_there_is_room
         assert (await client.get(job_id)).state is JobState.QUEUED
 
         await asyncio.to_thread(make_room, server)
-        assert (await client.wait(job_id, 40)).success
+        assert (await client.wait(job_id, 60)).success
 
 
 @pytest.mark.parametrize(

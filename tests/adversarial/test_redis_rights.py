@@ -31,7 +31,7 @@ from tests.integration.worker.approvals import agents_folder, file_of, journal, 
 from tests.served import ServerProcess, make_key
 from tests.services import REPOSITORY, Installation, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 EXAMPLE = REPOSITORY / "config" / "redis-acl.example"
 SCRIPT = (
@@ -104,11 +104,11 @@ def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
     )
     yield f"http://127.0.0.1:{port}/api/tasks"
     child.terminate()
-    child.wait(timeout=20)
+    child.wait(timeout=60)
 
 
 def _shows(address: str, job_id: str) -> bool:
-    for _ in range(100):
+    for _ in range(300):
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
                 if job_id in str(answer.read(), "utf-8"):
@@ -131,7 +131,7 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
         (approval,) = await parked(client, job_id)
         await client.send(job_id, "hello")
         await client.answer(approval.id, "approve")
-        assert (await client.wait(job_id, 30)).success
+        assert (await client.wait(job_id, 60)).success
         assert await file_of(client, job_id, "a.txt") == "hi\n"
         (answered,) = await journal(client, job_id, EventType.APPROVAL_RESOLVED)
         assert answered.data["by"] == "fanout-client"
@@ -141,7 +141,7 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
             if event.type == "tool.call":
                 break
         await client.cancel(asleep)
-        assert (await client.wait(asleep, 30)).state is JobState.CANCELLED
+        assert (await client.wait(asleep, 60)).state is JobState.CANCELLED
         assert len(await client.list()) == 2
         assert len(await client.workers()) == 1
         assert await asyncio.to_thread(_shows, flower, job_id)

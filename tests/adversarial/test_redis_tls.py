@@ -30,7 +30,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, write_script
 from tests.services import REPOSITORY, Installation
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(300)]
 PASSWORD = "hunter2-4711"  # noqa: S105 - a canary
 PATIENCE_SECONDS = 60
 """For a process of ours to start and to try, on a busy machine."""

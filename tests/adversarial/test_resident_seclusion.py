@@ -100,7 +100,7 @@ async def docker(*arguments: str, given: bytes = b"") -> None:
 
 @pytest.mark.docker
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_in_an_image_without_ctypes_its_stream_is_out_of_reach_as_well(
     make_provider: Callable[..., DockerProvider], image_without_ctypes: str
 ) -> None:
@@ -116,7 +116,7 @@ async def test_in_an_image_without_ctypes_its_stream_is_out_of_reach_as_well(
 
 
 @pytest.mark.docker
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_a_refusal_to_start_is_told_in_one_sentence(
     make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from fanout.workers.sandbox.protocol import Command
 from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
 HOOK = """
 import sys, os, json, tempfile

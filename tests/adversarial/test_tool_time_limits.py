@@ -20,12 +20,18 @@ from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 
-BLOCKS_SECONDS = 30.0
+BLOCKS_SECONDS = 40.0
 LIMIT_SECONDS = 0.2
-IN_TIME_SECONDS = 15.0
-"""Below what the tools take, with room for a busy machine."""
 RELEASED = threading.Event()
 """Ends the tools that were left to themselves, when a test has ended."""
+WAITED_FOR = threading.Event()
+"""A tool came to its end before that."""
+
+
+def block() -> None:
+    """Take long."""
+    if not RELEASED.wait(BLOCKS_SECONDS):
+        WAITED_FOR.set()
 
 
 @pytest.fixture(autouse=True)
@@ -37,19 +43,20 @@ def unblocked_loop() -> None:
 async def released() -> AsyncIterator[None]:
     """Ends what a test has left behind before its loop is closed."""
     RELEASED.clear()
+    WAITED_FOR.clear()
     yield
     RELEASED.set()
 
 
 def plain() -> str:
     """Block."""
-    RELEASED.wait(BLOCKS_SECONDS)
+    block()
     return "late"
 
 
 async def never_awaits() -> str:
     """Block in a coroutine."""
-    RELEASED.wait(BLOCKS_SECONDS)  # the attack
+    block()  # the attack
     return "late"
 
 
@@ -57,7 +64,7 @@ async def never_awaits() -> str:
 async def awaits_and_blocks() -> str:
     """Await, then block."""
     await asyncio.sleep(0)
-    RELEASED.wait(BLOCKS_SECONDS)  # the attack
+    block()  # the attack
     return "late"
 
 
@@ -69,12 +76,14 @@ async def ignores_cancellation() -> str:
             await asyncio.sleep(0.05)
         except asyncio.CancelledError:
             continue
+    if not RELEASED.is_set():
+        WAITED_FOR.set()
     return "late"
 
 
 async def blocking_steps() -> AsyncGenerator[str]:
     """Block before a step."""
-    RELEASED.wait(BLOCKS_SECONDS)  # the attack
+    block()  # the attack
     yield "late"
 
 
@@ -85,7 +94,7 @@ async def ignoring_steps() -> AsyncGenerator[str]:
 
 def plain_steps() -> Iterator[str]:
     """Block before a plain step."""
-    RELEASED.wait(BLOCKS_SECONDS)
+    block()
     yield "late"
 
 
@@ -146,10 +155,9 @@ CHILDREN = [*((worker, tool) for tool in TOOLS), (ready_worker, plain), (ready_w
 
 @pytest.mark.parametrize(("made", "tool"), CHILDREN)
 async def test_a_childs_time_limit(made: Callable[[Any], Any], tool: Any) -> None:
-    started = time.monotonic()
     run = await Run(delegates(LIMIT_SECONDS), subagents=[made(tool)]).to_end()
 
-    assert time.monotonic() - started < IN_TIME_SECONDS
+    assert not WAITED_FOR.is_set()
     assert run.results[0]["error"] == "It was stopped after 0.2 seconds."
     assert run.text == "done"
 
@@ -158,10 +166,9 @@ async def test_a_childs_time_limit(made: Callable[[Any], Any], tool: Any) -> Non
 async def test_a_runs_time_limit(tool: Any) -> None:
     model = scripted([{"calls": [call(name_of(tool))]}, {"text": "done"}])
     budget = Budget(BudgetLimits(max_seconds=LIMIT_SECONDS))
-    started = time.monotonic()
     await Run(model, tools=[tool], budget=budget).to_end()
 
-    assert time.monotonic() - started < IN_TIME_SECONDS
+    assert not WAITED_FOR.is_set()
     assert budget.reached is not None
     assert "time" in budget.reached or "seconds" in budget.reached
 
@@ -169,16 +176,15 @@ async def test_a_runs_time_limit(tool: Any) -> None:
 @pytest.mark.parametrize("tool", TOOLS, ids=labelled)
 async def test_a_programs_time_limit(tool: Any) -> None:
     model = scripted([{"calls": [call(name_of(tool))]}, {"text": "done"}])
-    started = time.monotonic()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(LIMIT_SECONDS):
             await Run(model, tools=[tool]).to_end()
 
-    assert time.monotonic() - started < IN_TIME_SECONDS
+    assert not WAITED_FOR.is_set()
 
 
 async def test_blocking_tools_of_three_children_run_at_the_same_time() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
 
     def meet() -> str:
         """Wait for the others."""

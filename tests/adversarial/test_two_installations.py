@@ -151,7 +151,7 @@ async def test_a_ledger_that_was_lost_is_no_reason_to_remove_anything(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_a_worker_whose_redis_loses_its_data_stops_and_removes_nothing(
     install: Installer, tmp_path: Path
 ) -> None:
@@ -228,7 +228,7 @@ class Fleet:
 
 @pytest.mark.slow
 @pytest.mark.docker
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kinds", [(embedded, own_redis), (own_redis, embedded)])
 async def test_jobs_of_two_fleets_end_on_their_first_attempt(
     tmp_path: Path, kinds: tuple[Callable[[Path, AsyncExitStack], Fleet], ...]

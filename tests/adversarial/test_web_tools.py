@@ -285,7 +285,7 @@ async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_em
     with site() as (url, seen):
         tool = WebSearch(SearchApi(url=url + "/flood?q={query}", allowed_hosts=HERE)).tool()
         result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(seen) < 2:  # the server notices that nobody listens  # noqa: ASYNC110 - a list
                 await asyncio.sleep(0.02)
     assert "more than 2097152 bytes" in result["error"]

@@ -30,7 +30,7 @@ from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import calls, conversation, says, write_script
 from tests.services import free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 FANOUT = Path(sys.executable).parent / "fanout"
 ADK = Path(sys.executable).parent / "adk"
@@ -288,7 +288,7 @@ def until_it_is(traps: Traps, argv: list[str], ready: Callable[[], bool]) -> boo
         return bool(found)
     finally:
         child.send_signal(signal.SIGTERM)
-        child.wait(30)
+        child.wait(60)
 
 
 def listens(port: int) -> bool:

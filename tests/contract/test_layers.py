@@ -26,7 +26,7 @@ from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, S
 from tests.bundles import BundleBuilder
 from tests.conftest import missing
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 MIB = 1024**2
 LIMITS = Limits(

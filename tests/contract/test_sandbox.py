@@ -165,7 +165,7 @@ async def count(sandbox: Sandbox, pattern: str) -> int:
     return int((await sh(sandbox, script, merge_stderr=False)).output)
 
 
-async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 3) -> bool:
+async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 30) -> bool:
     deadline = time.monotonic() + within_seconds
     while await count(sandbox, pattern):
         if time.monotonic() > deadline:
@@ -300,7 +300,7 @@ async def test_of_too_much_output_head_and_tail_are_kept(shared: Sandbox) -> Non
     assert result.total_bytes == 588895 + 10
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_a_flood_of_output_stays_small_here(shared: Sandbox) -> None:
     before = _resident_kilobytes()
 
@@ -316,16 +316,21 @@ def _resident_kilobytes() -> int:
 
 
 async def test_output_is_streamed_while_the_command_runs(shared: Sandbox) -> None:
-    parts: list[tuple[float, bytes]] = []
-    started = time.monotonic()
+    parts: list[bytes] = []
+    has_come = asyncio.Event()
 
     async def sink(part: bytes) -> None:
-        parts.append((time.monotonic() - started, part))
+        parts.append(part)
+        has_come.set()
 
-    result = await shared.run(Command(argv="echo one; sleep 2; echo two; sleep 0.2"), sink)
+    script = "rm -f heard; echo one; until [ -e heard ]; do sleep 0.05; done; echo two"
+    running = asyncio.create_task(shared.run(Command(argv=script, timeout_seconds=60), sink))
+    async with asyncio.timeout(50):
+        await has_come.wait()
+    await shared.write_bytes(f"{WORKSPACE}/heard", b"")
+    result = await running
 
-    assert b"".join(part for _, part in parts) == result.output == b"one\ntwo\n"
-    assert parts[0][0] < 1.9
+    assert b"".join(parts) == result.output == b"one\ntwo\n"
 
 
 async def test_streamed_output_is_limited_like_the_result(shared: Sandbox) -> None:
@@ -366,12 +371,14 @@ async def test_a_sink_that_fails_ends_the_command(shared: Sandbox) -> None:
 
 
 async def test_many_commands_run_at_once(shared: Sandbox) -> None:
-    started = time.monotonic()
+    await sh(shared, "rm -rf together; mkdir together")
+    wait = "touch together/{0}; until [ $(ls together | wc -l) = 20 ]; do sleep 0.3; done; echo {0}"
 
-    results = await asyncio.gather(*(sh(shared, f"sleep 1; echo {number}") for number in range(20)))
+    results = await asyncio.gather(
+        *(sh(shared, wait.format(number), timeout_seconds=60) for number in range(20))
+    )
 
     assert [result.output for result in results] == [b"%d\n" % number for number in range(20)]
-    assert time.monotonic() - started < 15
 
 
 # --- time
@@ -397,20 +404,18 @@ async def test_many_commands_run_at_once(shared: Sandbox) -> None:
 )
 async def test_when_the_time_is_over_nothing_is_left(sandbox: Sandbox, script: str) -> None:
     sleep = unique_sleep()
-    started = time.monotonic()
 
     result = await sh(
-        sandbox, "echo begun; " + script.replace("{sleep}", sleep), timeout_seconds=0.7
+        sandbox, "echo begun; " + script.replace("{sleep}", sleep), timeout_seconds=1.5
     )
 
     assert result.timed_out
     assert result.output.startswith(b"begun\n")
-    assert time.monotonic() - started < 20
     assert await gone(sandbox, f"\\(/bin/\\)\\?{sleep}")
     assert (await sh(sandbox, "echo usable")).output == b"usable\n"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_a_fork_bomb_is_ended(bench: Bench) -> None:
     async with bench.open(limits=LIMITS.model_copy(update={"pids": 100})) as sandbox:
         if sandbox.kind == "local":
@@ -429,12 +434,11 @@ async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(
     sandbox: Sandbox,
 ) -> None:
     sleep = unique_sleep()
-    started = time.monotonic()
 
     result = await sh(sandbox, f"{sleep} & echo started")
 
     assert result.output == b"started\n"
-    assert time.monotonic() - started < 20
+    assert not result.timed_out
     await begun(sandbox, sleep)
     assert await count(sandbox, sleep) == 1
 
@@ -1050,7 +1054,7 @@ async def test_an_unusable_snapshot_is_refused(bench: Bench, damage: str) -> Non
             pass
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
     limits = LIMITS.model_copy(update={"disk_bytes": 20 * MIB})

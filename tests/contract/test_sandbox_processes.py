@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 
 import pytest
 
@@ -241,13 +240,9 @@ async def test_a_sandbox_that_is_closed_ends_its_processes(bench: Bench) -> None
     opened = contextlib.AsyncExitStack()
     sandbox = await opened.enter_async_context(bench.open())
     process = await opened.enter_async_context(
-        sandbox.open_process(Command(argv="trap '' TERM; echo ready; sleep 60; sleep 60"))
+        sandbox.open_process(Command(argv="trap '' TERM; echo ready; sleep 600; sleep 600"))
     )
     await line(process)
-    started = time.monotonic()
 
-    await opened.aclose()
-
-    assert (
-        time.monotonic() - started < 20
-    )  # the grace of one second, and the removal of a container
+    async with asyncio.timeout(60):
+        await opened.aclose()

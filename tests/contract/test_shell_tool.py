@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from typing import Any
 
 import pytest
@@ -51,11 +50,11 @@ async def test_a_failed_command_has_its_exit_code_and_what_it_said(shell: Tools)
 async def test_a_command_over_its_time_is_killed_with_everything_that_it_started(
     shell: Tools,
 ) -> None:
-    command = "(setsid sleep 31 & echo $! > child; wait) & sleep 32"
-    late = await shell.execute(command=command, timeout_seconds=0.5)
+    command = "(setsid sleep 310 & echo $! > child; wait) & sleep 320"
+    late = await shell.execute(command=command, timeout_seconds=1.5)
     assert late == {
         "status": "error",
-        "output": "Command timed out after 0.5s",
+        "output": "Command timed out after 1.5s",
         "exit_code": -1,
         "truncated": False,
     }
@@ -63,8 +62,8 @@ async def test_a_command_over_its_time_is_killed_with_everything_that_it_started
 
 
 async def test_output_before_the_timeout_is_kept(shell: Tools) -> None:
-    late = await shell.execute(command="echo begun; sleep 30", timeout_seconds=0.5)
-    assert late["output"] == "Command timed out after 0.5s\nbegun\n"
+    late = await shell.execute(command="echo begun; sleep 300", timeout_seconds=1.5)
+    assert late["output"] == "Command timed out after 1.5s\nbegun\n"
 
 
 MARK = re.compile(
@@ -147,10 +146,8 @@ async def test_output_that_is_no_text_is_shown_all_the_same(shell: Tools) -> Non
 
 
 async def test_a_background_child_does_not_make_the_call_wait(shell: Tools) -> None:
-    started = time.monotonic()
-    result = await shell.execute(command="sleep 20 & echo done")
-    assert result["output"] == "done\n"
-    assert time.monotonic() - started < 10
+    result = await shell.execute(command="sleep 600 & echo done", timeout_seconds=60)
+    assert (result["status"], result["output"]) == ("success", "done\n")
 
 
 async def test_what_goes_on_in_the_background_is_named_and_its_output_is_read_by_the_next_call(

@@ -80,7 +80,7 @@ async def shared_provider() -> AsyncIterator[DockerProvider]:
 
 ON_SHARED_PROVIDER = [
     pytest.mark.docker,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 """The marks of a module whose tests share a provider: it names `provider_of_session` `provider`."""

@@ -18,7 +18,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import ImageUnfit
 from tests.docker.conftest import make_sandbox_spec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 INSIDE = Path("workers/sandbox/inside")
 

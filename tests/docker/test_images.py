@@ -17,7 +17,7 @@ from tests.docker.conftest import make_sandbox_spec
 
 
 @pytest.mark.docker
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("image", "programs"),
     [

@@ -20,7 +20,7 @@ from fanout.workers.sandbox.resident.code import code_files
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 def add_layer(snapshots: SnapshotFolder, path: str, content: bytes) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -74,18 +73,15 @@ async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_i
     make_provider: Callable[..., DockerProvider],
 ) -> None:
     provider = make_provider(disk_quota="watch")
-    write = "for n in 1 2 3 4 5 6; do head -c 5M /dev/zero > $n; done; sleep 60"
+    write = "for n in 1 2 3 4 5 6; do head -c 5M /dev/zero > $n; done; sleep 600"
     async with provider.open(spec_with(disk_bytes=16 * MIB)) as sandbox:
-        started = time.monotonic()
         with pytest.raises(DiskLimitExceeded, match=r"limit \(disk_bytes\) is 16777216"):
             await sandbox.run(Command(argv=write))
-        seconds = time.monotonic() - started
         with pytest.raises(DiskLimitExceeded):
             await sandbox.read_bytes("/workspace/1")
         paths = [path for path, _ in await changes_of(sandbox)]
 
         assert paths == ["1", "2", "3", "4", "5", "6"]
-        assert seconds < 10
 
 
 async def test_one_file_cannot_grow_over_the_disk_limit(provider: DockerProvider) -> None:

@@ -14,7 +14,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox
 from tests.docker.conftest import make_sandbox_spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
 NETWORK = """
 import json, os, socket
@@ -36,7 +36,7 @@ async def without_hook(provider: DockerProvider) -> DockerProvider:
     if not networks_are_slow((await provider.probe()).version):
         pytest.skip("This engine has no such hook.")
     await provider.disk_quota()  # starts the steward
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while provider._networks.take() == "none":  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
     return provider

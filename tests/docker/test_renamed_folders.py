@@ -13,7 +13,7 @@ from fanout.workers.sandbox.protocol import Command, Sandbox
 from fanout.workers.sandbox.resident.client import ResidentClient
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 FILES = {"pkg/a.py": b"a\n" * 20, "pkg/sub/b.py": b"b\n" * 20, "deep/d/f.txt": b"f\n" * 20}
 MOVE = "import os; os.rename('pkg', 'lib')"

@@ -13,7 +13,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
 WORKS = "io.containerd.runc.v2"
 """Another name that engines have for runc."""

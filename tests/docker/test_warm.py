@@ -31,7 +31,7 @@ from tests.docker.conftest import (
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.slow]
 
 
 async def warm_up(provider: DockerProvider, spec: SandboxSpec, number: int = 1) -> None:
@@ -70,7 +70,7 @@ async def test_a_job_adopts_a_warm_sandbox_with_its_snapshot_limits_and_changes(
 
     async with provider.open(spec) as sandbox:
         assert await names(engine, provider) == {warm}
-        await until(lambda: is_named(engine, warm, spec.job_id), 10)
+        await until(lambda: is_named(engine, warm, spec.job_id), 60)
         assert await sandbox.read_bytes("/workspace/a.txt") == b"from the snapshot"
         await sandbox.write_bytes("/workspace/b.txt", b"new")
         memory = await sandbox.run(
@@ -174,12 +174,12 @@ async def test_warm_sandboxes_that_nobody_wants_are_removed_after_a_while(
     monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)
     await warm_up(provider, make_sandbox_spec())
 
-    await until(lambda: has_warm(provider, 0), 10)
+    await until(lambda: has_warm(provider, 0), 60)
 
     async def is_gone() -> bool:
         return not await warm_volumes(engine, provider) and not await names(engine, provider)
 
-    await until(is_gone, 20)
+    await until(is_gone, 60)
 
 
 async def test_jobs_that_seldom_use_their_sandbox_cause_no_more_starts(
@@ -203,7 +203,7 @@ async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None
     spec = make_sandbox_spec()
     provider.expect_next([spec, replace(spec, job_id="next", agent="another")])
 
-    await until(lambda: has_warm(provider, 2), 30)
+    await until(lambda: has_warm(provider, 2), 60)
 
     with provider.expect(spec):  # it runs now: that is the same wish
         await asyncio.sleep(0)

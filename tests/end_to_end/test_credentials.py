@@ -22,7 +22,7 @@ from tests.https_host import PrivateAuthority
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.slow]
 
 GIT_KEY, API_KEY = "canary-git-7f3e5b", "canary-api-91d2c4"
 BASIC = base64.b64encode(f"x-access-token:{GIT_KEY}".encode()).decode()

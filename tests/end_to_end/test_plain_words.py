@@ -16,7 +16,7 @@ from tests.integration.scripts import DONE, conversation, shell
 from tests.services import REPOSITORY, Installation, Installer
 from tests.waits import without_waits
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 FILL = "dd if=/dev/zero of=big.bin bs=1M count=200 2>&1; sleep 6; echo went on"
 

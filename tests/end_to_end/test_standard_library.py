@@ -21,7 +21,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.services import Installation, Installer, containers_of, volumes_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.redis, pytest.mark.timeout(300)]
 
 FIRST_LINE = '"""Text wrapping and filling.\n'
 LAST_LINE = '    print(dedent("Hello there.\\n  This is indented."))'

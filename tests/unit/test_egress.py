@@ -10,7 +10,6 @@ import contextlib
 import os
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -309,7 +308,7 @@ async def test_headers_have_a_limit(open_sandbox: Open) -> None:
 async def test_a_client_that_does_not_say_what_it_wants_is_refused_and_holds_nobody_up(
     open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(egress, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(egress, "HEAD_SECONDS", 4.0)
     async with Server(mirror_head) as server:
         inside = await open_sandbox(f"127.0.0.1:{server.port}")
         slow = [await inside.connect() for _ in range(50)]
@@ -324,12 +323,10 @@ async def test_a_client_that_does_not_say_what_it_wants_is_refused_and_holds_nob
 
         dripping = [asyncio.create_task(drip(*link)) for link in slow]
         request = f"GET http://127.0.0.1:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-        started = time.monotonic()
         assert status_of(await inside.ask(request)) == 200
-        seconds = time.monotonic() - started
+        assert not any(one.done() for one in dripping)
 
         assert {status_of(answer) for answer in await asyncio.gather(*dripping)} == {408}
-        assert seconds < 1.0
         for _, writer in slow:
             writer.close()
 
@@ -387,7 +384,7 @@ async def test_connections_above_the_limit_wait_for_their_turn(open_sandbox: Ope
         assert not waiting.done()
         held.pop()[1].close()
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             held.append(await waiting)
         for _, writer in held:
             writer.close()
@@ -410,7 +407,7 @@ async def test_whoever_does_not_read_stops_the_sender_and_nobody_else(open_sandb
         for reader, _ in lazy:
             reader._transport.pause_reading()
         before = -1
-        async with asyncio.timeout(20):  # the kernel's buffers grow for a while; then nothing moves
+        async with asyncio.timeout(60):  # the kernel's buffers grow for a while; then nothing moves
             while sent != before:
                 before = sent
                 await asyncio.sleep(0.4)  # that nothing moves shows only in time
@@ -450,22 +447,25 @@ async def test_commands_do_not_wait_behind_traffic(open_sandbox: Open) -> None:
             writer.write(bytes(1 << 16))
             await writer.drain()
 
+    taken = 0
+
     async def take(reader: asyncio.StreamReader) -> None:
-        while await reader.read(1 << 16):
-            pass
+        nonlocal taken
+        while part := await reader.read(1 << 16):
+            taken += len(part)
 
     async with Server(pour) as down, Server(echo) as both:
         inside = await open_sandbox(f"127.0.0.1:{down.port}", f"127.0.0.1:{both.port}")
         links = [await inside.tunnel(f"127.0.0.1:{down.port}") for _ in range(20)]
         taking = [asyncio.create_task(take(reader)) for reader, _ in links]
 
-        seconds = []
+        behind = []
         for _ in range(50):
-            started = time.monotonic()
+            before = taken
             await inside.client.request("ping", {})
-            seconds.append(time.monotonic() - started)
+            behind.append(taken - before)
 
-        assert sorted(seconds)[25] < 0.1
+        assert 0 < sorted(behind)[25] < 2 << 20, "bytes of traffic that a command waits for"
         for task in taking:
             task.cancel()
         for _, writer in links:
@@ -520,7 +520,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
         writer.transport.abort()
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await ended.wait()
 
 
@@ -653,6 +653,6 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for is at the other end of a connection
             await asyncio.sleep(0.01)

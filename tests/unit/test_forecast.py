@@ -36,7 +36,7 @@ async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> 
 
     for _ in range(20):
         looking.look_soon()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while queue.looks < 2:  # noqa: ASYNC110 - the queue tells nobody
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)

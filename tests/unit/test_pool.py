@@ -46,7 +46,7 @@ class Celery:
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.005)

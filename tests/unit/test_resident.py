@@ -134,7 +134,7 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
 
     stream._in.close()
 
-    assert await ended(stream, 1)
+    assert await ended(stream, 60)
     with pytest.raises(SandboxDied):
         await running
     assert await _gone(marker)
@@ -182,21 +182,21 @@ async def test_it_ends_when_a_frame_is_malformed(stream: ProcessStream, noise: b
 
     await stream.write(noise)
 
-    assert await ended(stream, 2)
+    assert await ended(stream, 60)
 
 
 async def test_silence_ends_it_when_it_has_a_time_to_live(code: Path) -> None:
     stream = await start(code, FANOUT_RESIDENT_TTL="0.5")
 
-    assert await ended(stream, 3)
+    assert await ended(stream, 60)
 
 
 async def test_a_client_that_knows_of_it_keeps_it_alive(code: Path) -> None:
-    stream = await start(code, FANOUT_RESIDENT_TTL="0.6")
-    client = ResidentClient(stream, ttl_seconds=0.6)
+    stream = await start(code, FANOUT_RESIDENT_TTL="1.5")
+    client = ResidentClient(stream, ttl_seconds=1.5)
     await client.start(10)
 
-    await asyncio.sleep(1.5)  # more than twice its time to live: that it lives on
+    await asyncio.sleep(3.2)  # more than twice its time to live: that it lives on
 
     assert await client.request("ping", {})
     await client.close()
@@ -224,15 +224,14 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     }  # fmt: skip
     stream._in.write(request(99, "run", run))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(_until_begun_and_gone, begun)
     assert not await asyncio.to_thread(_is_running, f"sleep 61{os.getpid()}")
     stream._in.close()
-    started = time.monotonic()
-    while await stream.read():
-        pass
-    assert time.monotonic() - started < 2
-    assert await ended(stream, 2)
+    async with asyncio.timeout(60):
+        while await stream.read():
+            pass
+    assert await ended(stream, 60)
 
 
 async def test_what_it_has_of_its_own_is_not_handed_on(client: ResidentClient) -> None:
@@ -267,16 +266,15 @@ async def test_a_slow_answer_holds_nothing_up(client: ResidentClient) -> None:
         await blocked.wait()
 
     flood = asyncio.create_task(client.request("flood", {"chunks": 10_000}, on_chunk=never))
-    nap = asyncio.create_task(client.request("nap", {"seconds": 0.5}))
+    nap = asyncio.create_task(client.request("nap", {"seconds": 20}))
     await asyncio.sleep(0.05)
 
-    started = time.monotonic()
     await client.request("ping", {})
 
-    assert time.monotonic() - started < 0.3
-    flood.cancel()
-    await asyncio.gather(flood, return_exceptions=True)
-    await nap
+    assert not nap.done()
+    for request in (flood, nap):
+        request.cancel()
+    await asyncio.gather(flood, nap, return_exceptions=True)
     assert await client.request("ping", {})
 
 
@@ -367,7 +365,7 @@ async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
         await running
     with pytest.raises(SandboxDied, match="closed"):
         await client.request("ping", {})
-    assert await ended(stream, 1)
+    assert await ended(stream, 60)
 
 
 @pytest.mark.parametrize(
@@ -578,6 +576,6 @@ async def test_of_too_many_commands_with_background_processes_the_oldest_is_give
     results = await asyncio.gather(*(sandbox.run(holding) for _ in range(commands.MAX_BACKGROUNDS)))
 
     assert all(result.left_running is not None for result in results)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (tmp_path / "ended").exists():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.05)

@@ -60,7 +60,7 @@ structlog.get_logger("test").info("outside")
 assert "opentelemetry" not in sys.modules
 """
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -95,12 +95,12 @@ class Server:
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(60)
 
     @asynccontextmanager
     async def client(self, name: str = "ann", binding: str = "JSONRPC") -> AsyncIterator[Client]:
         """A client of the SDK, by the server's card."""
-        async with httpx.AsyncClient(headers=headers(name), timeout=30) as http:
+        async with httpx.AsyncClient(headers=headers(name), timeout=60) as http:
             config = ClientConfig(
                 httpx_client=http,
                 supported_protocol_bindings=[binding],

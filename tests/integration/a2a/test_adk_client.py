@@ -11,7 +11,7 @@ from google.genai import types
 
 from tests.integration.a2a.conftest import Server, headers
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 pytestmark += [pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
@@ -30,7 +30,7 @@ async def test_a_remote_agent_of_adk_gets_the_answer_goes_on_and_confirms_a_call
     server: Server,
 ) -> None:
     card = f"{server.url}/a2a/agents/{{}}/.well-known/agent-card.json"
-    async with httpx.AsyncClient(headers=headers("ann"), timeout=30) as http:
+    async with httpx.AsyncClient(headers=headers("ann"), timeout=60) as http:
         writer = RemoteA2aAgent("writer", card.format("general-purpose"), httpx_client=http)
         runner = InMemoryRunner(writer, app_name="test")
         session = await runner.session_service.create_session(app_name="test", user_id="ann")

@@ -15,7 +15,7 @@ from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
 from fanout.orchestrator.server.a2a.shown.parts import data_part
 from tests.integration.a2a.conftest import Server, events, last_state, message
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 HITL = ClientCallContext(
     service_parameters=ServiceParametersFactory.create([with_a2a_extensions([HITL_URI])])

@@ -18,7 +18,7 @@ from a2a.utils.errors import TaskNotFoundError
 from tests.integration.a2a.conftest import Server, events, headers, last_state, message
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def as_caller(name: str) -> ClientCallContext:

@@ -27,7 +27,7 @@ from a2a.utils.errors import (
 from tests.integration.a2a.conftest import Server, events, headers, last_state, message
 from tests.integration.a2a.test_approvals import asked_for, asking, confirmation
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 AT_ONCE = SendMessageConfiguration(return_immediately=True)
 
@@ -223,7 +223,7 @@ async def test_wrong_requests_get_the_errors_of_the_protocol(
 
 
 async def test_a_client_of_version_0_3_is_served(server: Server) -> None:
-    async with httpx.AsyncClient(headers=headers("ann"), timeout=30) as http:
+    async with httpx.AsyncClient(headers=headers("ann"), timeout=60) as http:
         told = {"kind": "message", "messageId": "old", "role": "user"}
         told["parts"] = [{"kind": "text", "text": "write a note"}]
         request = {"jsonrpc": "2.0", "id": 1, "method": "message/send"}

@@ -24,7 +24,7 @@ from standardwebhooks import Webhook
 
 from tests.integration.a2a.conftest import Server, events, last_state, message
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 METADATA = "http://169.254.169.254/latest"
 

@@ -14,7 +14,7 @@ from tests.integration.worker.approvals import GUARDED, file_of, parked
 from tests.served import ServerProcess
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation(

@@ -7,7 +7,7 @@ from a2a.types import GetTaskRequest, StreamResponse, TaskState
 
 from tests.integration.a2a.conftest import Server, events, message
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def states(stream: list[StreamResponse]) -> list[str]:

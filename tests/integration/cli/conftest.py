@@ -59,7 +59,7 @@ class Fanout:
         *arguments: str,
         stdin: str | bytes = b"",
         env: Mapping[str, str] | None = None,
-        timeout: float = 30,
+        timeout: float = 90,
         forked: bool = True,
     ) -> Ended:
         child = self.start(*arguments, env=env, stdin=subprocess.PIPE, forked=forked)
@@ -68,7 +68,7 @@ class Fanout:
             out, err = child.communicate(given, timeout)
         finally:
             child.kill()
-        return Ended(child.wait(30), out.decode(), without_waits(err.decode()))
+        return Ended(child.wait(60), out.decode(), without_waits(err.decode()))
 
     def start(
         self,
@@ -142,7 +142,7 @@ def private_redis() -> Iterator[str]:
             yield url
         finally:
             server.terminate()
-            server.wait(timeout=30)
+            server.wait(timeout=60)
 
 
 @pytest.fixture

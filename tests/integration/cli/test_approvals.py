@@ -29,7 +29,7 @@ from tests.integration.cli.conftest import WORKER, Fanout
 from tests.integration.scripts import call, calls, conversation, says
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 FIRST, SECOND = "01aaaaaaaaaaaaaaaaaaaaaaaa", "01bbbbbbbbbbbbbbbbbbbbbbbb"
 
@@ -265,19 +265,22 @@ async def test_yes_approves_the_calls_of_its_tasks_too(careful: Fanout) -> None:
 
 
 async def test_without_a_terminal_they_wait_for_another_one(careful: Fanout) -> None:
-    waits = asyncio.create_task(run(careful, *RUN, timeout=60))
-    listed: list[dict[str, Any]] = []
-    while not listed and not waits.done():
-        listed = (await run(careful, "approvals", "--json")).json["approvals"]
-    await asyncio.sleep(1)  # the view looks every half second
-    assert (await run(careful, "reject", listed[0]["id"], "-m", "not here")).code == 0
+    child = careful.start(*RUN)
+    assert child.stderr is not None
+    told = b""
+    while "fanout approve" not in told.decode():
+        line = await asyncio.to_thread(child.stderr.readline)
+        assert line, told
+        told += line
+    (listed,) = (await run(careful, "approvals", "--json")).json["approvals"]
+    assert (await run(careful, "reject", listed["id"], "-m", "not here")).code == 0
 
-    ended = await waits
+    out, err = await asyncio.to_thread(child.communicate, timeout=60)
 
-    assert ended.code == ExitCode.DONE, ended.err
+    assert child.returncode == ExitCode.DONE, err
     assert not (careful.folder / "a.txt").exists()
-    assert "They say: not here" in ended.out
-    assert f"fanout approve {listed[0]['id'][:11]}" in ended.err
+    assert "They say: not here" in out.decode()
+    assert f"fanout approve {listed['id'][:11]}" in told.decode()
 
 
 async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(careful: Fanout) -> None:
@@ -316,7 +319,7 @@ def at_a_terminal(fanout: Fanout, typed: Mapping[str, str]) -> str:
                 break
             for question in [question for question in left if question in shown]:
                 os.write(master, f"{left.pop(question)}\n".encode())
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     finally:
         process.kill()
         process.wait()

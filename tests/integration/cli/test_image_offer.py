@@ -10,7 +10,7 @@ from tests.adversarial.test_no_engine import engine
 from tests.integration.cli.conftest import Fanout, clean_environment
 from tests.integration.cli.terminal import in_terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

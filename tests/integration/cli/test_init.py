@@ -115,7 +115,7 @@ def test_without_a_terminal_and_a_key_it_says_how_to_give_one(fanout: Fanout) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_person_is_asked_and_the_key_is_not_shown(fanout: Fanout) -> None:
     code, screen = in_terminal(
         fanout,
@@ -137,7 +137,7 @@ def test_a_person_is_asked_and_the_key_is_not_shown(fanout: Fanout) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_person_chooses_among_the_models_of_a_server_by_number_or_by_name(
     fanout: Fanout,
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_person_chooses_among_the_models_of_a_server_by_number_or_by_name(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("model", "refusals", "named", "variable"),
     [
@@ -191,7 +191,7 @@ def test_a_server_is_asked_through_the_protocol_that_works(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.redis
 def test_it_ends_with_a_run_that_works(fanout: Fanout, tmp_path: Path) -> None:
     answer = "It is the kitchen of a bakery."

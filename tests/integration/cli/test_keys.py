@@ -7,7 +7,7 @@ import pytest
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from tests.integration.cli.conftest import Fanout
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_a_key_is_shown_once_listed_without_it_and_revoked_by_its_name(fanout: Fanout) -> None:

@@ -24,7 +24,7 @@ from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = conversation(
     ".*", shell("echo one >> steps.txt"), shell("sleep 1; echo two >> steps.txt"), DONE
@@ -62,7 +62,7 @@ def fanout(lonely_fanout: Fanout) -> Iterator[Fanout]:
     lonely_fanout.env.update(
         FANOUT_SANDBOX__PROVIDER="local",
         FANOUT_MODEL=f"scripted:{script}",
-        FANOUT_WORKER__LEASE_SECONDS="2",
+        FANOUT_WORKER__LEASE_SECONDS="4",
         FANOUT_WORKER__CONCURRENCY="2",
     )
     yield lonely_fanout
@@ -106,7 +106,7 @@ def at_the_same_moment(fanout: Fanout, *commands: tuple[str, ...]) -> list[Ended
 def test_what_was_killed_is_found_and_ended_by_the_next_commands(fanout: Fanout) -> None:
     assert fanout("up", "--no-serve", timeout=90).code == 0
     ids = [fanout("submit", f"job {number}").out.strip() for number in range(3)]
-    assert within(30, lambda: steps_of(fanout, ids[0]) > 0)
+    assert within(60, lambda: steps_of(fanout, ids[0]) > 0)
     before = record(fanout)
     kill(before.redis_pid, before.worker_pid)
     # Redis reports its start by the second, up to two seconds early: an outage that uses up no
@@ -166,7 +166,7 @@ def test_a_command_that_was_killed_with_its_redis_and_worker_leaves_its_job_to_t
     found = record(fanout)
     assert not found.kept
     kill(child.pid, found.redis_pid, found.worker_pid)
-    child.wait(30)
+    child.wait(60)
 
     waited = fanout("wait", job_id, "--timeout", "60", "--json", timeout=90)
 
@@ -190,7 +190,7 @@ def test_a_look_at_a_lock_does_not_keep_a_child_from_starting(tmp_path: Path) ->
         for _ in range(20):
             child = ChildProcess(tmp_path, "sleeper")
             child.start(["true"], env=os.environ, outlives_parent=False)
-            assert within(5, lambda one=child: not one.is_alive)
+            assert within(60, lambda one=child: not one.is_alive)
     finally:
         looking.kill()
         looking.wait()

@@ -15,7 +15,7 @@ from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
 from tests.integration.cli.test_run import in_folders, with_services
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 OLD = b"one\ntwo\nthree\nfour\nfive\n"
 YOURS = b"one\ntwo\nthree\nfour\nYOURS\n"
@@ -275,7 +275,7 @@ def test_the_end_of_a_run_names_where_both_sides_lie(own: Fanout) -> None:
 
     out, err = child.communicate(timeout=60)
 
-    assert child.wait(30) == 1, err
+    assert child.wait(60) == 1, err
     assert b"See: fanout diff" in err
     assert b"--conflicts" in err
     assert b"both sides are in" in err

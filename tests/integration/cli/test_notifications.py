@@ -17,7 +17,7 @@ from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import conversation, says, write_script
 from tests.receiver import receiver
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SECRET = new_secret()
 

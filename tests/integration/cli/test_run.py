@@ -23,7 +23,7 @@ from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation(
@@ -109,14 +109,14 @@ def started(fanout: Fanout, goal: str = "slow", folder: str = "a") -> tuple[Chil
     assert child.stderr is not None
     for line in iter(child.stderr.readline, b""):
         if found := re.fullmatch(rb"Run (\w+)\n", line):
-            assert within(30, lambda: "running" in fanout("ps").out)
+            assert within(60, lambda: "running" in fanout("ps").out)
             return child, found[1].decode()
     raise AssertionError("it did not start")
 
 
 def ended(child: Child) -> Ended:
     out, err = child.communicate(timeout=60)
-    return Ended(child.wait(30), out.decode(), err.decode())
+    return Ended(child.wait(60), out.decode(), err.decode())
 
 
 def files(fanout: Fanout, folder: str = "a") -> list[str]:
@@ -265,9 +265,9 @@ def test_services_end_when_nobody_uses_them_and_not_before(apart: Fanout) -> Non
     ended(child)
 
     # The detached run is longer than the time without use.
-    assert within(30, lambda: "succeeded" in apart("show", run_id).out)
+    assert within(60, lambda: "succeeded" in apart("show", run_id).out)
     state = Path(apart.env["FANOUT_STATE_DIR"])
-    assert within(30, lambda: not (living(state) or ChildProcess(state, "keeper").is_alive))
+    assert within(60, lambda: not (living(state) or ChildProcess(state, "keeper").is_alive))
 
     assert apart("ps").code == 3
     again = apart("run", "quick", "--workspace", "b", "--yes", timeout=60)
@@ -287,7 +287,7 @@ def test_services_whose_folder_is_deleted_end_too(apart: Fanout) -> None:
     while state.exists():  # they write into it until they see that it is gone
         shutil.rmtree(state, ignore_errors=True)
 
-    assert within(30, lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert within(60, lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_services_of_up_do_not_end_by_themselves(apart: Fanout) -> None:
     assert record is not None
     assert record.idle_seconds is None
 
-    assert within(30, lambda: not ChildProcess(state.path, "keeper").is_alive)
+    assert within(60, lambda: not ChildProcess(state.path, "keeper").is_alive)
 
     assert apart("ps").code == 0
 

@@ -167,10 +167,10 @@ def test_a_worker_runs_in_the_foreground_until_sigterm(fanout: Fanout):
         stderr=subprocess.PIPE,
     )
     try:
-        assert within(30, lambda: '"1 alive"' in fanout("doctor", "--json", env=LOCAL).out)
+        assert within(60, lambda: '"1 alive"' in fanout("doctor", "--json", env=LOCAL).out)
     finally:
         child.send_signal(signal.SIGTERM)
-        _, said = child.communicate(timeout=30)
+        _, said = child.communicate(timeout=60)
     assert child.returncode == 0, said.decode()[-2000:]
 
 
@@ -187,7 +187,7 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
         assert child.stderr is not None
         announced = child.stderr.readline().decode()
         login = announced.rsplit(" ", 1)[1].strip()
-        assert within(30, lambda: status_of(port, "/", None) == 401)
+        assert within(60, lambda: status_of(port, "/", None) == 401)
 
         assert login not in Path(f"/proc/{child.pid}/cmdline").read_text()
         assert status_of(port, "/tasks", login) == 200
@@ -196,7 +196,7 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
         assert re.match(r"fanout:\S{12,}$", login)
     finally:
         child.terminate()
-        child.wait(20)
+        child.wait(60)
 
 
 @pytest.mark.slow
@@ -219,11 +219,11 @@ def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_lik
         assert child.stderr is not None
         assert f"http://127.0.0.1:{port}" in child.stderr.readline()
         assert "not used: FLOWER_ADDRESS" in child.stderr.readline()
-        assert within(50, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
+        assert within(60, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
         assert status_of(port, "/tasks", "fanout:wrong") == 401
     finally:
         child.terminate()
-        child.wait(20)
+        child.wait(60)
 
 
 @pytest.mark.parametrize("wrong", ["0", "70000", "http", "-1"])

@@ -25,7 +25,7 @@ from fanout.orchestrator.jobs.totals import MODEL_COST, MODEL_USAGE
 from tests.builders import make_spec, make_worker
 from tests.integration.cli.conftest import Fanout
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 HOSTILE = "a\x1b[2Jb\u202ec\nd"
 """A name that erases the screen, turns the text around and has two lines."""
@@ -106,7 +106,7 @@ class Terminal:
     def end(self) -> int:
         while self._read():
             pass
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def _read(self) -> bytes:
         try:

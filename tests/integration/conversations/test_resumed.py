@@ -16,7 +16,7 @@ from google.genai import types
 from tests.integration.conversations.conversation_process import WHO
 from tests.unit.deep_agent.running import call
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TODOS = [{"content": "look", "status": "in_progress"}]
 BEFORE = [

@@ -33,7 +33,7 @@ async def submit(redis_url: str, count: int) -> list[str]:
 
 
 async def until(done: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await done():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
 
@@ -87,6 +87,6 @@ async def test_channels_without_a_reader_are_unsubscribed_and_can_be_followed_ag
         following = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0.1)
         await Ledger(redis, Keys()).cancel(job_id)
-        async with asyncio.timeout(30):  # a poll would come later
+        async with asyncio.timeout(60):  # a poll would come later
             assert (await following).ends_job
         await events.aclose()

@@ -213,7 +213,7 @@ async def test_many_waits_for_many_jobs_end_with_theirs(client: JobClient, hand:
 
     for job_id in ids:
         await hand.finish(await hand.claim(job_id))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*waits)
 
     assert [result.job_id for result in results] == [job_id for job_id in ids for _ in range(10)]
@@ -233,7 +233,7 @@ async def test_a_wait_is_woken_and_does_not_sit_out_its_poll(
 
     await hand.finish(claim)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await waiting
 
 
@@ -254,7 +254,7 @@ async def test_two_clients_follow_one_job_and_see_the_same(
         for number in range(50):
             await hand.say(job_id, str(number))
         await hand.finish(claim)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             seen = await asyncio.gather(*following)
 
     assert seen[0] == seen[1] == seen[2]
@@ -288,7 +288,7 @@ async def test_a_reader_that_comes_and_goes_misses_nothing_and_sees_nothing_twic
     telling = asyncio.create_task(tell())
     seen: list[str] = []
     after = BEGINNING
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for cut in [*cuts, 1000]:
             texts, after = await read(after, cut)
             seen += texts
@@ -308,7 +308,7 @@ async def test_a_long_journal_is_read_in_pages_without_a_gap(client: JobClient, 
     await asyncio.sleep(0.1)
     await hand.finish(claim)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         texts = await following
 
     assert sorted(map(int, texts)) == list(range(1100))

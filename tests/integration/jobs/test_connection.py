@@ -106,7 +106,7 @@ async def test_what_a_cancelled_caller_wanted_is_not_sent_once_a_connection_is_f
 ) -> None:
     async with connect(redis_url, max_connections=1) as client, connect(redis_url) as other:
         await client.ping()
-        await other.client_pause(500)
+        await other.client_pause(2_000)
         first = asyncio.create_task(client.get("anything"))
         await asyncio.sleep(0.1)
         second = asyncio.create_task(client.set("unwanted", 1))

@@ -24,7 +24,7 @@ from tests.integration.scripts import DONE, call, calls, conversation, shell, wr
 from tests.integration.worker.children import delegating_agents
 from tests.services import RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 WAITS = 60
 SCRIPT = (

@@ -190,7 +190,7 @@ async def test_a_cancel_while_the_changes_are_put_in_leaves_nothing(bench: Bench
     await bench.provider.opening.wait()
 
     await bench.ledger.cancel(job_id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await working
 
     assert (await bench.ended(job_id)).state is JobState.CANCELLED

@@ -23,7 +23,7 @@ from tests.integration.scripts import DONE, call, calls, conversation, says, she
 from tests.integration.worker.children import delegating_agents
 from tests.services import RedisProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 ALL = ["{{started}}"]
 SCRIPT = (

@@ -85,7 +85,7 @@ async def test_the_delay_in_geminis_own_error_details_is_kept(serve, monkeypatch
     with serve([Answer(status=429, body=details), Answer([text("ok")])]) as server:
         begun = time.monotonic()
         await agent(server, monkeypatch).to_end()
-    assert 1.0 <= time.monotonic() - begun < 20
+    assert 1.0 <= time.monotonic() - begun < 60
 
 
 async def test_a_service_that_stays_down_is_a_retryable_failure(serve, monkeypatch) -> None:

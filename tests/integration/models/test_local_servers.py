@@ -72,7 +72,7 @@ async def test_a_server_is_found_and_answers_however_its_address_is_written(
         ),
     ],
 )
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_each_way_to_name_a_local_model_needs_an_address_and_no_key(
     name: str, variable: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

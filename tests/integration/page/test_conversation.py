@@ -26,7 +26,7 @@ from tests.integration.page.hostile import GROWING
 from tests.integration.page.served_page import Hands, PageServer
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MANY = 900
 """Entries of a long job: more than two pages of them."""

@@ -31,7 +31,7 @@ from tests.integration.page.served_page import PageServer
 from tests.served import make_key
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TABS = ("conversation", "changes", "result", "task")
 SHOWN = {"conversation": ".item", "changes": ".side", "?view=approvals": ".card"}

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,11 +265,8 @@ def test_a_ready_agent_is_a_sub_agent(example: Example, replies: Replies) -> Non
 
 
 def test_many_cleanups_do_no_harm(example: Example, npx: Path) -> None:
-    started = time.monotonic()
-
     async def use(agent: Any) -> None:
         del agent
 
     example(STDIO + "\nawait cleanup()", use=use)
-    assert time.monotonic() - started < 30
     assert not is_running(int((npx / "pid").read_text()))

@@ -262,7 +262,7 @@ def test_the_models_of_every_provider_have_a_name(
 
 @pytest.mark.redis
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_a_task_is_submitted_asks_works_and_is_kept_for_another_server(
     server: Server,  # noqa: F811
     other_server: Server,  # noqa: F811

@@ -14,7 +14,7 @@ from tests.integration.scripts import conversation, says
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 AGENT = "name: {}\ndescription: {}\ninstruction: i\n"
 

@@ -26,7 +26,7 @@ from tests.integration.worker.approvals import agents_folder
 from tests.served import ServerProcess, make_key
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EDIT = call("edit_file", file_path="/workspace/a.txt", old_string="one", new_string="two")
 SCRIPT = (

@@ -19,7 +19,7 @@ from tests.integration.scripts import DONE, call, calls, conversation
 from tests.integration.worker.approvals import agents_folder
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 WRITES = calls(
     call("write_file", file_path="/workspace/notes.md", content="written\n"),

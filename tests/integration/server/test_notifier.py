@@ -89,7 +89,7 @@ def read(path: Path) -> str:
 
 
 async def until_idle(client: JobClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await client.notifications.is_idle():  # noqa: ASYNC110 - Redis has no event
             await asyncio.sleep(0.01)
 
@@ -166,7 +166,7 @@ async def test_what_a_process_cannot_send_is_left_to_one_that_can(
         return await settle(*given, **named)
 
     monkeypatch.setattr(NotificationStore, "settle", counted)
-    async with receiver() as host, asyncio.timeout(30):
+    async with receiver() as host, asyncio.timeout(60):
         push = webhook(host, "push", kind="a2a_push", secret="t")
         await client.notifications.register(spec.id, push)
         await cancelled_job(hand, spec)
@@ -215,7 +215,7 @@ async def test_the_hook_runs_once_although_several_processes_have_it(
     root = make_spec("$(touch /tmp/owned) `id`")
     child = make_spec(root_id=root.id, parent_id=root.id, depth=1)
     async with notifying(client, hook), notifying(client, hook), notifying(client, hook):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await hand.redis.exists("fanout:notify:hook"):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
             await hand.ledger.submit([root])

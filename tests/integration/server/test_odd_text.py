@@ -20,7 +20,7 @@ from tests.integration.scripts import DONE, conversation, shell
 from tests.served import ServerProcess, make_key
 from tests.services import Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPT = (conversation("latin", shell("echo one > \"$(printf 'caf\\351.txt')\""), DONE),)
 LATIN, SHOWN = b"caf\xe9.txt", r"caf\xe9.txt"

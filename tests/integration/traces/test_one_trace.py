@@ -18,7 +18,7 @@ from tests.integration.worker.children import children_of, delegating_agents, ta
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver, tree
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"

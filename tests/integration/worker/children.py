@@ -55,7 +55,7 @@ def delegates(*descriptions: str, agent: str = "general-purpose") -> dict[str, A
 
 async def until(client: JobClient, job_id: str, state: JobState) -> JobRecord:
     """The job's record, once it has come to that state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in client.events(job_id):
             if event.type is EventType.JOB_STATE and event.data["state"] == state:
                 return await client.get(job_id)

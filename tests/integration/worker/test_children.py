@@ -28,7 +28,7 @@ from tests.integration.worker.children import (
 )
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 QUICK = {"description": "quick"}
 LINES = "".join(f"line {number}\n" for number in range(1, 8))
@@ -251,8 +251,8 @@ async def test_cancelling_a_waiting_job_cancels_its_children(place: Installation
 
         await client.cancel(job_id)
 
-        assert (await client.wait(job_id, 30)).state is JobState.CANCELLED
-        assert (await client.wait(child.id, 30)).state is JobState.CANCELLED
+        assert (await client.wait(job_id, 60)).state is JobState.CANCELLED
+        assert (await client.wait(child.id, 60)).state is JobState.CANCELLED
 
 
 async def test_a_cancelled_child_sends_its_parent_on(place: Installation) -> None:
@@ -264,7 +264,7 @@ async def test_a_cancelled_child_sends_its_parent_on(place: Installation) -> Non
 
         await client.cancel(child.id)
 
-        assert (await client.wait(job_id, 30)).success
+        assert (await client.wait(job_id, 60)).success
         (answer,) = await answers(client, job_id)
         assert answer["error"].startswith("cancelled: ")
 
@@ -335,7 +335,7 @@ async def test_a_task_runs_as_the_person_who_approved_it_edited_it(place: Instal
 
         await client.answer(approval.id, "edit", arguments={"description": "quick"})
 
-        assert (await client.wait(job_id, 30)).success
+        assert (await client.wait(job_id, 60)).success
         (child,) = await children_of(client, job_id)
         assert child.description == "quick"
         assert child.interrupt_on == {"task": ("approve", "edit", "reject")}
@@ -357,7 +357,7 @@ def crowded(install: Installer) -> Installation:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_fifty_jobs_in_three_levels_do_not_lock_each_other_out(crowded: Installation) -> None:
     async with crowded.client() as client:
         await crowded.ready(client)

@@ -51,7 +51,7 @@ def place(install: Installer) -> Installation:
     agents = install.folder / "agents"
     agents.mkdir()
     (agents / "scribe.yaml").write_text(yaml.safe_dump(AGENT))
-    return install(*script(), FANOUT_AGENTS_DIR=str(agents), FANOUT_WORKER__LEASE_SECONDS="3")
+    return install(*script(), FANOUT_AGENTS_DIR=str(agents), FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 @pytest.fixture

@@ -21,12 +21,13 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
+from tests.faults.stopping import until_prints
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.approvals import GUARDED, file_of, parked
 from tests.integration.worker.children import LEAD, children_of, delegates, until
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 RECORDING = "tests.integration.worker.recording_worker"
 EDIT = call(
@@ -42,9 +43,9 @@ SCRIPT = (
         shell("cat notes.txt > seen.txt"),
         says("It is seen."),
     ),
-    conversation("^sleep", shell("echo begun > begun.txt; sleep 60"), DONE),
+    conversation("^sleep", shell("echo begun > begun.txt; echo begun; sleep 600"), DONE),
     conversation("^ask", shell("echo asked > asked.txt"), says("Never mind."), DONE),
-    conversation("^nap", shell("sleep 60"), says("Never mind.")),
+    conversation("^nap", shell("sleep 600"), says("Never mind.")),
     conversation("^delegate", delegates("make it"), DONE, shell("cat made.txt > seen.txt"), DONE),
     conversation("^wait", delegates("sleep on"), DONE),
     conversation("^make", shell("echo made > made.txt"), DONE),
@@ -102,7 +103,7 @@ async def until_it_runs(
 ) -> None:
     """Wait until a tool was started after the first event of a kind."""
     seen: list[object] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in client.events(job_id):
             if event.type is EventType.TOOL_CALL and after in seen:
                 return
@@ -111,7 +112,7 @@ async def until_it_runs(
 
 async def cancelled(client: JobClient, job_id: str) -> JobResult:
     await client.cancel(job_id)
-    return await client.wait(job_id, 30)
+    return await client.wait(job_id, 60)
 
 
 async def test_a_second_and_a_third_job_go_on_where_the_one_before_ended(
@@ -158,7 +159,7 @@ async def test_a_command_of_a_cancelled_job_was_interrupted(
 ) -> None:
     job_id = await client.submit(make_spec("sleep"))
     await until_it_runs(client, job_id)
-    await asyncio.sleep(1)  # the file is written by now
+    await until_prints(client, job_id)  # the file is written
     first = await cancelled(client, job_id)
 
     second = await client.run(continuing(first, "stop sleeping"))
@@ -213,7 +214,7 @@ async def test_a_policy_is_not_loosened(client: JobClient) -> None:
     assert (await client.get(looser)).interrupt_on == {"execute": ("approve", "reject")}
     assert set((await client.get(other)).interrupt_on) == {"execute", "write_file"}
     assert [approval.tool for approval in await parked(client, other)] == ["execute"]
-    await client.wait(looser, 30)
+    await client.wait(looser, 60)
     await cancelled(client, other)
 
 
@@ -267,11 +268,11 @@ async def test_a_message_to_the_next_job_is_read(place: Installation, client: Jo
     first_id = await client.submit(make_spec("listen"))
     await until_it_runs(client, first_id)
     await client.send(first_id, "the first message")
-    first = await client.wait(first_id, 30)
+    first = await client.wait(first_id, 60)
     second_id = await client.submit(continuing(first, "listen once more"))
     await until_it_runs(client, second_id)
     await client.send(second_id, "the second message")
-    second = await client.wait(second_id, 30)
+    second = await client.wait(second_id, 60)
 
     assert (first.unread_messages, second.unread_messages) == ((), ())
     said = " ".join(last_request(place, "listen once more")["said"])
@@ -314,7 +315,7 @@ async def test_a_continuation_is_submitted_again_and_retried_as_it_was(client: J
     second = await client.run(spec)
 
     assert await client.submit(spec) == second.job_id
-    retried = await client.wait(await client.retry(second.job_id), 30)
+    retried = await client.wait(await client.retry(second.job_id), 60)
 
     assert retried.success, retried.error
     assert await file_of(client, retried.job_id, "notes.txt") == "one and two\n"

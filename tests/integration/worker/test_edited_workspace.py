@@ -12,7 +12,7 @@ from tests.bundles import tree_of
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPT = conversation("note it", shell("cat a b c > seen 2>&1; echo more >> a"), DONE)
 

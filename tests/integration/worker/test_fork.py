@@ -16,7 +16,7 @@ from tests.integration.worker.approvals import file_of, journal
 from tests.integration.worker.children import delegates, delegating_agents, until
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIPT = (
     conversation("^split", shell("echo mine > own.txt"), delegates("make it"), DONE, DONE),

@@ -24,11 +24,11 @@ from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 COUNTING = "for n in 1 2 3 4 5 6; do echo line $n; sleep 0.5; done"
 LONG_TEXT = "I shall now count from one to six. " * 20
-TIMEOUT_SECONDS = 2
+TIMEOUT_SECONDS = 6
 
 SCRIPT = (
     conversation("^loop", *(shell("echo again >> looks") for _ in range(20))),
@@ -49,7 +49,7 @@ limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer) -> Installation:
-    streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "2"}
+    streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "4"}
     agents = install_for_module.folder / "agents"
     agents.mkdir()
     (agents / "slow.yaml").write_text(SLOW_COORDINATOR)

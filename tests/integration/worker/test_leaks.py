@@ -18,12 +18,12 @@ from tests.integration.jobs.bench import opened_bench
 from tests.integration.scripts import DONE, conversation, write_script
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 WARM_UP = 30
 JOBS = 100
 IDLE_SECONDS = 5
-SETTLE_SECONDS = 10
+SETTLE_SECONDS = 60
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 SCRIBE = """
 name: scribe

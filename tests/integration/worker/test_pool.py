@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import time
 from collections import Counter
 
 import pytest
@@ -22,7 +21,7 @@ from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_options
 from tests.builders import make_spec
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 QUEUE = "fanout:queue:fanout"
 
@@ -35,7 +34,7 @@ def celery_of(place: Installation) -> Celery:
 
 
 async def until_running(client: JobClient, job_ids: list[str]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for job_id in job_ids:
             async for event in client.events(job_id):
                 if event.type is EventType.TOOL_CALL:
@@ -53,11 +52,11 @@ async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(
         waiting = await client.submit(make_spec("quick"))
 
         await asyncio.to_thread(celery_of(place).control.revoke, f"{job_id}.1", terminate=True)
-        terminated = await client.wait(job_id, 30)
+        terminated = await client.wait(job_id, 60)
 
         assert terminated.state is JobState.CANCELLED
-        assert (await client.wait(waiting, 30)).success
-        async with asyncio.timeout(30):
+        assert (await client.wait(waiting, 60)).success
+        async with asyncio.timeout(60):
             while (await client.workers())[0].running:  # noqa: ASYNC110 - the worker tells it by itself only
                 await asyncio.sleep(0.2)
 
@@ -74,13 +73,12 @@ async def test_terminating_again_and_again_leaks_no_slot(place: Installation) ->
             for job_id in ids:
                 await asyncio.to_thread(control.revoke, f"{job_id}.1", terminate=True)
             for job_id in ids:
-                assert (await client.wait(job_id, 30)).state is JobState.CANCELLED
+                assert (await client.wait(job_id, 60)).state is JobState.CANCELLED
 
-        ids = await client.submit_many([(make_spec("medium"), None) for _ in range(2)])
-        started_at = time.monotonic()
+        ids = await client.submit_many([(make_spec("long"), None) for _ in range(2)])
+        await until_running(client, ids)  # both slots work side by side
         for job_id in ids:
-            assert (await client.wait(job_id, 30)).success
-        assert time.monotonic() - started_at < 3.8, "both slots work side by side"
+            await client.cancel(job_id)
 
 
 async def test_a_second_worker_takes_what_the_first_has_no_room_for(place: Installation) -> None:
@@ -128,12 +126,12 @@ async def test_messages_that_mean_nothing_change_nothing(place: Installation) ->
             broker.lpush(QUEUE, json.dumps(envelope))
 
             job_id = await client.submit(make_spec("quick"))
-            assert (await client.wait(job_id, 20)).success
+            assert (await client.wait(job_id, 60)).success
 
             for garbage in ("not even JSON {", "5", "null", "{}", b"\xff\xfe\x00"):
                 broker.lpush(QUEUE, garbage)
             job_id = await client.submit(make_spec("quick"))
-            assert (await client.wait(job_id, 30)).success
+            assert (await client.wait(job_id, 60)).success
 
         assert not (place.folder / "pickled").exists()
         assert [
@@ -158,7 +156,7 @@ async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(
 ) -> None:
     place.redis.kill()
     worker = place.start_worker()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "Cannot connect" not in worker.tail():  # noqa: ASYNC110 - a log has no event
             await asyncio.sleep(0.1)
     assert worker.process is not None
@@ -169,7 +167,7 @@ async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("quick"))
-        assert (await client.wait(job_id, 30)).success
+        assert (await client.wait(job_id, 60)).success
 
 
 def test_pickles_of_the_test_would_be_dangerous(tmp_path: object) -> None:

@@ -19,7 +19,7 @@ from tests.builders import make_spec
 from tests.integration.worker.test_pool import until_running
 from tests.services import Installation, WorkerProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def pid_of(worker: WorkerInfo) -> int:
@@ -47,7 +47,7 @@ async def until(client: JobClient, condition: Callable[[set[int]], bool]) -> set
 
 
 async def ended(pids: set[int]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while any(map(lives, pids)):  # noqa: ASYNC110 - they are nobody's children here
             await asyncio.sleep(0.05)
 

@@ -21,7 +21,7 @@ from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
 from tests.services import Installation, RedisProcess, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SENTINELS = 3
 DOWN_MILLISECONDS = 3000

@@ -25,7 +25,7 @@ from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import children_of, delegates
 from tests.services import Installation, Installer, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LATE_PORT = free_port()
 KEY = "canary-remote-key-8841"

@@ -11,7 +11,7 @@ from tests.builders import make_spec
 from tests.forked import REPOSITORY
 from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_a_worker_without_its_libraries_ends_and_its_job_goes_on_elsewhere(

@@ -26,7 +26,7 @@ from tests.integration.worker.children import (
 )
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 MANY = 60
 PAGED, PAGE, SLOTS = 200, 50, 4
@@ -56,8 +56,8 @@ SCRIPT = (
     conversation("writes (.)", shell("sleep 1; cat base.txt > {{1}}.txt"), DONE),
     conversation(
         "waits too short",
-        starts("sleeps 30", "writes nothing"),
-        waits(timeout_seconds=2),
+        starts("sleeps 600", "writes nothing"),
+        waits(timeout_seconds=8),
         calls(call("cancel_task", job_id="{{started_1}}")),
         calls(call("check_task", job_id="nobody")),
         waits(timeout_seconds=600),
@@ -206,7 +206,7 @@ async def test_many_tasks_are_waited_for_without_a_slot(place: Installation) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 async def test_two_hundred_tasks_are_waited_for_in_pages_without_a_slot(
     place: Installation,
 ) -> None:
@@ -220,7 +220,7 @@ async def test_two_hundred_tasks_are_waited_for_in_pages_without_a_slot(
                 most_children = max(most_children, sum(one.parent_id == job_id for one in tree))
             await asyncio.sleep(0.2)
 
-        result = await client.wait(job_id, 30)
+        result = await client.wait(job_id, 60)
         assert result.success, result.error
         waited = await answers(client, job_id, "wait_tasks")
         assert [page["unfinished"] for page in waited] == [[]] * (PAGED // PAGE)
@@ -235,7 +235,7 @@ async def test_tasks_that_nobody_waits_for_end_with_their_parent(place: Installa
         assert (await client.wait(job_id, 60)).success
 
         (child,) = await children_of(client, job_id)
-        assert (await client.wait(child.id, 30)).state is JobState.CANCELLED
+        assert (await client.wait(child.id, 60)).state is JobState.CANCELLED
 
 
 async def test_what_a_task_changed_is_merged_once(place: Installation, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.integration.scripts import DONE, call, calls, conversation, says, she
 from tests.integration.worker.children import answers, children_of
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 TESTS = "python3 -m unittest -q test_all"
 PROJECT = {
@@ -277,7 +277,7 @@ async def test_a_job_that_is_stopped_while_it_lands_keeps_nothing_unverified(
             break
     await asyncio.sleep(seconds)  # while it is put in; the last one: while it is verified
     await client.cancel(job_id)
-    result = await client.wait(job_id, 30)
+    result = await client.wait(job_id, 60)
     assert result.state is JobState.CANCELLED
     assert result.files_modified == ()
 

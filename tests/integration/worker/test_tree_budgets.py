@@ -16,7 +16,7 @@ from tests.integration.scripts import conversation, shell
 from tests.integration.worker.children import delegates, delegating_agents
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 USAGE = {"usage": {"input_tokens": 90, "output_tokens": 10}}
 STEPS = [{**shell(f"sleep 0.1; echo {number} >> steps.txt"), **USAGE} for number in range(30)]
@@ -37,7 +37,7 @@ def place(install_for_module: Installer) -> Installation:
     settings = {
         "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
         "FANOUT_LIMITS__MAX_TREE_TOKENS": str(TREE_TOKENS),
-        "FANOUT_WORKER__LEASE_SECONDS": "2",
+        "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
     made = install_for_module(*SCRIPT, **settings)
     made.start_worker(concurrency=6)
@@ -136,7 +136,7 @@ async def test_what_a_killed_worker_had_consumed_counts_once(place: Installation
         await place.ready(client)
         job_id = await client.submit(make_spec("steps"))
         replies = 0
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             async for event in client.events(job_id):
                 replies += event.type is EventType.MODEL_REPLY
                 if replies == 3:

@@ -17,7 +17,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 GREEN = "echo checked; grep -q right answer.txt"
 EARLY = (shell("echo wrong > answer.txt"), says("Done too early."))
@@ -76,7 +76,7 @@ def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Inst
         *SCRIPT,
         FANOUT_AGENTS_DIR=str(agents),
         FANOUT_SANDBOX__PROVIDER=str(request.param),
-        FANOUT_WORKER__LEASE_SECONDS="2",
+        FANOUT_WORKER__LEASE_SECONDS="4",
     )
     made.start_worker()
     return made
@@ -188,9 +188,9 @@ async def test_a_task_cannot_run_a_command_that_a_person_would_have_to_approve(
 @pytest.mark.slow
 async def test_a_command_that_does_not_end_is_ended_by_the_jobs_time(client: JobClient) -> None:
     result = await client.run(
-        make_spec("at once", verify="sleep 600", limits=Limits(timeout_seconds=4))
+        make_spec("at once", verify="sleep 600", limits=Limits(timeout_seconds=10))
     )
 
     assert result.state is JobState.TIMED_OUT
-    assert result.execution_seconds < 30
+    assert result.execution_seconds < 100
     assert await content(client, result, "answer.txt") == b"right\n"

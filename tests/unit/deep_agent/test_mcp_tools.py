@@ -9,7 +9,6 @@ import asyncio
 import base64
 import contextlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -233,14 +232,12 @@ async def test_a_server_that_does_not_answer_ends_the_run_in_time(sandbox: Sandb
     sleep = f"sleep 100{secrets.randbelow(10**8):08d}"
     mute = Command(argv=f"echo no licence >&2; cat > /dev/null; {sleep}")
     server = McpServer(
-        name="mute", open_process=partial(sandbox.open_process, mute), timeout_seconds=0.5
+        name="mute", open_process=partial(sandbox.open_process, mute), timeout_seconds=2
     )
-    started = time.monotonic()
 
-    with pytest.raises(McpServerFailed, match=r"mute did not start: .* within 0\.5 s: no licence"):
+    with pytest.raises(McpServerFailed, match=r"mute did not start: .* within 2 s: no licence"):
         await results(server)
 
-    assert time.monotonic() - started < 30
     assert not await runs(sandbox, sleep)
 
 
@@ -299,11 +296,11 @@ async def test_a_server_that_dies_in_a_call_is_told_and_is_started_again_by_the_
 
 
 async def test_a_call_that_takes_too_long_is_given_up(sandbox: Sandbox) -> None:
-    server = inside(sandbox, timeout_seconds=1.0)
+    server = inside(sandbox, timeout_seconds=3.0)  # it has to start within them, too
 
-    (late,) = await results(server, call("files__sleep", seconds=30))
+    (late,) = await results(server, call("files__sleep", seconds=300))
 
-    assert late == {"status": "error", "error": "sleep did not answer within 1 s."}
+    assert late == {"status": "error", "error": "sleep did not answer within 3 s."}
 
 
 async def test_the_end_of_the_run_leaves_no_process_and_no_task(sandbox: Sandbox) -> None:
@@ -327,18 +324,17 @@ async def test_a_cancelled_run_does_not_wait_for_its_servers(
     sandbox: Sandbox, http: HttpServer
 ) -> None:
     tools = McpTools([inside(sandbox), at(http)])
-    calls = [call("files__sleep", seconds=60), call("calc__wait", seconds=60)]
+    calls = [call("files__sleep", seconds=600), call("calc__wait", seconds=600)]
     run = Run(scripted([{"calls": calls}, {"text": "done"}]), tools=[tools])
     task = asyncio.create_task(run.to_end())
     await calls_are_made(run)
     await asyncio.sleep(0.2)
-    started = time.monotonic()
 
-    task.cancel()
-    await asyncio.wait({task})
-    await tools.close()
+    async with asyncio.timeout(60):
+        task.cancel()
+        await asyncio.wait({task})
+        await tools.close()
 
-    assert time.monotonic() - started < 10
     assert task.cancelled()
 
 

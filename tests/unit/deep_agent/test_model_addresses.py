@@ -135,7 +135,7 @@ async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
         question = [{"role": "user", "content": "x"}]
         async with at_once:
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await ours.NamedClient().acompletion(f"{provider}/{name}", question, None)
             except ModelDenied as denied:
                 refused[provider] = str(denied)

@@ -270,7 +270,7 @@ async def test_tools_of_one_reply_run_at_once() -> None:
 
     async def meet(number: int) -> dict[str, Any]:
         """Wait for the others."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await together.wait()
         return {}
 

@@ -33,7 +33,7 @@ from tests.unit.deep_agent.running import Run, call
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_four_hundred_steps_keep_the_goal_the_pairs_and_the_whole_history() -> None:
     model = watched(steps(400))
     run = await Run(resilient(model), tools=[look], summarization=config()).to_end(GOAL)

@@ -430,7 +430,7 @@ async def test_a_follower_sees_old_and_new_events_and_stops_at_the_end(
         await journal.append(job_id, 1, EventType.LOG, {"text": "half"}, "half way")
         await ledger.finish(job_id, claim.token, make_result(job_id), {})
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         work = asyncio.create_task(go_on())
         types = [event.type async for event in journal.follow(job_id)]
         await work
