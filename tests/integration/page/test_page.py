@@ -425,3 +425,10 @@ def test_an_outage_is_announced_once_and_the_page_shows_everything_after_it(site
     service.is_there = True
     expect(page.locator(".card").first).to_be_visible()
     expect(said).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", ["main.js", "latest.js"])
+def test_a_page_of_which_a_file_does_not_come_is_loaded_again(site, name):
+    watched = site.visit()
+    watched.page.route(f"**/static/{name}", lambda route: route.abort("connectionreset"), times=1)
+    watched.open("", ".job-row .title")
