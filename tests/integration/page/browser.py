@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.integration.page.served_page import PageServer
 
@@ -97,11 +107,17 @@ class Watched:
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.url = url
         self.faults: list[str] = []
+        self._context = context
+        self._began = time.monotonic()
+        self._history: list[str] = []
+        self._unanswered: dict[Request, float] = {}
         context.add_init_script(WATCH)
         self.page: Page = context.new_page()
         self.page.set_default_timeout(30_000)
         self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        self.page.on("request", self._check)
+        self.page.on("request", self._requested)
+        self.page.on("response", self._responded)
+        self.page.on("requestfailed", self._failed)
         self.page.on("console", lambda one: self._said(one.type, one.text))
 
     def open(self, address: str, wait_for: str = "h1") -> Page:
@@ -116,11 +132,44 @@ class Watched:
         assert self.page.evaluate("window.violations") == []
         assert self.faults == []
 
-    def _check(self, request: Request) -> None:
+    def describe(self) -> str:
+        """Return what the page shows, and what it has asked for and got."""
+        try:
+            shown = self.page.locator("body").inner_text(timeout=5_000)
+        except PlaywrightError as error:
+            shown = str(error)
+        unanswered = [f"{at:8.2f} {one.url}" for one, at in self._unanswered.items()]
+        return "\n".join([
+            f"{self._now():8.2f} {self.page.url}", shown,
+            "-- requests and console", *self._history,
+            "-- without an answer", *unanswered,
+        ])  # fmt: skip
+
+    def close(self) -> None:
+        """Close the page, its streams and its cookies."""
+        self._context.close()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _note(self, text: str) -> None:
+        self._history.append(f"{self._now():8.2f} {text}")
+
+    def _requested(self, request: Request) -> None:
         if not request.url.startswith((f"{self.url}/", "data:")):
             self.faults.append(f"request: {request.url}")
+        self._unanswered[request] = self._now()
+
+    def _responded(self, response: Response) -> None:
+        began = self._unanswered.pop(response.request, 0)
+        self._note(f"{response.status} {response.url} asked for at {began:.2f}")
+
+    def _failed(self, request: Request) -> None:
+        self._unanswered.pop(request, None)
+        self._note(f"{request.failure} {request.url}")
 
     def _said(self, kind: str, text: str) -> None:
+        self._note(f"{kind}: {text}")
         if kind in ("error", "warning"):
             self.faults.append(f"console: {text}")
 
@@ -132,12 +181,19 @@ class Site:
     server: PageServer
     browser: Browser
     session: Any
+    watched: list[Watched] = field(default_factory=list, init=False)
+    """The pages of the test that runs."""
 
     def visit(self, **options: Any) -> Watched:
-        """Return a new page in a context of its own."""
-        options = {"viewport": DESKTOP, **options}
-        context: BrowserContext = self.browser.new_context(storage_state=self.session, **options)
-        return Watched(context, self.server.url)
+        """Return a new page in a context of its own, which ends with the test."""
+        options = {"viewport": DESKTOP, "storage_state": self.session, **options}
+        self.watched.append(Watched(self.browser.new_context(**options), self.server.url))
+        return self.watched[-1]
+
+    def leave(self) -> None:
+        """Close the pages of the test that has ended: their streams and clocks do not go on."""
+        while self.watched:
+            self.watched.pop().close()
 
 
 @contextmanager

@@ -160,11 +160,15 @@ class PageServer:
         """Run something in the hands' loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
 
+    def tail(self) -> str:
+        """The end of its output."""
+        return self._server.tail()
+
     def login_link(self) -> str:
         """The link that the server has printed; it works once."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not (found := _LINK.search(self._server.log.read_text(errors="replace"))):
-            assert time.monotonic() < deadline, self._server.tail()
+            assert time.monotonic() < deadline, self.tail()
             time.sleep(0.02)
         return found[0]
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.conftest import missing
 from tests.integration.page import showcase
 from tests.integration.page.browser import (
     CONTRAST,
-    DESKTOP,
     FOREIGN,
     PHONE,
     Site,
-    Watched,
     chromium,
     find_problems,
     open_site,
@@ -326,7 +326,7 @@ def test_every_view_is_valid_aria_and_accessible(site):
 
 
 def test_who_is_not_logged_in_sees_nothing_and_who_may_only_read_changes_nothing(site):
-    stranger = Watched(site.browser.new_context(viewport=DESKTOP), site.server.url)
+    stranger = site.visit(storage_state=None)
     page = stranger.page
     page.goto(site.server.url)
     page.click("a >> text=Log in")
@@ -359,3 +359,76 @@ def test_a_session_that_ends_while_an_answer_is_awaited_is_no_fault_of_the_page(
     expect(page.locator("h1")).to_have_text("You are not logged in")
     page.wait_for_timeout(200)  # rejections are reported after the answer
     assert [fault for fault in watched.faults if "Failed to load resource" not in fault] == []
+
+
+class FailingService:
+    """Fails requests of a page before they reach the service: the first two of each path.
+
+    Args:
+        page: The page, before it has asked for anything.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.failures = Counter[str]()
+        page.route(re.compile(r"/session$|/v1/"), self._answer)
+
+    def _answer(self, route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        if self.is_over(path):
+            route.continue_()
+            return
+        self.failures[path] += 1
+        if self.failures[path] == 1:
+            route.abort("connectionreset")
+        else:
+            route.fulfill(status=503, json={"status": 503, "detail": "Redis does not respond."})
+
+    def is_over(self, path: str) -> bool:
+        """Whether the service answers."""
+        return self.failures[path] == 2
+
+
+class AbsentService(FailingService):
+    """Fails until it is there."""
+
+    is_there = False
+
+    def is_over(self, path: str) -> bool:
+        del path
+        return self.is_there
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("?job={job}&tab=changes", ".side"),
+        ("?job={job}", ".item"),
+        ("?run={job}", ".run-bar"),
+        ("?view=approvals", ".card"),
+        ("?view=new", "option"),
+        ("", ".job-row .title"),
+    ],
+)
+def test_a_read_that_fails_is_repeated_so_that_no_view_stays_empty(site, address, shown):
+    watched = site.visit()
+    service = FailingService(watched.page)
+    watched.open(address.format(job=site.live), shown)
+    assert service.failures["/session"] == 2
+
+
+def test_an_outage_is_announced_once_and_the_page_shows_everything_after_it(site):
+    watched = site.visit()
+    service = AbsentService(watched.page)
+    page = watched.open("?view=approvals", ".notice.problem")
+    said = page.locator(".notice.problem")
+    expect(said).to_contain_text("Redis does not respond. The page tries again.")
+    service.is_there = True
+    expect(page.locator(".card").first).to_be_visible()
+    expect(said).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", ["main.js", "latest.js"])
+def test_a_page_of_which_a_file_does_not_come_is_loaded_again(site, name):
+    watched = site.visit()
+    watched.page.route(f"**/static/{name}", lambda route: route.abort("connectionreset"), times=1)
+    watched.open("", ".job-row .title")

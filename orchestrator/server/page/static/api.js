@@ -1,13 +1,21 @@
 // The only way to the service: the routes below /v1 with the browser's session.
 
+import { notice } from "./dialogs.js";
+
 export class Problem extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, retrySeconds = 0) {
     super(detail);
     this.status = status;
+    this.retrySeconds = retrySeconds; // after which the service wants to be asked again
   }
 }
 
-const UNREACHABLE = "The service does not respond: check the connection and try again.";
+const UNREACHABLE = "The service does not respond: check the connection.";
+const ANSWER_MS = 60_000; // no read of a page takes as long: its answer is lost
+const PASSING = new Set([0, 429, 502, 503, 504]); // 0: no answer; another try may get one
+const PAUSES_MS = [300, 1_000, 3_000, 10_000]; // before further tries of a read; the last one stays
+const SAID_FROM = 2; // tries that may fail before a person reads of it
+let trouble = null; // the notice that reads fail
 let csrfToken = null;
 let onLoggedOut = () => {};
 
@@ -22,10 +30,33 @@ export async function session() {
   return found;
 }
 
-// `signal` gives the request up.
+// Reads, again and again while the service is away or busy: a view that has asked once is never left
+// without its answer. `signal` gives the read up.
 export async function get(path, query, { signal } = {}) {
-  return (await request(path + search(query), { signal })).json();
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return await readOnce(path + search(query), signal);
+    } catch (problem) {
+      if (signal?.aborted || !PASSING.has(problem.status)) throw problem;
+      if (tries + 1 >= SAID_FROM) trouble ??= notice(`${problem.message} The page tries again.`, true);
+      await pause(Math.max(1_000 * problem.retrySeconds, PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)]));
+      signal?.throwIfAborted();
+    }
+  }
 }
+
+async function readOnce(path, signal) {
+  const late = AbortSignal.timeout(ANSWER_MS);
+  const response = await request(path, { signal: signal ? AbortSignal.any([signal, late]) : late });
+  const answer = await response.json().catch(() => {
+    throw new Problem(0, UNREACHABLE); // the connection ended within the answer
+  });
+  trouble?.remove();
+  trouble = null;
+  return answer;
+}
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export async function post(path, body, headers = {}) {
   const isJson = !(body instanceof Blob);
@@ -51,7 +82,8 @@ async function request(path, options) {
   if (response.ok) return response;
   if (response.status === 401) onLoggedOut();
   const problem = await response.json().catch(() => ({}));
-  throw new Problem(response.status, problem.detail ?? `The service answered with ${response.status}.`);
+  const retrySeconds = Number(response.headers.get("Retry-After")) || 0; // a date is not used
+  throw new Problem(response.status, problem.detail ?? `The service answered with ${response.status}.`, retrySeconds);
 }
 
 function search(query) {

@@ -59,6 +59,7 @@ export function notice(text, isProblem = false) {
   area.append(shown);
   while (area.children.length > 4) area.firstElementChild.remove();
   if (!isProblem) setTimeout(() => shown.remove(), NOTICE_MS);
+  return shown;
 }
 
 // Runs an action once at a time, and says what went wrong.
