@@ -26,7 +26,7 @@ from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
 from tests.served import ServerProcess, make_key
 from tests.services import Installation, Installer, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(180)]
 
 CALLER = "b7ad6b7169203331"
 SCRIPT = (conversation("quick", DONE),)
