@@ -7,8 +7,8 @@ an attempt and for one that reports an attempt whose worker was lost.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from math import isfinite
 from typing import NamedTuple, Self
 
@@ -88,7 +88,7 @@ async def traced_attempt(
     begun = [_attempt_context(claim.spec, job, at) for at in _beginnings(phases)]
     if claim.is_first:
         _record_job(claim, job)
-    with spans.below(job):
+    with _sent_at_once(), spans.below(job):
         _record_wait(phases, times.asked_at)
         if times.sent_at is not None:
             spans.record("dispatch", times.sent_at, times.asked_at)
@@ -104,28 +104,42 @@ async def traced_attempt(
             yield span
 
 
-def record_lost_attempt(record: JobRecord) -> None:
-    """Record the newest attempt of a job whose worker was lost, so that its spans have a parent."""
-    beginnings = _beginnings(record.phases)
+def record_lost_attempt(record: JobRecord, lost_at: float) -> None:
+    """Record an attempt whose worker was lost, so that its spans have a parent.
+
+    Args:
+        record: The job, which another worker may run already.
+        lost_at: When the attempt ended, in seconds since the epoch by the Redis server's clock.
+    """
+    beginnings = [one for one in _beginnings(record.phases) if one <= lost_at]
     if not (is_exported() and beginnings):
         return
     job = job_context(record)
     began = beginnings[-1]
-    ended = next(
-        (one.begin for one in record.phases if one.begin > began and one.kind in _BETWEEN_ATTEMPTS),
-        record.finished_at or record.phases[-1].begin,
-    )
     with spans.below(job):
         spans.record(
             f"invoke_agent {record.agent}",
             began,
-            ended,
+            lost_at,
             _attributes(record, len(beginnings)),
             kind="consumer",
             span_id=_attempt_context(record, job, began).span_id,
             failure=_UNFINISHED_ATTEMPT,
             links=[_attempt_context(record, job, one) for one in beginnings[-2:-1]],
         )
+
+
+@contextmanager
+def _sent_at_once() -> Iterator[None]:
+    """Send what ends meanwhile without waiting for more.
+
+    Spans below an attempt may have left this process already, and nobody reports an attempt that
+    has ended, should the worker be killed now.
+    """
+    try:
+        yield
+    finally:
+        flush_spans()
 
 
 async def _phases(records: Records, claim: Claim) -> tuple[Phase, ...]:
