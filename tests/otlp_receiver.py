@@ -23,7 +23,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     add_TraceServiceServicer_to_server,
 )
 
-SECONDS = 40.0
+SECONDS = 90.0
+"""How long a test waits for spans at most: on a busy machine a worker needs its time."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,17 @@ class OtlpReceiver:
     ) -> list[ReceivedSpan]:
         """The spans of a trace whose jobs have ended, each below another one or the caller's."""
         return await self.until(
-            trace_id, lambda spans: ends(spans, attempts) and not orphans(spans, caller)
+            trace_id, lambda spans: ends(spans, attempts) and not orphans(spans, caller), caller
         )
 
     async def until(
-        self, trace_id: str, is_there: Callable[[list[ReceivedSpan]], bool]
+        self, trace_id: str, is_there: Callable[[list[ReceivedSpan]], bool], caller: str = ""
     ) -> list[ReceivedSpan]:
         """The spans of a trace, once these have come: processes send them in their own time."""
         deadline = time.monotonic() + SECONDS
         while not is_there(spans := self.of(trace_id)):
-            assert time.monotonic() < deadline, tree(spans)
+            without_parent = [span.name for span in orphans(spans, caller)]
+            assert time.monotonic() < deadline, f"{without_parent=}\n{tree(spans)}"
             await asyncio.sleep(0.05)
         return spans
 

@@ -74,6 +74,9 @@ _OF_ADK = "gcp.vertex.agent."
 """The beginning of attributes of ADK's own page, some of which are contents."""
 
 _providers: list[TracerProvider] = []
+_flush_turn = threading.Lock()
+_flush_waits = threading.Event()
+"""Set while a flush waits for its turn: it sends what has ended until then, so one is enough."""
 
 
 def start(
@@ -119,8 +122,15 @@ def is_sampled(trace_id: str) -> bool:
 
 def flush_soon() -> None:
     """Send what has ended without waiting for the next batch; returns at once."""
-    if _providers:
-        threading.Thread(target=_providers[0].force_flush, daemon=True).start()
+    if _providers and not _flush_waits.is_set():
+        _flush_waits.set()
+        threading.Thread(target=_flush, args=(_providers[0],), daemon=True).start()
+
+
+def _flush(provider: TracerProvider) -> None:
+    with _flush_turn:
+        _flush_waits.clear()
+        provider.force_flush()
 
 
 def stop() -> None:

@@ -35,6 +35,7 @@ asyncio.run(main())
 end_telemetry()
 """
 SUBMITS_NOTHING = """
+import threading
 from fanout.orchestrator.tracing import export
 from fanout.orchestrator.tracing.spans import span
 
@@ -42,7 +43,8 @@ export.start("fanout")
 for _ in range(10_000):
     with span("step"):
         pass
-export.flush_soon()
+    export.flush_soon()
+assert threading.active_count() < 20, threading.enumerate()
 export.stop()
 print("ended")
 """

@@ -7,8 +7,8 @@ an attempt and for one that reports an attempt whose worker was lost.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from math import isfinite
 from typing import NamedTuple, Self
 
@@ -88,7 +88,7 @@ async def traced_attempt(
     begun = [_attempt_context(claim.spec, job, at) for at in _beginnings(phases)]
     if claim.is_first:
         _record_job(claim, job)
-    with spans.below(job):
+    with _sent_at_once(), spans.below(job):
         _record_wait(phases, times.asked_at)
         if times.sent_at is not None:
             spans.record("dispatch", times.sent_at, times.asked_at)
@@ -126,6 +126,19 @@ def record_lost_attempt(record: JobRecord) -> None:
             failure=_UNFINISHED_ATTEMPT,
             links=[_attempt_context(record, job, one) for one in beginnings[-2:-1]],
         )
+
+
+@contextmanager
+def _sent_at_once() -> Iterator[None]:
+    """Send what ends meanwhile without waiting for more.
+
+    Spans below an attempt may have left this process already, and nobody reports an attempt that
+    has ended, should the worker be killed now.
+    """
+    try:
+        yield
+    finally:
+        flush_spans()
 
 
 async def _phases(records: Records, claim: Claim) -> tuple[Phase, ...]:

@@ -31,7 +31,7 @@ SCRIPT = (
         calls(task(f"adds one {CANARY}"), task("adds two")),
         DONE,
     ),
-    conversation("^adds one", shell("sleep 3"), shell("echo 1 > one.txt"), DONE),
+    conversation("^adds one", shell("sleep 150"), shell("echo 1 > one.txt"), DONE),
     conversation(
         "^adds two", calls(call("write_file", file_path="/workspace/two.txt", content="2")), DONE
     ),
@@ -54,9 +54,13 @@ def named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:
     return [span for span in spans if span.name == name]
 
 
-def has_come_before_the_kill(spans: list[ReceivedSpan]) -> bool:
-    """Whether these have left the worker: what ended in its last second is lost with it."""
-    return bool(named(spans, "park")) and len(named(spans, "job general-purpose")) == 2
+def all_but_the_running_attempt_has_come(spans: list[ReceivedSpan]) -> bool:
+    """Whether the worker has sent all that has ended: the rest is lost when it is killed.
+
+    The lead is parked, one child has ended, and the other one runs.
+    """
+    attempts = named(spans, "invoke_agent lead"), named(spans, "invoke_agent general-purpose")
+    return all(attempts) and len(named(spans, "job general-purpose")) == 2
 
 
 async def test_a_job_is_one_trace_although_a_worker_is_killed(
@@ -74,7 +78,7 @@ async def test_a_job_is_one_trace_although_a_worker_is_killed(
         await place.ready(client)
         job_id = await client.submit(spec)
         await _until_a_child_runs_a_command(client, job_id)
-        await collector.until(TRACE, lambda spans: bool(named(spans, "park")))
+        await collector.until(TRACE, all_but_the_running_attempt_has_come, CALLER)
         lost.kill()
         place.start_worker(concurrency=4)
         result = await client.wait(job_id)
