@@ -48,6 +48,21 @@ assert threading.active_count() < 20, threading.enumerate()
 export.stop()
 print("ended")
 """
+LOST = """
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.timeline import Phase
+from fanout.workers.attempt.traced import record_lost_attempt
+from fanout.workers.telemetry import end_telemetry, export_telemetry
+
+export_telemetry()
+kinds = ["queued", "running", "waiting", "queued", "running", "queued", "running"]
+phases = tuple(Phase(kind=kind, begin=10 * n, end=10 * n + 10) for n, kind in enumerate(kinds))
+record = JobRecord(
+    description="x", state=JobState.RUNNING, attempt=3, submitted_at=0, phases=phases
+)
+record_lost_attempt(record, lost_at=50)
+end_telemetry()
+"""
 LOGS = """
 import os, sys
 import structlog
@@ -89,6 +104,19 @@ def test_traces_of_agents_reach_the_collector_without_what_was_said(tmp_path: Pa
     assert model.attributes["gen_ai.operation.name"] == "generate_content"
     assert {span.service for span in collector.spans} == {"fanout-worker"}
     assert b"secret" not in collector.raw
+
+
+@pytest.mark.slow
+def test_the_attempt_of_a_lost_worker_is_reported_although_another_one_runs_the_job_already() -> (
+    None
+):
+    with otlp_receiver() as collector:
+        run(LOST, **collector.environment)
+
+    (lost,) = collector.spans
+    assert (lost.begin / 1e9, lost.end / 1e9, lost.message) == (40, 50, "WorkerLost")
+    assert lost.attributes["fanout.attempt"] == 2
+    assert len(lost.links) == 1
 
 
 @pytest.fixture

@@ -104,22 +104,23 @@ async def traced_attempt(
             yield span
 
 
-def record_lost_attempt(record: JobRecord) -> None:
-    """Record the newest attempt of a job whose worker was lost, so that its spans have a parent."""
-    beginnings = _beginnings(record.phases)
+def record_lost_attempt(record: JobRecord, lost_at: float) -> None:
+    """Record an attempt whose worker was lost, so that its spans have a parent.
+
+    Args:
+        record: The job, which another worker may run already.
+        lost_at: When the attempt ended, in seconds since the epoch by the Redis server's clock.
+    """
+    beginnings = [one for one in _beginnings(record.phases) if one <= lost_at]
     if not (is_exported() and beginnings):
         return
     job = job_context(record)
     began = beginnings[-1]
-    ended = next(
-        (one.begin for one in record.phases if one.begin > began and one.kind in _BETWEEN_ATTEMPTS),
-        record.finished_at or record.phases[-1].begin,
-    )
     with spans.below(job):
         spans.record(
             f"invoke_agent {record.agent}",
             began,
-            ended,
+            lost_at,
             _attributes(record, len(beginnings)),
             kind="consumer",
             span_id=_attempt_context(record, job, began).span_id,

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 import structlog
 
-from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
+from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.workers.attempt.traced import record_lost_attempt
 from fanout.workers.sandbox import SandboxProvider
-from fanout.workers.telemetry import is_exported
+from fanout.workers.telemetry import flush_spans, is_exported
 from fanout.workers.upkeep.own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
@@ -78,16 +79,20 @@ class Reaper:
             return
         for job_id, state in reaped.items():
             log.warning("job reaped", job=job_id, state=state)
-            await self._trace_lost_attempt(job_id)
             if JobState(state).is_terminal:
                 self._ended.set()
+        if is_exported():
+            await self._trace_lost_attempts(reaped.lost)
         await self._admission.pump()
 
-    async def _trace_lost_attempt(self, job_id: str) -> None:
-        """Report the attempt that its worker cannot report."""
-        if is_exported():
-            with contextlib.suppress(UnknownJob):
-                record_lost_attempt(await self._ledger.get(job_id))
+    async def _trace_lost_attempts(self, lost: Mapping[str, float]) -> None:
+        """Report the attempts that their workers cannot report."""
+        for job_id, lost_at in lost.items():
+            try:
+                record_lost_attempt(await self._ledger.get(job_id), lost_at)
+            except JobFailure as error:
+                log.warning("lost attempt not traced", job=job_id, error=str(error))
+        flush_spans()
 
     async def _reap_leftovers(self) -> None:
         while True:

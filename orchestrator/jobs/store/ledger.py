@@ -161,6 +161,16 @@ class Claim:
     """No attempt has begun before: the journal has nothing to resume from."""
 
 
+class Reaped(dict[str, str]):
+    """The jobs that were reaped: id -> new state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: dict[str, float] = {}
+        """When the attempt ended whose worker was lost, in seconds since the epoch by the Redis
+        server's clock; the other jobs were parked or queued."""
+
+
 class Ledger(Records):
     """The job records of one installation, and all operations that change them.
 
@@ -343,7 +353,7 @@ class Ledger(Records):
                 jobs.append(spec_of(stored))
         return jobs
 
-    async def reap(self, round_seconds: float = 0) -> dict[str, str] | None:
+    async def reap(self, round_seconds: float = 0) -> Reaped | None:
         """Requeue jobs whose lease lapsed, end jobs whose deadline passed, take lost workers out.
 
         Args:
@@ -351,15 +361,18 @@ class Ledger(Records):
                 all is enough. 0: it is done at once.
 
         Returns:
-            Job id -> its new state; None when another process has done it.
+            The jobs; None when another process has done it.
         """
-        reaped: dict[str, str] = {}
+        reaped = Reaped()
         answer = await self._run("reap", REAP_BATCH, milliseconds(round_seconds), STARVED)
         if answer is None:
             return None
         while answer:
             some, is_more = answer
-            reaped |= dict(some)
+            for job_id, state, *lost_at in some:
+                reaped[job_id] = state
+                if lost_at:
+                    reaped.lost[job_id] = lost_at[0] / 1000
             answer = await self._run("reap", REAP_BATCH, 0, STARVED) if is_more else None
         await self._cancel_rest()
         return reaped

@@ -73,8 +73,9 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
     await ledger.park(child.spec.id, child.token, [], [grandchild], timeout_seconds=60)
     await asyncio.sleep(0.15)
 
-    assert await ledger.reap() == {spec.id: "timed_out"}
+    reaped = await ledger.reap()
 
+    assert (reaped, reaped.lost) == ({spec.id: "timed_out"}, {}), "no worker had it"
     result = await ledger.result(spec.id)
     assert result is not None
     assert result.error is not None
@@ -133,8 +134,10 @@ async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
         assert told == {claim.spec.id: "cancel"}
     await asyncio.sleep(0.1)
 
-    assert await ledger.reap() == {frozen.spec.id: "cancelled", asked.spec.id: "cancelled"}
+    reaped = await ledger.reap()
 
+    assert reaped == {frozen.spec.id: "cancelled", asked.spec.id: "cancelled"}
+    assert reaped.lost.keys() == reaped.keys()
     late = make_result(frozen.spec.id)
     assert not await ledger.finish(frozen.spec.id, frozen.token, late, {})
     assert await ledger.finish(awake.spec.id, awake.token, make_result(awake.spec.id), {})

@@ -17,6 +17,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
+from fanout.orchestrator.jobs.timeline import PhaseKind
 from fanout.workers.attempt.outcome import UNREAD_CHARACTERS, commit
 from tests.builders import make_result, make_spec, make_worker
 
@@ -175,9 +176,16 @@ async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger:
     job_id = claim.spec.id
     await asyncio.sleep(0.1)
 
-    assert await ledger.reap() == {job_id: "queued"}
+    reaped = await ledger.reap()
+    assert reaped == {job_id: "queued"}
     await dispatch_all(ledger)
     second = await claimed(ledger, job_id)
+    first_began, *_, second_began = [
+        phase.begin
+        for phase in (await ledger.get(job_id)).phases
+        if phase.kind is PhaseKind.RUNNING
+    ]
+    assert first_began < reaped.lost[job_id] <= second_began
 
     assert second.attempt == 2
     assert await ledger.beat({job_id: claim.token}, LEASE) == {job_id: "lost"}
@@ -293,8 +301,10 @@ async def test_a_message_that_got_lost_is_dispatched_again(
     await dispatch_all(ledger)
     await asyncio.sleep(0.1)
 
-    await ledger.reap()
+    reaped = await ledger.reap()
     again: list[Dispatched] = await ledger.dispatch(10)
+
+    assert (reaped, reaped.lost) == ({job_id: "queued"}, {}), "no worker had it"
 
     assert [(job.spec.id, job.number) for job in again] == [(job_id, 2)]
 

@@ -9,8 +9,8 @@
 -- classes into the order of dispatches that an earlier release has entered or taken out.
 -- ARGV: prefix, maximum number of jobs, milliseconds for which no other process does the same (0: any
 -- may), the error of a job for which Redis had no memory.
--- Returns id and new state of each job, and 1 if more is left to do; false when another process has
--- done this in those milliseconds.
+-- Returns id and new state of each job, with the time if its worker was lost while it ran, and 1 if
+-- more is left to do; false when another process has done this in those milliseconds.
 even_if_full()
 if ARGV[3] ~= '0' and not redis.call('SET', key('dispatch', 'round'), 1, 'NX', 'PX', ARGV[3]) then
   return false
@@ -119,7 +119,7 @@ for _, id in ipairs(lapsed('leases')) do
   elseif job[1] == 'running' and lease_left(id) >= 0 then
     redis.call('ZADD', key('leases'), now + lease_left(id), id)
   elseif job[1] == 'running' then
-    reaped[#reaped + 1] = {id, reap_attempt(id)}
+    reaped[#reaped + 1] = {id, reap_attempt(id), now}
   else
     redis.call('ZREM', key('leases'), id)
   end
@@ -136,7 +136,7 @@ for _, id in ipairs(lapsed('deadlines')) do
   elseif job[1] == 'running' and job[2] == '1' then
     end_with_error(id, 'cancelled', 'JobCancelled',
       'Cancelled; its worker did not respond.')
-    reaped[#reaped + 1] = {id, 'cancelled'}
+    reaped[#reaped + 1] = {id, 'cancelled', now}
   else
     redis.call('ZREM', key('deadlines'), id)
   end
