@@ -1,8 +1,8 @@
 """Sends spans to a collector, as OpenTelemetry's own variables name it.
 
 Spans leave a process by whole steps: what is below a span leaves with it, so that a process that is
-killed leaves no span behind whose parent is missing. An attempt is no step: it may last for hours,
-and others can report it (`workers.attempt.traced`).
+killed leaves no span of a step behind whose parent is missing. An attempt is no step: it may last
+for hours, and others can report it while it runs (`workers.attempt.traced`).
 """
 
 from __future__ import annotations
