@@ -51,6 +51,7 @@ def test_a_submitted_job_is_listed_with_the_reason_why_it_waits(fanout):
     assert record["labels"] == {"team": "blue"}
     assert record["limits"]["timeout_seconds"] == 7
     assert record["state"] == "queued"
+    assert record["trace_id"] in fanout("show", job_id).out.split()
 
 
 def test_a_file_of_jobs_becomes_one_tree_in_order(fanout):
