@@ -20,6 +20,7 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 AGENT = """
 import asyncio, sys
 from fanout import create_deep_agent
+from fanout.orchestrator.tracing import export
 from fanout.orchestrator.tracing.spans import span
 from fanout.workers.telemetry import end_telemetry, export_telemetry
 from google.adk.runners import InMemoryRunner
@@ -32,6 +33,7 @@ async def main():
         await runner.run_debug("a secret goal", quiet=True)
 
 asyncio.run(main())
+export.SHUTDOWN_SECONDS = 60  # on a busy machine the spans need their time
 end_telemetry()
 """
 SUBMITS_NOTHING = """
@@ -51,6 +53,7 @@ print("ended")
 LOST = """
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.timeline import Phase
+from fanout.orchestrator.tracing import export
 from fanout.workers.attempt.traced import record_lost_attempt
 from fanout.workers.telemetry import end_telemetry, export_telemetry
 
@@ -61,6 +64,7 @@ record = JobRecord(
     description="x", state=JobState.RUNNING, attempt=3, submitted_at=0, phases=phases
 )
 record_lost_attempt(record, lost_at=50)
+export.SHUTDOWN_SECONDS = 60  # on a busy machine the spans need their time
 end_telemetry()
 """
 LOGS = """
