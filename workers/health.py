@@ -12,7 +12,8 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.registrations import Registrations
+from fanout.orchestrator.jobs.worker_info import WorkerLoad
 from fanout.workers.startup import load_worker_settings
 
 
@@ -29,15 +30,17 @@ async def problem_of(redis_url: str, prefix: str, host: str) -> str:
     """
     redis = connect(redis_url)
     try:
-        workers = await Ledger(redis, Keys(prefix)).workers()
+        registrations = Registrations(redis, Keys(prefix))
+        names = await registrations.names()
+        here = [name for name in names if name.startswith(f"{host}-")]  # as `bootstrap` names them
+        workers = [worker async for worker in registrations.read(WorkerLoad, here)]
     except LedgerUnavailable as failure:
         return str(failure)
     finally:
         await redis.aclose()
-    here = [one for one in workers if one.name.startswith(f"{host}-")]  # as `bootstrap` names them
-    if not here:
+    if not workers:
         return f"No worker of {host} is registered."
-    return next((f"{one.name} takes no jobs: {one.unfit}." for one in here if one.unfit), "")
+    return next((f"{one.name} takes no jobs: {one.unfit}." for one in workers if one.unfit), "")
 
 
 def main() -> None:

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 
 from fanout.orchestrator.client.job_counts import FRESH_SECONDS
 from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.store.fleet import QueueHead, WorkerSketch
+from fanout.orchestrator.jobs.store.fleet import QueueHead
 from fanout.orchestrator.jobs.totals import Label
+from fanout.orchestrator.jobs.worker_info import WorkerLoad
 
 
 @dataclass(frozen=True)
 class FleetCounts:
     """What is known of an installation at one moment."""
 
-    workers: Sequence[WorkerSketch] = ()
+    workers: Sequence[WorkerLoad] = ()
     queues: Sequence[QueueHead] = ()
     """The longest wait first."""
     totals: Mapping[Label, float] = field(default_factory=dict)

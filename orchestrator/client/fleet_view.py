@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
-from fanout.orchestrator.jobs.store.fleet import Fitness, WorkerSketch
+from fanout.orchestrator.jobs.worker_info import Fitness, WorkerLoad
 from fanout.orchestrator.shortening import one_line
 
 MAX_JOBS = 100
@@ -133,8 +133,8 @@ async def whole_fleet(reader: JobReader) -> FleetView:
         workers=tuple(map(_worker, sorted(workers, key=_urgency)[:MAX_SHOWN])),
         host_count=len(hosts),
         worker_states={one: sum(w.fitness is one for w in workers) for one in Fitness},
-        slots=sum(worker.slots for worker in workers),
-        busy=sum(worker.busy for worker in workers),
+        slots=sum(worker.concurrency for worker in workers),
+        busy=sum(worker.running for worker in workers),
         free=sum(worker.free for worker in workers),
         queues=tuple(ShownQueue(**one._asdict()) for one in queues[:MAX_SHOWN]),
         jobs=_jobs(records),
@@ -165,8 +165,8 @@ async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) ->
     return FleetView(at=at, queues=_queues_of(queued, at), jobs=jobs[:MAX_JOBS])
 
 
-def _hosts(workers: Iterable[WorkerSketch]) -> list[ShownHost]:
-    by_name: dict[str, list[WorkerSketch]] = {}
+def _hosts(workers: Iterable[WorkerLoad]) -> list[ShownHost]:
+    by_name: dict[str, list[WorkerLoad]] = {}
     for worker in workers:
         by_name.setdefault(worker.host, []).append(worker)
     hosts = [
@@ -174,29 +174,29 @@ def _hosts(workers: Iterable[WorkerSketch]) -> list[ShownHost]:
             name=name,
             workers=len(some),
             **{str(one): sum(worker.fitness is one for worker in some) for one in Fitness},
-            slots=sum(worker.slots for worker in some),
-            busy=sum(worker.busy for worker in some),
+            slots=sum(worker.concurrency for worker in some),
+            busy=sum(worker.running for worker in some),
         )
         for name, some in by_name.items()
     ]
     return sorted(hosts, key=lambda one: (-one.unfit, -one.draining, -one.busy, one.name))
 
 
-def _urgency(worker: WorkerSketch) -> tuple[int, int, str]:
+def _urgency(worker: WorkerLoad) -> tuple[int, int, str]:
     """Return what workers are sorted by: unfit ones first, then draining ones, then busy ones."""
     order = (Fitness.UNFIT, Fitness.DRAINING, Fitness.FIT)
-    return order.index(worker.fitness), -worker.busy, worker.name
+    return order.index(worker.fitness), -worker.running, worker.name
 
 
-def _worker(worker: WorkerSketch) -> ShownWorker:
+def _worker(worker: WorkerLoad) -> ShownWorker:
     return ShownWorker(
         name=worker.name,
         host=worker.host,
         state=worker.fitness,
-        slots=worker.slots,
-        busy=worker.busy,
+        slots=worker.concurrency,
+        busy=worker.running,
         sandbox=worker.sandbox,
-        why=worker.why_unfit,
+        why=worker.unfit,
     )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.records import Records
+from fanout.orchestrator.jobs.store.waiting import WaitingReasons
 
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""
-
-Explain = Callable[[list[JobRecord]], Awaitable[list[JobRecord]]]
-"""Adds to queued jobs why they wait."""
 
 
 class GrowingTree:
@@ -20,13 +18,15 @@ class GrowingTree:
 
     Args:
         records: The records.
-        explain: Called with each page.
+        reasons: Called for each reading: what adds to queued jobs why they wait.
         job_id: Any job of the tree, or the tree's root id.
     """
 
-    def __init__(self, records: Records, explain: Explain, job_id: str) -> None:
+    def __init__(
+        self, records: Records, reasons: Callable[[], WaitingReasons], job_id: str
+    ) -> None:
         self._records = records
-        self._explain = explain
+        self._reasons = reasons
         self._job_id = job_id
         self._root_id: str | None = None
         self._known: dict[str, JobRecord | None] = {}
@@ -44,11 +44,12 @@ class GrowingTree:
             UnknownJob: Neither a job nor a tree has the id.
             LedgerUnavailable: Redis does not respond.
         """
+        reasons = self._reasons()
         root_id = self._root_id = self._root_id or await self._records.root(self._job_id)
         read = (record for record in self._known.values() if record is not None)
         live = [record.id for record in read if not record.state.is_terminal]
         for begin in range(0, len(live), RECORDS_AT_ONCE):
-            await self._update(live[begin : begin + RECORDS_AT_ONCE])
+            await self._update(live[begin : begin + RECORDS_AT_ONCE], reasons)
         while limit is None or len(self._known) < limit:
             count = RECORDS_AT_ONCE
             if limit is not None:
@@ -57,13 +58,13 @@ class GrowingTree:
             if not page:
                 break
             self._newest = page[-1][1]
-            await self._update([job_id for job_id, _ in page])
+            await self._update([job_id for job_id, _ in page], reasons)
         if not self._known:
             raise UnknownJob(f"There is no job {self._job_id}.")
         return [record for record in self._known.values() if record is not None]
 
-    async def _update(self, ids: list[str]) -> None:
+    async def _update(self, ids: list[str], reasons: WaitingReasons) -> None:
         """Read jobs again; those that were forgotten stay as they were."""
-        records = await self._explain(await self._records.get_many(ids))
+        records = await reasons.explain(await self._records.get_many(ids))
         self._known |= {job_id: self._known.get(job_id) for job_id in ids}
         self._known |= {record.id: record for record in records}

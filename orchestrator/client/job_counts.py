@@ -42,13 +42,7 @@ class Counts:
     states: Mapping[str, int] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
     """Why the newest queued jobs wait."""
-    workers: int = 0
-    slots: int = 0
-    """Jobs that the workers can run at once."""
-    busy: int = 0
     approvals: int = 0
-    hanging_threads: int = 0
-    """Of all workers."""
     memory: RedisMemory | None = None
     """That of Redis."""
 
@@ -84,16 +78,11 @@ class JobCounts:
         if states.get(JobState.QUEUED):
             waiting = await self._reader.newest_queued(MAX_EXPLAINED)
             queued = Counter(_reason(one.waiting_for or "") for one in waiting)
-        workers = await self._reader.workers()
         return Counts(
             states=states,
             queued=queued,
-            workers=len(workers),
-            slots=sum(one.concurrency for one in workers),
-            busy=sum(one.running for one in workers),
             approvals=await self._reader.approvals_count(),
             memory=await self._reader.memory(),
-            hanging_threads=sum(one.hanging_threads for one in workers),
         )
 
     async def _states(self) -> Mapping[str, int]:

@@ -33,7 +33,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import RedisMemory
 from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
-from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.store.waiting import WaitingReasons
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 COLLECTED_SECONDS = 10.0
@@ -143,7 +143,7 @@ class JobReader:
         Raises:
             UnknownJob: The job does not exist.
         """
-        return (await self._explained([await self._records.get(job_id)]))[0]
+        return (await self._reasons().explain([await self._records.get(job_id)]))[0]
 
     async def owner_of(self, job_id: str) -> Ownership | None:
         """Return to whom a job belongs; None when it does not exist."""
@@ -243,7 +243,7 @@ class JobReader:
             if len(page) < count:
                 break
             before, count = page[-1][1], RECORDS_AT_ONCE
-        return await self._explained(found[:limit][::-1])
+        return await self._reasons().explain(found[:limit][::-1])
 
     async def parts(
         self,
@@ -260,7 +260,7 @@ class JobReader:
             limit: The newest jobs, at most so many.
         """
         wanted = JobFilter(states=states, labels=labels)
-        span = await self._span(wanted, limit)
+        span, reasons = await self._span(wanted, limit), self._reasons()
         while span and limit:
             step = await self._records.oldest(
                 span.start, span.stop, RECORDS_AT_ONCE, live_only=wanted.live_only
@@ -269,7 +269,7 @@ class JobReader:
             fitting = [sketch.id for sketch in sketches if wanted.fits(sketch)][:limit]
             limit -= len(fitting)
             if fitting:
-                yield await self._explained(await self._records.get_many(fitting))
+                yield await reasons.explain(await self._records.get_many(fitting))
             span = range(step.next, span.stop)
 
     async def _span(self, wanted: JobFilter, limit: int) -> range:
@@ -314,7 +314,7 @@ class JobReader:
 
     def growing_tree(self, job_id: str) -> GrowingTree:
         """Return a job's tree, of which a second reading reads what may have changed only."""
-        return GrowingTree(self._records, self._explained, job_id)
+        return GrowingTree(self._records, self._reasons, job_id)
 
     async def root(self, job_id: str) -> str:
         """Return the root id of a job's tree, or `job_id` if it is one.
@@ -384,7 +384,7 @@ class JobReader:
         queued = [
             job_id for job_id, state in zip(newest, states, strict=True) if state == JobState.QUEUED
         ]
-        return await self._explained(await self._records.get_many(queued[:most]))
+        return await self._reasons().explain(await self._records.get_many(queued[:most]))
 
     async def approvals_count(self) -> int:
         """Return how many calls wait for a person."""
@@ -485,15 +485,6 @@ class JobReader:
                     return True
         return False
 
-    async def _explained(self, records: Records) -> Records:
-        """Return the records, with the reason why queued jobs wait."""
-        if not any(record.state is JobState.QUEUED for record in records):
-            return records
-        workers = await self._records.workers()
-        occupied = await occupancy(self._redis, self._keys, records, workers)
-        return [
-            record.model_copy(
-                update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for}
-            )
-            for record in records
-        ]
+    def _reasons(self) -> WaitingReasons:
+        """Return what explains one list of jobs."""
+        return WaitingReasons(self._redis, self._keys)

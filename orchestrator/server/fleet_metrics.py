@@ -13,8 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from fanout.orchestrator.client.fleet_counts import FleetCounts
-from fanout.orchestrator.jobs.store.fleet import Fitness, QueueHead
+from fanout.orchestrator.jobs.store.fleet import QueueHead
 from fanout.orchestrator.jobs.totals import INFINITY, OTHER, SERIES, SUM, Label, Series
+from fanout.orchestrator.jobs.worker_info import Fitness
 
 MAX_QUEUES_SHOWN = 50
 """Queues with a series of their own, those with the longest wait; a tenant or a class more is no
@@ -55,24 +56,38 @@ class FleetMetrics(Collector):
         for fitness in Fitness:
             by_state.add_metric([fitness], states[fitness])
         yield by_state
-        yield GaugeMetricFamily(
-            "fanout_worker_slots_free",
-            "Jobs that the fit workers could run in addition.",
-            value=sum(worker.free for worker in workers),
-        )
-        yield GaugeMetricFamily(
-            "fanout_hosts",
-            "Hosts with a living worker.",
-            value=len({worker.host for worker in workers}),
-        )
-        yield GaugeMetricFamily(
-            "fanout_hosts_unfit",
-            "Hosts with living workers of which none is fit or draining.",
-            value=len(
-                {worker.host for worker in workers}
-                - {worker.host for worker in workers if worker.fitness is not Fitness.UNFIT}
+        hosts = {worker.host for worker in workers}
+        in_use = {worker.host for worker in workers if worker.fitness is not Fitness.UNFIT}
+        for name, text, value in (
+            ("fanout_workers", "Living workers.", len(workers)),
+            (
+                "fanout_worker_slots",
+                "Jobs that the workers can run at once.",
+                sum(worker.concurrency for worker in workers),
             ),
-        )
+            (
+                "fanout_worker_slots_busy",
+                "Jobs that the workers run.",
+                sum(worker.running for worker in workers),
+            ),
+            (
+                "fanout_worker_slots_free",
+                "Jobs that the fit workers could run in addition.",
+                sum(worker.free for worker in workers),
+            ),
+            (
+                "fanout_worker_hanging_threads",
+                "Threads of workers that hang in a call of the system.",
+                sum(worker.hanging_threads for worker in workers),
+            ),
+            ("fanout_hosts", "Hosts with a living worker.", len(hosts)),
+            (
+                "fanout_hosts_unfit",
+                "Hosts with living workers of which none is fit or draining.",
+                len(hosts - in_use),
+            ),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
 
     def _disks(self) -> Iterator[Family]:
         free = {

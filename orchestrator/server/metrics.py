@@ -141,18 +141,9 @@ class _Installation(Collector):
         for reason, number in counts.queued.items():
             queued.add_metric([reason], number)
         yield queued
-        for name, text, value in (
-            ("fanout_workers", "Living workers.", counts.workers),
-            ("fanout_worker_slots", "Jobs that the workers can run at once.", counts.slots),
-            ("fanout_worker_slots_busy", "Jobs that the workers run.", counts.busy),
-            (
-                "fanout_worker_hanging_threads",
-                "Threads of workers that hang in a call of the system.",
-                counts.hanging_threads,
-            ),
-            ("fanout_approvals_waiting", "Calls that wait for a person.", counts.approvals),
-        ):
-            yield GaugeMetricFamily(name, text, value=value)
+        yield GaugeMetricFamily(
+            "fanout_approvals_waiting", "Calls that wait for a person.", value=counts.approvals
+        )
         if counts.memory is not None:
             yield from _of_redis(counts.memory)
 

@@ -110,9 +110,12 @@ def test_a_registration_has_names_and_fingerprints_and_no_values() -> None:
     made = WorkerInfo("w", "h", 1, 0, "local", definitions={"a": "1f"}, keys=("A_API_KEY",))
     fields = {name: str(value) for name, value in made.fields().items()}
 
-    assert worker_of("w", fields) == made
+    assert worker_of(WorkerInfo, "w", fields) == made
     del fields["definitions"], fields["keys"]
-    assert (worker_of("w", fields).definitions, worker_of("w", fields).keys) == ({}, ())
+    assert (
+        worker_of(WorkerInfo, "w", fields).definitions,
+        worker_of(WorkerInfo, "w", fields).keys,
+    ) == ({}, ())
 
 
 async def test_a_thousand_jobs_that_wait_for_a_look_go_on_in_the_same_steps_of_the_loop(

@@ -80,7 +80,7 @@ class OwnLedger:
             LedgerReplaced: Redis holds another ledger.
             LedgerUnavailable: Redis does not respond.
         """
-        names = await self._ledger.worker_names()
+        names = await self._ledger.registrations.names()
         await self.verify()
         return names
 

@@ -37,6 +37,7 @@ from fanout.orchestrator.jobs.store.redis_errors import (
     EndedAfterHandshake,
     is_worth_repeating,
     redis_failure,
+    redis_failures,
 )
 
 CONNECT_SECONDS = 5.0
@@ -335,3 +336,14 @@ def answers(url: str) -> bool:
             return bool(client.ping())
     except (redis.RedisError, OSError):
         return False
+
+
+async def server_time_ms(redis: Redis) -> int:
+    """Return the time in milliseconds by the Redis server's clock, which all records use.
+
+    Raises:
+        LedgerUnavailable: Redis does not respond.
+    """
+    with redis_failures():
+        seconds, micros = await redis.time()
+    return int(seconds) * 1000 + int(micros) // 1000

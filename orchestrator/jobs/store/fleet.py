@@ -7,16 +7,16 @@ of slightly different moments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
+from fanout.orchestrator.jobs.store.connection import server_time_ms
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.store.registrations import Registrations
+from fanout.orchestrator.jobs.worker_info import WorkerLoad
 
-WORKERS_AT_ONCE = 500
-"""Registrations in one round trip: Redis takes two milliseconds."""
 MAX_CLASSES = 200
 """Classes of jobs whose queues are read, and tenants and trees at their limit. An installation has
 one for each agent and release; with more, some queues are left out."""
@@ -25,48 +25,6 @@ MAX_QUEUES = 1_000
 HEADS = 10
 """Trees of each queue whose first jobs are read, those that are next in turn: a tenant may have
 thousands."""
-_WORKER_FIELDS = (
-    "host",
-    "concurrency",
-    "running",
-    "draining",
-    "unfit",
-    "sandbox",
-    "pool",
-    "disk_free_bytes",
-)
-
-
-class Fitness(StrEnum):
-    """Whether a worker takes jobs."""
-
-    FIT = "fit"
-    DRAINING = "draining"
-    """It is stopping, or paused."""
-    UNFIT = "unfit"
-    """It cannot run jobs."""
-
-
-class WorkerSketch(NamedTuple):
-    """A living worker, as lists show it."""
-
-    name: str
-    host: str
-    fitness: Fitness
-    slots: int
-    """How many jobs it can run at once."""
-    busy: int
-    """How many it runs."""
-    sandbox: str
-    pool: str
-    why_unfit: str
-    disk_free_bytes: int
-    """0: it is not known."""
-
-    @property
-    def free(self) -> int:
-        """How many more jobs it takes."""
-        return max(0, self.slots - self.busy) if self.fitness is Fitness.FIT else 0
 
 
 class QueueHead(NamedTuple):
@@ -100,19 +58,11 @@ class Fleet:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._registrations = Registrations(redis, keys)
 
-    async def workers(self) -> list[WorkerSketch]:
+    async def workers(self) -> list[WorkerLoad]:
         """Return the living workers, sorted by name."""
-        now = await self._now_ms()
-        with redis_failures():
-            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
-        found = []
-        for first in range(0, len(names), WORKERS_AT_ONCE):
-            some = names[first : first + WORKERS_AT_ONCE]
-            calls = [("HMGET", self._keys.worker(name), *_WORKER_FIELDS) for name in some]
-            rows = await self._pipelined(calls)
-            found += [_sketch(name, row) for name, row in zip(some, rows, strict=True)]
-        return sorted(found)
+        return [worker async for worker in self._registrations.read(WorkerLoad)]
 
     async def queues(self) -> list[QueueHead]:
         """Return the queues with jobs that wait for a worker, the longest wait first.
@@ -129,7 +79,7 @@ class Fleet:
         submitted = await self._pipelined(
             [("HGET", self._keys.job(one[0] if one else ""), "submitted_at") for one in ids]
         )
-        now = await self._now_ms()
+        now = await server_time_ms(self._redis)
         oldest: dict[tuple[str, str], float] = {}
         for lane, size, at in zip(lanes, heads[len(lanes) :], submitted, strict=True):
             if at is None:  # its job was dispatched meanwhile
@@ -223,15 +173,3 @@ class Fleet:
                 for call in calls:
                     pipe.execute_command(*call)
                 return await pipe.execute()
-
-    async def _now_ms(self) -> int:
-        with redis_failures():
-            seconds, micros = await self._redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
-
-
-def _sketch(name: str, row: Sequence[str | None]) -> WorkerSketch:
-    host, slots, busy, draining, unfit, sandbox, pool, free = (value or "" for value in row)
-    fitness = Fitness.UNFIT if unfit else Fitness.DRAINING if draining == "1" else Fitness.FIT
-    numbers = int(slots or 0), int(busy or 0)
-    return WorkerSketch(name, host, fitness, *numbers, sandbox, pool, unfit, int(free or 0))

@@ -61,7 +61,7 @@ from fanout.orchestrator.jobs.store.stored import (
     spec_of,
     submission,
 )
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.worker_info import WorkerAbility, WorkerInfo
 from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.valid_text import clean, clean_text
 
@@ -684,7 +684,7 @@ class Ledger(Records):
             attempt no longer holds the job.
         """
         same, others = [], []
-        for one in await self.workers():
+        async for one in self.registrations.read(WorkerAbility):
             if one.host == worker.host:
                 same.append(one.name)
             elif one.knows(claim.spec.agent) and (one.unfit or not one.draining):

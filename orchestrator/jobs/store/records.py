@@ -16,10 +16,12 @@ from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.connection import server_time_ms
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts
 from fanout.orchestrator.jobs.store.memory import RedisMemory, redis_memory
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.store.registrations import Registrations
 from fanout.orchestrator.jobs.store.stored import (
     labels_of,
     read,
@@ -28,7 +30,7 @@ from fanout.orchestrator.jobs.store.stored import (
     stored_approval,
     unique_key,
 )
-from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
@@ -110,6 +112,7 @@ class Records:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self.registrations = Registrations(redis, keys)
 
     @cached_property
     def _recount(self) -> Scripts:
@@ -506,17 +509,7 @@ class Records:
 
     async def workers(self) -> list[WorkerInfo]:
         """Return the living workers, sorted by name."""
-        names = await self.worker_names()
-        hashes = await self._hashes(map(self._keys.worker, names))
-        found = sorted(zip(names, hashes, strict=True))
-        return [worker_of(name, fields) for name, fields in found if fields]  # or it has just ended
-
-    async def worker_names(self) -> list[str]:
-        """Return the names of the living workers."""
-        now = await self.now_ms()
-        with redis_failures():
-            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
-        return list(map(str, names))
+        return [worker async for worker in self.registrations.read(WorkerInfo)]
 
     async def of_pool(self, pool: str) -> list[str]:
         """Return the ids of the jobs of a pool of workers that have not ended."""
@@ -585,9 +578,7 @@ class Records:
 
     async def now_ms(self) -> int:
         """Return the time in milliseconds by the Redis server's clock, which all records use."""
-        with redis_failures():
-            seconds, micros = await self._redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await server_time_ms(self._redis)
 
     async def _hashes(self, keys: Iterable[str]) -> list[dict[str, str]]:
         with redis_failures():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from redis.asyncio import Redis
@@ -12,7 +13,62 @@ from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.store.registrations import Registrations
+from fanout.orchestrator.jobs.worker_info import WorkerAbility
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The workers that can run the jobs of a wire version and an agent."""
+
+    accepting: Sequence[WorkerAbility]
+    unfit: Sequence[WorkerAbility]
+    """Those that will accept jobs again when their host is in order."""
+
+    @cached_property
+    def are_full(self) -> bool:
+        """Whether none of those that accept jobs has a free slot."""
+        return _are_full(self.accepting)
+
+
+class Workforce:
+    """The living workers, grouped by what they can run.
+
+    Thousands of workers are of a few kinds, and thousands of queued jobs of a few classes: each
+    class is compared with each kind once.
+
+    Args:
+        workers: All living workers.
+    """
+
+    def __init__(self, workers: Iterable[WorkerAbility]) -> None:
+        self._kinds: dict[tuple[int, int, tuple[str, ...]], list[WorkerAbility]] = {}
+        for one in workers:
+            kind = one.wire_oldest, one.wire_newest, one.agents
+            self._kinds.setdefault(kind, []).append(one)
+        self._classes: dict[tuple[int, str], Readers] = {}
+        accepting = [kind for kind, some in self._kinds.items() if any(map(_accepts, some))]
+        self.versions = {(oldest, newest) for oldest, newest, _ in accepting}
+        """The wire versions, oldest and newest, of the workers that accept jobs."""
+
+    def readers(self, wire: int, agent: str) -> Readers:
+        """Return the workers that can run jobs of that wire version and that agent."""
+        if (wire, agent) not in self._classes:
+            kinds = [some for some in self._kinds.values() if some[0].reads(wire, agent)]
+            able = sorted((one for some in kinds for one in some), key=lambda one: one.name)
+            self._classes[wire, agent] = Readers(
+                [worker for worker in able if _accepts(worker)],
+                [worker for worker in able if worker.unfit],
+            )
+        return self._classes[wire, agent]
+
+
+def _accepts(worker: WorkerAbility) -> bool:
+    return not worker.draining
+
+
+def _are_full(workers: Sequence[WorkerAbility]) -> bool:
+    return sum(one.running for one in workers) >= sum(one.concurrency for one in workers)
 
 
 @dataclass(frozen=True)
@@ -20,10 +76,7 @@ class Occupancy:
     """The admission policy, and the slots that are used of its limits."""
 
     policy: AdmissionPolicy
-    workers: Collection[WorkerInfo]
-    """The workers that accept jobs."""
-    unfit: Collection[WorkerInfo]
-    """Those that will accept jobs again when their host is in order."""
+    workforce: Workforce
     active: Mapping[str, int]
     """Key of a tree, tenant or agent -> the number of its jobs in transit or running."""
     sent: Collection[str]
@@ -36,18 +89,53 @@ class Occupancy:
     """The jobs that were given back because Redis had no memory left."""
     keys: Keys
 
-    def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
-        """Return the workers that can run a queued job."""
-        unread_by = self.unread_by[record.id]
+    def readers(self, record: JobRecord) -> Readers:
+        """Return the workers that know a queued job's wire version and agent."""
+        return self.workforce.readers(record.wire, record.agent)
+
+    def untried(self, record: JobRecord) -> Readers:
+        """Return those of them that have not failed to read it, or to open its sandbox."""
+        readers, failed = self.readers(record), self.unread_by[record.id]
+        if not failed:
+            return readers
+        return Readers([one for one in readers.accepting if one.name not in failed], readers.unfit)
+
+
+class WaitingReasons:
+    """Adds to queued jobs why they wait; it reads the workers once, for any number of jobs.
+
+    Args:
+        redis: The client.
+        keys: The key names.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._workforce: Workforce | None = None
+
+    async def explain(self, records: list[JobRecord]) -> list[JobRecord]:
+        """Return the records of a page, with the reason why queued jobs wait.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        if not any(record.state is JobState.QUEUED for record in records):
+            return records
+        if self._workforce is None:
+            read = Registrations(self._redis, self._keys).read(WorkerAbility)
+            self._workforce = Workforce([worker async for worker in read])
+        occupied = await occupancy(self._redis, self._keys, records, self._workforce)
         return [
-            worker
-            for worker in self.workers
-            if worker.reads(record.wire, record.agent) and worker.name not in unread_by
+            record.model_copy(
+                update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for}
+            )
+            for record in records
         ]
 
 
 async def occupancy(
-    redis: Redis, keys: Keys, records: Iterable[JobRecord], workers: Collection[WorkerInfo]
+    redis: Redis, keys: Keys, records: Iterable[JobRecord], workforce: Workforce
 ) -> Occupancy:
     """Return what `waiting_reason` needs for the queued jobs among the records.
 
@@ -55,7 +143,7 @@ async def occupancy(
         redis: The client.
         keys: The key names.
         records: The records of a page, of any state.
-        workers: The living workers.
+        workforce: The living workers.
 
     Raises:
         LedgerUnavailable: Redis does not respond.
@@ -73,8 +161,7 @@ async def occupancy(
     fields: list[Any] = counted[len(sets) :]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
-        workers=[worker for worker in workers if not worker.draining],
-        unfit=[worker for worker in workers if worker.unfit],
+        workforce=workforce,
         active=dict(zip(sets, counted, strict=False)),
         sent={record.id for record, (sent, *_) in zip(queued, fields, strict=True) if sent == "1"},
         unread_by={
@@ -118,27 +205,24 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 
 
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
-    workers = occupied.workers
-    unfit = [worker for worker in occupied.unfit if worker.reads(record.wire, record.agent)]
-    if unfit and not any(worker.reads(record.wire, record.agent) for worker in workers):
-        others = f" (and {len(unfit) - 1} others)" if len(unfit) > 1 else ""
-        return f"a fit worker: on {unfit[0].name}{others} {unfit[0].unfit}"
-    if not workers:
+    readers, versions = occupied.readers(record), occupied.workforce.versions
+    if readers.unfit and not readers.accepting:
+        first, others = readers.unfit[0], len(readers.unfit) - 1
+        return f"a fit worker: on {first.name}{f' (and {others} others)' if others else ''} {first.unfit}"
+    if not versions:
         return "a worker: none is running"
-    if not any(worker.wire_oldest <= record.wire <= worker.wire_newest for worker in workers):
-        versions = {f"{worker.wire_oldest} to {worker.wire_newest}" for worker in workers}
-        age = (
-            "a newer" if any(worker.wire_newest < record.wire for worker in workers) else "an older"
-        )
+    if not any(oldest <= record.wire <= newest for oldest, newest in versions):
+        known = sorted(f"{oldest} to {newest}" for oldest, newest in versions)
+        age = "a newer" if any(newest < record.wire for _, newest in versions) else "an older"
         return (
             f"{age} worker: it needs wire version {record.wire}, the living workers know "
-            + " and ".join(sorted(versions))
+            + " and ".join(known)
         )
-    if not any(worker.reads(record.wire, record.agent) for worker in workers):
+    if not readers.accepting:
         return f"agent {record.agent}, which no worker has read yet"
-    if not occupied.workers_for(record) and record.id in occupied.refused:
+    if not occupied.untried(record).accepting and record.id in occupied.refused:
         return "another host: those that have tried could not open its sandbox"
-    if not occupied.workers_for(record):
+    if not occupied.untried(record).accepting:
         return "a newer worker: the living ones cannot read it"
     return None
 
@@ -155,7 +239,4 @@ def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:
 
 
 def _its_turn(record: JobRecord, occupied: Occupancy) -> str:
-    workers = occupied.workers_for(record)
-    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
-        return "a free slot on a worker"
-    return "its turn"
+    return "a free slot on a worker" if occupied.untried(record).are_full else "its turn"

@@ -36,8 +36,7 @@ async def healthz() -> Health:
 async def readyz(shared: Shared) -> Health:
     """Return whether this process can serve: whether Redis answers."""
     try:
-        await shared.client.records([])
-        await shared.client.workers()
+        await shared.client.fleet.installation()
     except LedgerUnavailable as failure:
         raise Problem(503, str(failure)) from failure
     return Health()

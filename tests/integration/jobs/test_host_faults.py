@@ -12,7 +12,7 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.ledger import MAX_HOST_FAULTS
-from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.store.waiting import Workforce, occupancy, waiting_reason
 from fanout.workers.sandbox.errors import (
     EngineForbidden,
     EngineUnavailable,
@@ -160,7 +160,9 @@ async def test_a_refused_job_runs_on_a_host_that_opens_its_sandbox(bench: Bench)
 
 
 async def _reason(bench: Bench, record: JobRecord) -> str:
-    occupied = await occupancy(bench.redis, bench.keys, [record], await bench.ledger.workers())
+    occupied = await occupancy(
+        bench.redis, bench.keys, [record], Workforce(await bench.ledger.workers())
+    )
     return str(waiting_reason(record, occupied))
 
 

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.stored import Submission, submission
-from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.store.waiting import Workforce, occupancy, waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=100)
@@ -42,7 +42,9 @@ async def finish(ledger: Ledger, job_id: str) -> None:
 
 async def reason(ledger: Ledger, redis: FakeAsyncRedis, job_id: str) -> str | None:
     record = await ledger.get(job_id)
-    return waiting_reason(record, await occupancy(redis, KEYS, [record], await ledger.workers()))
+    return waiting_reason(
+        record, await occupancy(redis, KEYS, [record], Workforce(await ledger.workers()))
+    )
 
 
 def speaks(monkeypatch: pytest.MonkeyPatch, wire: int, *, of: str) -> None:

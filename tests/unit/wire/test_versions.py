@@ -25,7 +25,7 @@ from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import UNREADABLE, Claim, Ledger
 from fanout.orchestrator.jobs.store.stored import OF_ANOTHER_RELEASE, submission
-from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.store.waiting import Workforce, occupancy, waiting_reason
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
@@ -187,7 +187,7 @@ async def test_a_job_that_cannot_be_read_stays_as_it_is_and_waits_for_a_worker_t
     assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 1)
     assert await redis.hget(Keys().job("job"), "spec") == spec
     assert await ledger.dispatch(9) == [], "it is not offered to the same worker again"
-    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [first])) == (
+    assert waiting_reason(record, await occupancy(redis, Keys(), [record], Workforce([first]))) == (
         "a newer worker: the living ones cannot read it"
     )
     for _ in range(3):
@@ -196,9 +196,9 @@ async def test_a_job_that_cannot_be_read_stays_as_it_is_and_waits_for_a_worker_t
 
     await ledger.register(second, 60)
     await _rest(ledger, redis)
-    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [first, second])) == (
-        "its turn"
-    )
+    assert waiting_reason(
+        record, await occupancy(redis, Keys(), [record], Workforce([first, second]))
+    ) == ("its turn")
     assert len(await ledger.dispatch(9)) == 1
     assert "cannot read it" in str(await ledger.claim("job", first, 60)), "a message to anybody"
     assert len(await Journal(redis, Keys()).read("job")) == events, "a journal does not grow by it"
