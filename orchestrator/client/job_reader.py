@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.id_search import IdSearch
 from fanout.orchestrator.client.job_pages import JobFilter, JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
+from fanout.orchestrator.jobs.accounting.accounts import JobAccount, OwnAccounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -229,21 +228,8 @@ class JobReader:
             labels: Only jobs with all of these.
             limit: The newest jobs, at most so many.
         """
-        live_only = states is not None and not any(state.is_terminal for state in states)
-        wanted = (labels or {}).items()
-        found: Records = []
-        before, count = None, min(limit, RECORDS_AT_ONCE)
-        while len(found) < limit:
-            page = await self._records.newest(None, before, count, live_only=live_only)
-            found += [
-                record
-                for record in await self._records.get_many([job_id for job_id, _ in page])
-                if (states is None or record.state in states) and wanted <= record.labels.items()
-            ]
-            if len(page) < count:
-                break
-            before, count = page[-1][1], RECORDS_AT_ONCE
-        return await self._reasons().explain(found[:limit][::-1])
+        parts = self.parts(states=states, labels=labels, limit=limit)
+        return [record async for part in parts for record in part]
 
     async def parts(
         self,
@@ -268,8 +254,9 @@ class JobReader:
             sketches = await self._records.sketches([job_id for job_id, _ in step.jobs])
             fitting = [sketch.id for sketch in sketches if wanted.fits(sketch)][:limit]
             limit -= len(fitting)
-            if fitting:
-                yield await reasons.explain(await self._records.get_many(fitting))
+            records = await self._records.get_many(fitting)
+            if found := [one for one in records if states is None or one.state in states]:
+                yield await reasons.explain(found)
             span = range(step.next, span.stop)
 
     async def _span(self, wanted: JobFilter, limit: int) -> range:
@@ -336,34 +323,41 @@ class JobReader:
         """Return what a job and the jobs below it have used together."""
         return (await self._records.usage([job_id]))[0]
 
-    async def accounts(self) -> Accounts:
-        """Return what each job whose record still exists has used itself, oldest first."""
-        ids = await self._records.ids()
-        found: Accounts = []
-        for begin in range(0, len(ids), RECORDS_AT_ONCE):
-            found += await self._records.accounts(ids[begin : begin + RECORDS_AT_ONCE])
-        return own_accounts(found)
+    async def accounts(self) -> AsyncGenerator[Accounts, None]:
+        """Yield what each job whose record still exists has used itself, newest first, in parts."""
+        own, before = OwnAccounts(), None
+        while page := await self._records.newest(None, before, RECORDS_AT_ONCE):
+            before = page[-1][1]
+            jobs = await self._records.accounts([job_id for job_id, _ in page])
+            above = await self._above(jobs)
+            yield [own.account(job, above) for job in jobs]
+
+    async def _above(self, jobs: Accounts) -> dict[str, JobAccount]:
+        """Return the jobs above some, as far as their records still exist."""
+        found: dict[str, JobAccount] = {}
+        while wanted := {job.parent_id for job in jobs if job.parent_id} - found.keys():
+            jobs = await self._records.accounts(sorted(wanted))
+            found |= {job.id: job for job in jobs}
+        return found
 
     async def past_runs(self, limit: int, before: str | None = None) -> PastRuns:
-        """Return the trees of jobs whose records still exist, newest first.
+        """Return the trees of jobs whose records still exist, those that began last first.
 
         Args:
             limit: At most so many.
             before: Only those before the tree with this root id; none if there is no such tree.
         """
-        roots: dict[str, None] = {}
-        skipped = before is None
-        begin = 0
+        position, roots = None, Ids()
+        if before is not None:
+            oldest = await self._records.oldest_of_tree(before)
+            position = oldest[1] if oldest else 0
         while len(roots) < limit:
-            page = await self._records.trees(begin, RECORDS_AT_ONCE)
-            if page is None:
+            page = await self._records.newest(None, position, RECORDS_AT_ONCE)
+            if not page:
                 break
-            for root in page:
-                if skipped and root != before:
-                    roots[root] = None
-                skipped = skipped or root == before
-            begin += RECORDS_AT_ONCE
-        return [await self._past_run(root) for root in list(roots)[:limit]]
+            position = page[-1][1]
+            roots += await self._records.trees_begun_by([job_id for job_id, _ in page])
+        return [await self._past_run(root) for root in roots[:limit]]
 
     async def states(self, job_ids: Ids) -> MaybeStates:
         """Return the state of each job; None for one that does not exist any more."""
@@ -392,18 +386,13 @@ class JobReader:
 
     async def tree_states(self, root_ids: Iterable[str]) -> States:
         """Return for each tree how many of its jobs are in which state."""
-
-        async def count(root_id: str) -> Mapping[str, int]:
-            ids = await self._records.tree_ids(root_id)
-            return Counter(filter(None, await self._records.states(ids)))
-
-        return await asyncio.gather(*map(count, root_ids))
+        return await asyncio.gather(*map(self._records.tree_states, root_ids))
 
     async def _past_run(self, root_id: str) -> PastRun:
-        ids = await self._records.tree_ids(root_id)
-        first = await self._records.get_many([root_id] if root_id in ids else ids[:1])
-        usage, states = await self.tree_usage(root_id), await self._records.states(ids)
-        return PastRun(root_id, first[0] if first else None, Counter(filter(None, states)), usage)
+        oldest = await self._records.oldest_of_tree(root_id)
+        first = await self._records.get_many([root_id, *(oldest or ())[:1]])
+        usage, [states] = await self.tree_usage(root_id), await self.tree_states([root_id])
+        return PastRun(root_id, first[0] if first else None, states, usage)
 
     async def ids(self) -> Ids:
         """Return the ids of all jobs, oldest first."""

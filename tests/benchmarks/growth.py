@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from tests.benchmarks import listing
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.builders import make_result, make_spec, make_worker
 from tests.services import RedisProcess
@@ -71,20 +73,33 @@ OPERATIONS = {
     "scrape": _row("scrape", "count the jobs for one scrape of /metrics"),
 }
 LISTINGS = 2
-FIRST_BYTE = Benchmark(
-    name="grow-ps-first-byte",
-    title=f"first byte of `fanout ps --all --json --limit {LARGE}`, of {LARGE:,} jobs",
-    unit="ms",
-    floor=f"of {SMALL:,}",
-    target_ratio=FLAT,
-)
-PEAK = Benchmark(
-    name="grow-ps-memory",
-    title=f"peak memory of `fanout ps --all --json --limit {LARGE}`, {LARGE:,} jobs",
-    unit="MiB",
-    floor=f"{SMALL:,} jobs",
-    target_ratio=FLAT,
-)
+LISTS = {
+    "ps": f"ps --all --json --limit {LARGE}",
+    "ps-table": f"ps --all --limit {LARGE}",
+    "cost": "cost --json",
+    "history": "history --json",
+}
+"""Commands that list or sum all jobs, which hold a part of them at a time."""
+FIRST_BYTES = {
+    name: Benchmark(
+        name=f"grow-{name}-first-byte",
+        title=f"processor time until the first byte of `fanout {LISTS[name]}`, of {LARGE:,} jobs",
+        unit="ms",
+        floor=f"of {SMALL:,}",
+        target_ratio=FLAT,
+    )
+    for name in ("ps", "ps-table")
+}
+PEAKS = {
+    name: Benchmark(
+        name=f"grow-{name}-memory",
+        title=f"peak memory of `fanout {command}`, {LARGE:,} jobs",
+        unit="MiB",
+        floor=f"{SMALL:,} jobs",
+        target_ratio=FLAT,
+    )
+    for name, command in LISTS.items()
+}
 
 
 @dataclass
@@ -109,22 +124,17 @@ class _Place:
         scheduled = Path(f"/proc/{self.server.pid}/schedstat").read_text().split()
         return time.process_time() + int(scheduled[0]) / 1e9
 
-    def listing(self) -> tuple[float, float]:
-        """List all jobs; the milliseconds until the first byte, and the MiB of the process."""
-        command = [sys.executable, "-m", "fanout", "ps", "--all", "--json", "--limit", str(LARGE)]
-        began = time.perf_counter()
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, env=os.environ | {"FANOUT_REDIS_URL": self.url}
-        ) as process:
-            assert process.stdout
-            assert process.stdout.read(1)
-            first = time.perf_counter() - began
-            while process.stdout.read(2**20):
-                pass
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
-        return first * 1000, used.ru_maxrss / 1024
+    def listing(self, name: str) -> tuple[float, float]:
+        """Run one of `LISTS`; the processor's milliseconds until its first byte, and its MiB."""
+        command = [sys.executable, listing.__file__, sys.executable, "-m", "fanout"]
+        done = subprocess.run(
+            [*command, *LISTS[name].split()],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"FANOUT_REDIS_URL": self.url},
+            check=True,
+        )
+        took = json.loads(done.stdout)
+        return took["first_byte_ms"], took["peak_mib"]
 
     async def round(self) -> dict[str, float]:
         """Do every operation once; what each one took."""
@@ -183,6 +193,18 @@ class _Round:
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Fill two installations, and do each operation in both in turn."""
     async with _place(SMALL) as small, _place(LARGE) as large:
+        for name in LISTS:
+            rows = {FIRST_BYTES.get(name): 0, PEAKS[name]: 1}
+            asked = {row: part for row, part in rows.items() if row and row.name in wanted}
+            if asked:
+                many, few = [
+                    [await asyncio.to_thread(place.listing, name) for _ in range(LISTINGS)]
+                    for place in (large, small)
+                ]
+                for row, part in asked.items():
+                    yield row, Samples([one[part] for one in many], [one[part] for one in few])
+        if not {row.name for row in OPERATIONS.values()} & set(wanted):
+            return
         gc.freeze()
         await small.round()
         await large.round()
@@ -191,13 +213,6 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             floors.append(await small.round())
             ours.append(await large.round())
         gc.unfreeze()
-        if {FIRST_BYTE.name, PEAK.name} & set(wanted):
-            many, few = [
-                [await asyncio.to_thread(place.listing) for _ in range(LISTINGS)]
-                for place in (large, small)
-            ]
-            yield FIRST_BYTE, Samples([first for first, _ in many], [first for first, _ in few])
-            yield PEAK, Samples([peak for _, peak in many], [peak for _, peak in few])
     for name, benchmark in OPERATIONS.items():
         if benchmark.name in wanted:
             yield benchmark, Samples([one[name] for one in ours], [one[name] for one in floors])
@@ -221,4 +236,6 @@ async def _place(jobs: int) -> AsyncIterator[_Place]:
             await asyncio.to_thread(server.stop)
 
 
-SECTION = Section(benchmarks=(*OPERATIONS.values(), FIRST_BYTE, PEAK), run=run)
+SECTION = Section(
+    benchmarks=(*OPERATIONS.values(), *FIRST_BYTES.values(), *PEAKS.values()), run=run
+)

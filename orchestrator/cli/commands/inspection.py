@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -63,17 +63,19 @@ async def _ps(
     async with open_reader() as reader:
         if (memory := await reader.memory()).is_short:
             output.notice(memory.warning)
+        parts = reader.parts(states=states, labels=labels, limit=limit)
         if as_json:
             with output.list_document("jobs") as add:
-                async for part in reader.parts(states=states, labels=labels, limit=limit):
+                async for part in parts:
                     add(record.model_dump(mode="json") for record in part)
             return
-        records = await reader.list(states=states, labels=labels or None, limit=limit)
-    if not records:
+        found, printed = 0, _records_table(indented=False)
+        async for part in parts:
+            printed(part)
+            found += len(part)
+    if not found:
         output.notice("No job matches." if labels or states != LIVE_STATES else NOTHING_RUNS)
-        return
-    _print_records(records, indented=False)
-    if len(records) == limit:
+    if found == limit:
         output.notice(f"There may be more than {limit} jobs; --limit N lists more.")
 
 
@@ -116,7 +118,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         if limit is None:
             _print_board(records)
         else:
-            _print_records(records, indented=True)
+            _records_table(indented=True)(records)
         output.notice(f"Total: {formatting.used(usage)}")
 
 
@@ -248,23 +250,32 @@ def _states(texts: Sequence[str]) -> frozenset[JobState]:
     return frozenset(JobState(text) for text in texts)
 
 
-def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
-    rows = []
-    for record in records:
-        job_id = formatting.short_id(record.id)
-        what = (
-            "  " * record.depth + formatting.title(record) if indented else formatting.title(record)
-        )
-        doing = formatting.doing(record) or "-"
-        attempt, elapsed = str(record.attempt), formatting.elapsed(record)
-        rows.append((job_id, record.state, attempt, record.agent, elapsed, doing, what))
-    output.table(
+def _records_table(*, indented: bool) -> Callable[[Sequence[JobRecord]], None]:
+    """Return a function that prints the next jobs of a table, those of a tree indented."""
+    add = output.growing_table(
         ("ID", "STATE", "#", "AGENT", "TIME", "NOW", "WHAT"),
-        rows,
         state_column=1,
         elastic=(3, NOW, -1),
         title_column=-1,
-        spill={row: NOW for row, record in enumerate(records) if record.reason},
+    )
+
+    def add_records(records: Sequence[JobRecord]) -> None:
+        spill = {row: NOW for row, record in enumerate(records) if record.reason}
+        add([_row(record, indented=indented) for record in records], spill)
+
+    return add_records
+
+
+def _row(record: JobRecord, *, indented: bool) -> tuple[str, ...]:
+    title = formatting.title(record)
+    return (
+        formatting.short_id(record.id),
+        record.state,
+        str(record.attempt),
+        record.agent,
+        formatting.elapsed(record),
+        formatting.doing(record) or "-",
+        "  " * record.depth + title if indented else title,
     )
 
 

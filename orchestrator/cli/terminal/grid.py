@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 from rich.cells import cell_len
@@ -42,8 +43,10 @@ def print_grid(
     title_column: int | None = None,
     spill: Mapping[int, int] | None = None,
     wrapped: bool = False,
-) -> None:
-    """Print a table.
+    widths: Sequence[int] = (),
+    has_header: bool = True,
+) -> list[int]:
+    """Print a table, and return the widths of its columns.
 
     Args:
         lines: The titles and the rows.
@@ -53,13 +56,16 @@ def print_grid(
         title_column: The elastic column whose cells are cut so that they still differ.
         spill: Row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: Whether they are wrapped instead of cut.
+        widths: Those of the rows that were printed before; empty: none were.
+        has_header: Whether the titles are printed.
     """
     room = Console().width - gap * (len(lines[0]) - 1)
-    fitted = fitted_widths(_widths(lines), elastic, room)
+    fitted = fitted_widths(_widths(lines, widths), elastic, room)
     if title_column is not None:
         lines = _with_fitted_titles(lines, title_column, fitted[title_column])
-        fitted = fitted_widths(_widths(lines), elastic, room)  # shorter titles leave more room
-    grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped)
+        # Shorter titles leave more room.
+        fitted = fitted_widths(_widths(lines, widths), elastic, room)
+    grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped, has_header=has_header)
     below = {
         row: lines[row + 1][column]
         for row, column in (spill or {}).items()
@@ -69,15 +75,21 @@ def print_grid(
     console = Console(width=sum(fitted) + gap * len(fitted), highlight=False)
     if not below:
         console.print(grid)
-        return
-    for row, drawn in enumerate(console.render_lines(grid, pad=False), start=-1):
+        return fitted
+    first = -1 if has_header else 0
+    for row, drawn in enumerate(console.render_lines(grid, pad=False), start=first):
         console.print(Segments(drawn), no_wrap=True)
         if row in below:
             console.print(Text(f"{SPILL}{below[row]}", style=STYLES["failed"]), soft_wrap=True)
+    return fitted
 
 
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
+def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
+    columns = zip(*lines, strict=True)
+    return [
+        max(floor, *map(cell_len, cells))
+        for cells, floor in zip_longest(columns, least, fillvalue=0)
+    ]
 
 
 def _with_fitted_titles(
@@ -123,8 +135,12 @@ def _grid(
     state_column: int | None,
     *,
     wrapped: bool,
+    has_header: bool,
 ) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    padding = (0, gap, 0, 0)
+    grid = Table(
+        box=None, pad_edge=False, padding=padding, header_style="bold", show_header=has_header
+    )
     overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
     for title, width in zip(lines[0], widths, strict=True):
         grid.add_column(title, width=width, no_wrap=not wrapped, overflow=overflow)

@@ -190,25 +190,57 @@ def table(
         spill: row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: whether elastic columns are wrapped instead of cut.
     """
-    lines = [list(header), *([printable(cell).replace("\n", " ") for cell in row] for row in rows)]
-    _printing()
-    if stdout_is_terminal():
-        from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
+    add = growing_table(
+        header,
+        state_column=state_column,
+        elastic=elastic,
+        title_column=title_column,
+        wrapped=wrapped,
+    )
+    add(rows, spill)
 
-        print_grid(
-            *(lines, GAP, state_column, elastic),
-            title_column=title_column,
-            spill=spill,
-            wrapped=wrapped,
-        )
-        return
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        print(
-            (" " * GAP)
-            .join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            .rstrip()
-        )
+
+def growing_table(
+    header: Sequence[str],
+    *,
+    state_column: int | None = None,
+    elastic: Collection[int] = (-1,),
+    title_column: int | None = None,
+    wrapped: bool = False,
+) -> Callable[[Iterable[Sequence[str]], Mapping[int, int] | None], None]:
+    """Return a function that prints the next rows of a table, and their `spill`, as `table`.
+
+    The header is printed before the first rows. A column is as wide as in the rows before, or
+    wider: rows that are to come are not known.
+    """
+    widths = [0] * len(header)
+    is_first = True
+
+    def add(rows: Iterable[Sequence[str]], spill: Mapping[int, int] | None = None) -> None:
+        nonlocal widths, is_first
+        lines = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+        _printing()
+        if stdout_is_terminal():
+            from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
+
+            widths = print_grid(
+                *([list(header), *lines], GAP, state_column, elastic),
+                title_column=title_column,
+                spill=spill,
+                wrapped=wrapped,
+                widths=widths,
+                has_header=is_first,
+            )
+        else:
+            lines = [list(header), *lines] if is_first else lines
+            columns = zip(widths, *lines, strict=True)
+            widths = [max([least, *map(len, cells)]) for least, *cells in columns]
+            for line in lines:
+                cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                print((" " * GAP).join(cells).rstrip())
+        is_first = False
+
+    return add
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:

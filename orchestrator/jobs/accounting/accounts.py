@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fanout.orchestrator.jobs.result import Usage
@@ -75,34 +75,38 @@ class JobAccount:
     """Seconds since the epoch."""
     labels: Mapping[str, str]
     account: Account
-    """As the ledger has it, that of a job and of all jobs below it; see `own_accounts`."""
+    """As the ledger has it, that of a job and of all jobs below it; see `OwnAccounts`."""
 
 
-def own_accounts(jobs: Iterable[JobAccount]) -> list[JobAccount]:
-    """Return the jobs with what each has used itself, and with the labels of the jobs above it.
+class OwnAccounts:
+    """Separates what each job has used itself from what the jobs below it have used.
 
-    What jobs have used whose records do not exist any more stays with the jobs above them.
+    It is given the jobs newest first, each after all jobs below it, and keeps a sum for each job
+    that is still to come and has jobs below it. What jobs have used whose records do not exist any
+    more stays with the jobs above them.
     """
-    every = {job.id: job for job in jobs}
-    below: dict[str, Account] = {}
-    for job in every.values():
+
+    def __init__(self) -> None:
+        self._below: dict[str, Account] = {}
+
+    def account(self, job: JobAccount, above: Mapping[str, JobAccount]) -> JobAccount:
+        """Return a job with what it has used itself, and with the labels of the jobs above it.
+
+        Args:
+            job: The job, as the ledger has it.
+            above: The jobs above it, by id, as far as their records exist.
+        """
         # The account of a tree, under its root id, is that of the job which has this id.
-        above = job.parent_id if job.parent_id in every else job.root_id
-        if above != job.id:
-            below[above] = below.get(above, Account()).plus(job.account)
-    return [
-        replace(
-            job,
-            account=job.account.minus(below.get(job.id, Account())),
-            labels=_all_labels(job, every),
-        )
-        for job in every.values()
-    ]
+        parent = job.parent_id if job.parent_id in above else job.root_id
+        if parent != job.id:
+            self._below[parent] = self._below.get(parent, Account()).plus(job.account)
+        own = job.account.minus(self._below.pop(job.id, Account()))
+        return replace(job, account=own, labels=_all_labels(job, above))
 
 
-def _all_labels(job: JobAccount, every: Mapping[str, JobAccount]) -> dict[str, str]:
+def _all_labels(job: JobAccount, above: Mapping[str, JobAccount]) -> dict[str, str]:
     labels = dict(job.labels)
-    while job.parent_id and (above := every.get(job.parent_id)):
-        labels = {**above.labels, **labels}
-        job = above
+    while job.parent_id and (parent := above.get(job.parent_id)):
+        labels = {**parent.labels, **labels}
+        job = parent
     return labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
-RECOUNTED_AT_ONCE = 1_000
-"""Jobs that are recounted whenever somebody asks for counts: Redis takes a millisecond."""
+COUNTED_AT_ONCE = 1_000
+"""Jobs that one script counts: Redis takes a millisecond."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
 
@@ -115,9 +116,9 @@ class Records:
         self.registrations = Registrations(redis, keys)
 
     @cached_property
-    def _recount(self) -> Scripts:
-        """The script that counts jobs, which most readers do not need."""
-        return Scripts(self._redis, self._keys, ("state_counts",))
+    def _counting(self) -> Scripts:
+        """The scripts that count jobs, which most readers do not need."""
+        return Scripts(self._redis, self._keys, ("state_counts", "tree_states"))
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -429,22 +430,36 @@ class Records:
             if root
         ]
 
-    async def trees(self, begin: int, count: int) -> list[str] | None:
-        """Return the root ids of jobs without a parent, newest first; None behind the last job.
-
-        Args:
-            begin: The number of newer jobs, with a parent or not, to pass over.
-            count: The number of jobs to look at.
-        """
+    async def trees_begun_by(self, ids: Sequence[str]) -> list[str]:
+        """Return the root ids of the trees whose oldest jobs are among these, in their order."""
         with redis_failures():
-            ids: Any = await self._redis.zrevrange(self._keys.index, begin, begin + count - 1)
-            if not ids:
-                return None
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
-                    pipe.hmget(self._keys.job(job_id), ["root", "parent"])
+                    pipe.hget(self._keys.job(job_id), "root")
                 found = await pipe.execute()
-        return list(dict.fromkeys(root for root, parent in found if root and not parent))
+            roots = dict.fromkeys(filter(None, found))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for root_id in roots:
+                    pipe.zrange(self._keys.tree(root_id), 0, 0)
+                first = {job_id for one in await pipe.execute() for job_id in one}
+        return [root for job_id, root in zip(ids, found, strict=True) if job_id in first]
+
+    async def oldest_of_tree(self, root_id: str) -> tuple[str, int] | None:
+        """Return the id of a tree's oldest job and its position; None of no tree."""
+        oldest = await self.tree_after(root_id, 0, 1)
+        return oldest[0] if oldest else None
+
+    async def tree_states(self, root_id: str) -> Mapping[str, int]:
+        """Return how many jobs of a tree are in which state; Redis counts them, in steps."""
+        states = Counter[str]()
+        position: str | int = 0
+        while position != "":
+            position, *counted = await self._counting.run(
+                "tree_states", root_id, position, COUNTED_AT_ONCE
+            )
+            for state, number in zip(counted[::2], counted[1::2], strict=True):
+                states[state] += int(number)
+        return states
 
     async def states(self, ids: Sequence[str]) -> list[str | None]:
         """Return the state of each job; None for one that does not exist any more."""
@@ -465,8 +480,8 @@ class Records:
         """
         complete = 0
         while not complete:
-            complete, total, *counted = await self._recount.run(
-                "state_counts", RECOUNTED_AT_ONCE, int(begin_again)
+            complete, total, *counted = await self._counting.run(
+                "state_counts", COUNTED_AT_ONCE, int(begin_again)
             )
             begin_again = False
         states = {

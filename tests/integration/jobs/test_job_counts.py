@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 async def test_a_scrape_reads_no_more_of_many_jobs_than_of_few(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "RECOUNTED_AT_ONCE", 5)
+    monkeypatch.setattr(records, "COUNTED_AT_ONCE", 5)
     monkeypatch.setattr(job_counts, "FRESH_SECONDS", -1.0)
     scrapes = []
     async with connect(redis_url) as redis, JobReader(redis_url) as reader:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Collection
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
 
+from fanout.orchestrator.cli.commands import inspection
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.client import job_reader
 from fanout.orchestrator.client.job_reader import JobReader
@@ -16,11 +18,12 @@ from fanout.orchestrator.jobs.store import records
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from tests.builders import make_spec
+from fanout.orchestrator.jobs.worker_info import WorkerAbility
+from tests.builders import make_spec, make_worker
 
 pytestmark = pytest.mark.redis
 
-JOBS, AT_ONCE = 20, 3
+JOBS, AT_ONCE, WORKERS = 20, 3, 7
 
 
 @pytest.fixture
@@ -69,6 +72,60 @@ async def test_the_first_part_is_there_before_a_second_one_is_read(
     await anext(parts)
     assert asked == [AT_ONCE]
     await parts.aclose()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_ps_prints_each_part_before_it_reads_the_next_one(
+    reader: JobReader,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    as_json: bool,
+) -> None:
+    printed: list[str] = []
+    read = records.Records.get_many
+
+    async def noted(self: records.Records, ids: list[str]) -> object:
+        printed.append(capsys.readouterr().out)
+        return await read(self, ids)
+
+    monkeypatch.setattr(records.Records, "get_many", noted)
+    monkeypatch.setattr(inspection, "open_reader", lambda: nullcontext(reader))
+    await inspection._ps(None, {}, JOBS, as_json=as_json)
+    printed.append(capsys.readouterr().out)
+
+    assert [text.count("a job") for text in printed] == [0, *[AT_ONCE] * (JOBS // AT_ONCE), 2]
+    if not as_json:
+        lines = "".join(printed).splitlines()
+        assert len(lines) == 1 + JOBS, "there is one header"
+        assert len({line.replace("[team=blue] ", "").index("a job") for line in lines[1:]}) == 1
+
+
+async def test_the_workers_are_read_once_for_all_parts_and_compared_once_for_a_class(
+    reader: JobReader, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(redis_url) as redis:
+        ledger = Ledger(redis, Keys())
+        for number in range(WORKERS):
+            await ledger.register(make_worker(f"w{number}", agents=("other",)), 600)
+        before = await redis.info("commandstats")
+        compared: list[str] = []
+        reads = WorkerAbility.reads
+
+        def noted(self: WorkerAbility, wire: int, agent: str) -> bool:
+            compared.append(self.name)
+            return reads(self, wire, agent)
+
+        monkeypatch.setattr(WorkerAbility, "reads", noted)
+        parts = [part async for part in reader.parts(states={JobState.QUEUED}, limit=JOBS)]
+        after = await redis.info("commandstats")
+
+    assert len(parts) > 1
+    reasons = {record.waiting_for for part in parts for record in part}
+    assert reasons == {"agent general-purpose, which no worker has read yet"}
+    asked = [stats["cmdstat_zrangebyscore"]["calls"] for stats in (before, after)]
+    assert asked[1] - asked[0] <= 1 + JOBS // AT_ONCE + 1, "one of them is that of the workers"
+    assert len(compared) == 1, "all workers are of one kind, and all jobs of one class"
 
 
 def test_a_list_that_is_printed_in_parts_reads_as_one_printed_at_once(

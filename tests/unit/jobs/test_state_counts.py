@@ -65,7 +65,7 @@ async def test_counters_follow_each_change_of_state(redis: FakeAsyncRedis) -> No
 async def test_a_recount_in_steps_heals_what_an_earlier_release_did_not_count(
     redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "RECOUNTED_AT_ONCE", 5)
+    monkeypatch.setattr(reading, "COUNTED_AT_ONCE", 5)
     await some_work(redis)
     await redis.delete(f"{Keys().prefix}:state_counts")
     assert await counted(redis) == await stored(redis), "the first reading counts all"
@@ -87,7 +87,7 @@ async def test_a_recount_in_steps_heals_what_an_earlier_release_did_not_count(
 async def test_a_job_that_was_deleted_uncounted_is_noticed(
     redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "RECOUNTED_AT_ONCE", 5)
+    monkeypatch.setattr(reading, "COUNTED_AT_ONCE", 5)
     await some_work(redis)
     await counted(redis)
     first, *_ = await redis.zrange(Keys().index, 0, 0)

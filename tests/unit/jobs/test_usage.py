@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from fanout.orchestrator.cli.commands.past.cost import By, grouped
+from fanout.orchestrator.cli.commands.past.cost import By, Group, Groups
+from fanout.orchestrator.client import job_reader
 from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.accounting.accounts import charged
+from fanout.orchestrator.jobs.accounting.accounts import JobAccount, OwnAccounts, charged
 from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store import records
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
@@ -65,9 +68,11 @@ async def test_an_entry_charges_its_job_all_above_it_and_its_tree_and_all_of_it_
     )
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 500])
 async def test_what_each_job_has_used_itself_is_summed_by_model_and_by_label(
-    redis: FakeAsyncRedis,
+    redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
+    monkeypatch.setattr(job_reader, "RECORDS_AT_ONCE", at_once)
     ledger, journal, reader = Ledger(redis, Keys()), Journal(redis, Keys()), Reader(redis)
     root = JobSpec(id="root", description="x", agent="lead", labels={"wave": "1"})
     child = JobSpec(id="child", parent_id="root", root_id="root", depth=1, description="x")
@@ -78,21 +83,86 @@ async def test_what_each_job_has_used_itself_is_summed_by_model_and_by_label(
         used = charged(SPENT, model)
         await journal.append(job_id, 1, EventType.MODEL_REPLY, {}, used=used)
 
-    jobs = await reader.accounts()
+    jobs = [job async for part in reader.accounts() for job in part]
+
+    def grouped(by: By, label: str | None = None) -> dict[str, Group]:
+        groups = Groups(by, label)
+        for job in jobs:
+            groups.add(job)
+        return groups.sorted()
 
     calls = {job.id: job.account.usage.model_calls for job in jobs}
     assert calls == {"root": 1, "child": 1, "below": 1, "first": 0, "second": 1}
     assert {job.account.usage.cost_usd for job in jobs if job.id != "first"} == {0.25}
-    models = {
-        name: group.usage.model_calls for name, group in grouped(jobs, By.MODEL, None).items()
-    }
+    models = {name: group.usage.model_calls for name, group in grouped(By.MODEL).items()}
     assert models == {"a": 1, "b": 2, "a@b": 1}
-    labels = {name: group.jobs for name, group in grouped(jobs, By.LABEL, "wave").items()}
+    labels = {name: group.jobs for name, group in grouped(By.LABEL, "wave").items()}
     assert labels == {"1": 3, "(no wave)": 2}
-    assert list(grouped(jobs, By.AGENT, None)) == ["general-purpose", "lead"]
+    assert list(grouped(By.AGENT)) == ["general-purpose", "lead"]
 
 
-async def test_past_runs_are_listed_page_by_page_newest_first(redis: FakeAsyncRedis) -> None:
+async def test_costs_are_summed_while_no_more_than_the_sums_of_open_trees_are_held(
+    redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "RECORDS_AT_ONCE", 3)
+    ledger, reader = Ledger(redis, Keys()), Reader(redis)
+    for number in range(20):
+        root = JobSpec(id=f"r{number}", description="x")
+        child = JobSpec(
+            id=f"c{number}", parent_id=root.id, root_id=root.id, depth=1, description="x"
+        )
+        await ledger.submit([root, child])
+    held: list[int] = []
+    account = OwnAccounts.account
+
+    def noted(self: OwnAccounts, *job: Any) -> JobAccount:
+        own = account(self, *job)
+        held.append(len(self._below))
+        return own
+
+    monkeypatch.setattr(OwnAccounts, "account", noted)
+    parts = [len(part) async for part in reader.accounts()]
+
+    assert parts == [3] * 13 + [1]
+    assert max(held) == 1, "a sum is held from the first child that is read to its parent"
+
+
+async def test_the_states_of_a_tree_are_counted_in_steps(
+    redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, reader = Ledger(redis, Keys()), Reader(redis)
+    ids = await ledger.submit([JobSpec(root_id="t", description="x") for _ in range(12)])
+    for job_id in ids[::3]:
+        await ledger.cancel(job_id)
+    for at_once in (1, 5, 6, 12, 13):
+        monkeypatch.setattr(records, "COUNTED_AT_ONCE", at_once)
+        assert await reader.tree_states(["t", "none"]) == [{"queued": 8, "cancelled": 4}, {}]
+
+
+async def test_the_next_page_of_runs_begins_behind_the_last_one(
+    redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "RECORDS_AT_ONCE", 4)
+    ledger, reader = Ledger(redis, Keys()), Reader(redis)
+    ids = await ledger.submit([JobSpec(description="x") for _ in range(40)])
+    looked: list[str] = []
+    begun = Records.trees_begun_by
+
+    async def noted(self: Records, some: list[str]) -> list[str]:
+        looked.extend(some)
+        return await begun(self, some)
+
+    monkeypatch.setattr(Records, "trees_begun_by", noted)
+    assert [run.root_id for run in await reader.past_runs(3, before=ids[10])] == ids[9:6:-1]
+    assert looked == ids[9:5:-1], "no job of an earlier page, and no more than a step"
+    assert await reader.past_runs(3, before="none") == []
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 500])
+async def test_past_runs_are_listed_page_by_page_newest_first(
+    redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(job_reader, "RECORDS_AT_ONCE", at_once)
     ledger, reader = Ledger(redis, Keys()), Reader(redis)
     for number in range(5):
         root = JobSpec(id=f"r{number}", description=f"goal {number}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
 from typing import Annotated, Any
 
 import typer
@@ -33,12 +32,38 @@ class Group:
     """What was spent on one agent, model, day or label."""
 
     jobs: int = 0
-    usages: list[Usage] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
 
-    @property
-    def usage(self) -> Usage:
-        """The sum."""
-        return reduce(Usage.plus, self.usages, Usage())
+    def add(self, used: Usage) -> None:
+        """Add what one job has used."""
+        self.jobs += 1
+        self.usage = self.usage.plus(used)
+
+
+class Groups:
+    """The sums of what jobs have used, in groups.
+
+    Args:
+        by: What they are grouped by.
+        label: The key of the label whose values are the groups; None: each label is one.
+    """
+
+    def __init__(self, by: By, label: str | None) -> None:
+        self._by = by
+        self._label = label
+        self._groups: dict[str, Group] = {}
+
+    def add(self, job: JobAccount) -> None:
+        """Add what a job has used itself."""
+        for name, used in _parts(job, self._by, self._label):
+            self._groups.setdefault(name, Group()).add(used)
+
+    def sorted(self) -> dict[str, Group]:
+        """Return the groups, those that cost most first, and days in their order."""
+        found = self._groups.items()
+        if self._by is By.DAY:
+            return dict(sorted(found, reverse=True))
+        return dict(sorted(found, key=lambda named: (*_weight(named[1].usage), named[0])))
 
 
 def cost(
@@ -62,46 +87,30 @@ def cost(
 
 
 async def _cost(by: By, label: str | None, *, as_json: bool) -> None:
+    summed, total, since = Groups(by, label), Group(), None
     async with open_reader() as reader:
-        jobs = await reader.accounts()
-    groups = grouped(jobs, by, label)
-    total = reduce(Usage.plus, (job.account.usage for job in jobs), Usage())
-    since = min((job.submitted_at for job in jobs), default=None)
+        async for jobs in reader.accounts():
+            for job in jobs:
+                summed.add(job)
+                total.add(job.account.usage)
+                since = min(since or job.submitted_at, job.submitted_at)
+    groups = summed.sorted()
     if as_json:
         found = [_document(group) | {"name": name} for name, group in groups.items()]
-        whole = {"jobs": len(jobs), "usage": total.model_dump(mode="json"), "since": since}
+        whole = _document(total) | {"since": since}
         output.document({"by": by, "groups": found, "total": whole})
         return
-    if not jobs:
+    if not total.jobs:
         output.notice("No job's record exists, so nothing is known to have been spent.")
         return
     rows = [_row(name, group) for name, group in groups.items()]
-    rows.append(_row("total", Group(len(jobs), [total])))
+    rows.append(_row("total", total))
     header = (by.upper(), "JOBS", "CALLS", "TOKENS IN", "CACHED", "TOKENS OUT", "COST")
     output.table(header, rows, elastic=(0,))
     output.notice(
         f"Of the jobs whose records still exist, since {formatting.moment(since)}; records of "
         "ended jobs are kept for FANOUT_RETENTION_SECONDS. Prices are list prices; - is unknown."
     )
-
-
-def grouped(jobs: Sequence[JobAccount], by: By, label: str | None) -> dict[str, Group]:
-    """Return what jobs have used in groups, those that cost most first, and days in their order.
-
-    Args:
-        jobs: The jobs with what each has used itself.
-        by: What they are grouped by.
-        label: The key of the label whose values are the groups; None: each label is one.
-    """
-    groups: dict[str, Group] = {}
-    for job in jobs:
-        for name, usage in _parts(job, by, label):
-            group = groups.setdefault(name, Group())
-            group.jobs += 1
-            group.usages.append(usage)
-    if by is By.DAY:
-        return dict(sorted(groups.items(), reverse=True))
-    return dict(sorted(groups.items(), key=lambda named: _weight(named[1].usage), reverse=True))
 
 
 def _parts(job: JobAccount, by: By, label: str | None) -> Iterator[tuple[str, Usage]]:
@@ -124,7 +133,7 @@ def _parts(job: JobAccount, by: By, label: str | None) -> Iterator[tuple[str, Us
 
 
 def _weight(usage: Usage) -> tuple[float, int]:
-    return usage.cost_usd or 0, usage.input_tokens + usage.output_tokens
+    return -(usage.cost_usd or 0), -(usage.input_tokens + usage.output_tokens)
 
 
 def _document(group: Group) -> dict[str, Any]:
