@@ -92,6 +92,25 @@ class JobPages:
         Raises:
             LedgerUnavailable: Redis does not respond.
         """
+        ids, following = await self._page(wanted, before, limit)
+        return JobPage(await self._records.get_many(ids), following)
+
+    async def count(self, wanted: JobFilter, most: int) -> int:
+        """Return how many of the newest jobs fit, without reading their records.
+
+        Args:
+            wanted: Which jobs.
+            most: The maximum; no more than `MAX_SCANNED` jobs are looked at.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        return len((await self._page(wanted, None, most))[0])
+
+    async def _page(
+        self, wanted: JobFilter, before: int | None, limit: int
+    ) -> tuple[list[str], int | None]:
+        """Return the ids of a page, and its `next`."""
         index = self._index(wanted)
         found: list[str] = []
         for _ in range(0, MAX_SCANNED, STEP):
@@ -102,13 +121,10 @@ class JobPages:
                 if job_id in sketches and wanted.fits(sketches[job_id]):
                     found.append(job_id)
                 if len(found) == limit:
-                    return await self._page(found, before)
+                    return found, before
             if len(step) < STEP:
-                return await self._page(found, None)
-        return await self._page(found, before)
-
-    async def _page(self, ids: list[str], following: int | None) -> JobPage:
-        return JobPage(await self._records.get_many(ids), following)
+                return found, None
+        return found, before
 
     @staticmethod
     def _index(wanted: JobFilter) -> str | None:

@@ -299,6 +299,22 @@ class JobReader:
         """
         return await self.growing_tree(job_id).read(limit)
 
+    async def tree_parts(
+        self, job_id: str, *, parent_id: str | None = None
+    ) -> AsyncGenerator[Records, None]:
+        """Yield the jobs of `tree` in parts, without holding all of them.
+
+        Args:
+            job_id: Any job of the tree, or the tree's root id.
+            parent_id: Only the jobs that this one has submitted; None: all.
+
+        Raises:
+            UnknownJob: Neither a job nor a tree has this id.
+        """
+        root_id, reasons = await self.root(job_id), self._reasons()
+        async for ids in self._records.tree_steps(root_id, parent_id=parent_id):
+            yield await reasons.explain(await self._records.get_many(ids))
+
     def growing_tree(self, job_id: str) -> GrowingTree:
         """Return a job's tree, of which a second reading reads what may have changed only."""
         return GrowingTree(self._records, self._reasons, job_id)
@@ -466,9 +482,8 @@ class JobReader:
         A queued job of an agent that they do not know is none: others run it.
         """
         workers = [worker for worker in await self.workers() if worker.pool == pool]
-        ids = await self._records.of_pool(pool)
-        for first in range(0, len(ids), RECORDS_AT_ONCE):
-            for job in await self._records.get_many(ids[first : first + RECORDS_AT_ONCE]):
+        async for ids in self._records.of_pool(pool):
+            for job in await self._records.get_many(ids):
                 is_queued = job.state is JobState.QUEUED
                 if not is_queued or any(one.reads(job.wire, job.agent) for one in workers):
                     return True

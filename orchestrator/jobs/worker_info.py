@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -149,9 +149,10 @@ def worker_of(kind: type[Worker], name: str, stored: Mapping[str, str]) -> Worke
     values: dict[str, Any] = {**_FIRST_RELEASE, **stored, "name": name}
     values |= {field: stored[field].split() for field in LISTS if field in stored}
     values |= {field: json.loads(stored[field]) for field in DOCUMENTS if field in stored}
-    return _reader(kind).validate_python(values)
+    worker: Worker = _reader(kind).validate_python(values)
+    return worker
 
 
 @cache
-def _reader(kind: type[Worker]) -> TypeAdapter[Worker]:
+def _reader(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

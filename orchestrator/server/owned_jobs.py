@@ -239,6 +239,15 @@ class OwnedJobs:
         await self._read(job_id)
         return [one for one in await self._client.tree(job_id) if self.caller.owns(one)]
 
+    async def tree_parts(
+        self, job_id: str, *, parent_id: str | None = None
+    ) -> AsyncGenerator[list[JobRecord], None]:
+        """Yield the jobs of `tree` in parts, as `JobReader.tree_parts`."""
+        await self._read(job_id)
+        async with aclosing(self._client.tree_parts(job_id, parent_id=parent_id)) as parts:
+            async for part in parts:
+                yield [one for one in part if self.caller.owns(one)]
+
     async def tree_states(self, records: Sequence[JobRecord]) -> list[Mapping[str, int]]:
         """Return for each of the caller's trees how many of its jobs are in which state."""
         self.caller.require(Scope.READ)
@@ -326,13 +335,19 @@ class OwnedJobs:
 
     async def page(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """Return some of the caller's jobs, newest first."""
+        return await self._client.pages.page(self._mine(wanted), before, limit)
+
+    async def count(self, wanted: JobFilter, most: int) -> int:
+        """Return how many of the caller's newest jobs fit, as `JobPages.count`."""
+        return await self._client.pages.count(self._mine(wanted), most)
+
+    def _mine(self, wanted: JobFilter) -> JobFilter:
         self.caller.require(Scope.READ)
-        mine = replace(
+        return replace(
             wanted,
             tenant=None if self.caller.tenant == EVERYBODY else self.caller.tenant,
             owner=None if self.caller.owner == EVERYBODY else self.caller.owner,
         )
-        return await self._client.pages.page(mine, before, limit)
 
     async def fleet(self) -> FleetView:
         """Return the installation for its operator, and for others their running and queued jobs.

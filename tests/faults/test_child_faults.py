@@ -119,7 +119,7 @@ async def to_its_end(bench: Bench, job_id: str) -> None:
     """Let dead attempts lapse until everything has ended."""
     async with asyncio.timeout(60):
         while await bench.ledger.is_live(job_id):
-            for record in await bench.ledger.get_many(await bench.ledger.tree_ids(job_id)):
+            for record in await bench.ledger.get_many(await bench.tree_ids(job_id)):
                 await lapse(bench, record.id)
 
 
@@ -138,7 +138,7 @@ async def test_a_worker_may_die_at_any_entry_while_it_parks_or_goes_on(bench: Be
 
         result = await bench.ended(job_id)
         assert result.success, (dies_at, result.error)
-        assert len(await bench.ledger.tree_ids(job_id)) <= 3, dies_at
+        assert len(await bench.tree_ids(job_id)) <= 3, dies_at
         if EventType.CHILD_SUBMITTED in [entry.type for entry in await bench.journal.read(job_id)]:
             lines = await out_lines(bench, job_id)
             assert lines in (WHOLE, WHOLE[:-1]), (
@@ -165,7 +165,7 @@ async def test_a_worker_may_die_at_any_entry_while_it_starts_tasks_and_waits(ben
         submitted = [entry for entry in entries if entry.type is EventType.CHILD_SUBMITTED]
         told = _started(entries)
         assert told == {str(entry.data["id"]) for entry in submitted}, dies_at
-        children = await bench.ledger.get_many(await bench.ledger.tree_ids(job_id))
+        children = await bench.ledger.get_many(await bench.tree_ids(job_id))
         assert {child.state for child in children} == {JobState.SUCCEEDED}, dies_at
         lines = await out_lines(bench, job_id) if result.files_modified else []
         for child in children:  # whose command was not cut off
@@ -215,7 +215,7 @@ async def test_a_worker_may_die_at_any_step_of_the_merge(
         await to_its_end(bench, job_id)
 
         assert await out_lines(bench, job_id) == WHOLE, death
-        assert len(await bench.ledger.tree_ids(job_id)) == 3
+        assert len(await bench.tree_ids(job_id)) == 3
 
 
 async def test_another_host_goes_on_from_the_checkpoint(bench: Bench) -> None:
@@ -232,5 +232,5 @@ async def test_another_host_goes_on_from_the_checkpoint(bench: Bench) -> None:
     result = await bench.ended(job_id)
     assert result.success, result.error
     assert await out_lines(bench, job_id) == WHOLE
-    assert len(await bench.ledger.tree_ids(job_id)) == 3
+    assert len(await bench.tree_ids(job_id)) == 3
     assert result.usage.model_calls == 4

@@ -267,7 +267,7 @@ async def test_children_that_have_ended_do_not_run_again_on_another_host(bench: 
     await go_on(bench, job_id)
 
     assert await out_lines(bench, job_id) == ["mine", "child", "x"]
-    assert len(await bench.ledger.tree_ids(job_id)) == 2
+    assert len(await bench.tree_ids(job_id)) == 2
 
 
 async def test_a_bundle_that_left_something_out_is_no_checkpoint_and_is_reported(

@@ -35,6 +35,11 @@ from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
 from fanout.orchestrator.shortening import count
 
+MAX_ENDED = 1_000
+"""Ended jobs that a watch of all jobs still shows: more than a screen, for a watch of days."""
+READ_AT_ONCE = 500
+"""Records in one round trip."""
+
 
 def wait(
     jobs: JobsOrLastRun = None, timeout: TimeoutOption = None, as_json: AsJson = False
@@ -226,17 +231,21 @@ def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
 
 
 def _everything(client: JobClient) -> Fetch:
-    """Fetch the jobs that have not ended and those that ended since the watch began."""
+    """Fetch the jobs that have not ended and those that ended since the watch began, the newest."""
     seen: dict[str, JobRecord] = {}
 
     async def fetch() -> list[JobRecord]:
         live = await client.list(states=LIVE_STATES)
         now = {record.id: record for record in live}
-        for job_id in [
-            old for old, record in seen.items() if old not in now and not record.state.is_terminal
-        ]:
-            now[job_id] = await client.get(job_id)
+        before = [one for one, record in seen.items() if not record.state.is_terminal]
+        gone = [job_id for job_id in before if job_id not in now]
+        for first in range(0, len(gone), READ_AT_ONCE):
+            records = await client.records(gone[first : first + READ_AT_ONCE])
+            now |= {record.id: record for record in records}
         seen.update(now)
+        ended = sorted(job_id for job_id, record in seen.items() if record.state.is_terminal)
+        for job_id in ended[: max(0, len(ended) - MAX_ENDED)]:
+            del seen[job_id]
         return [seen[job_id] for job_id in sorted(seen)]
 
     return fetch

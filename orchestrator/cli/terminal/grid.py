@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
 from typing import Literal
 
 from rich.cells import cell_len
@@ -85,11 +84,8 @@ def print_grid(
 
 
 def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
-    columns = zip(*lines, strict=True)
-    return [
-        max(floor, *map(cell_len, cells))
-        for cells, floor in zip_longest(columns, least, fillvalue=0)
-    ]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    return list(map(max, widths, least)) if least else widths
 
 
 def _with_fitted_titles(

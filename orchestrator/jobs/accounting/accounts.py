@@ -97,7 +97,7 @@ class OwnAccounts:
             above: The jobs above it, by id, as far as their records exist.
         """
         # The account of a tree, under its root id, is that of the job which has this id.
-        parent = job.parent_id if job.parent_id in above else job.root_id
+        parent = job.parent_id if job.parent_id and job.parent_id in above else job.root_id
         if parent != job.id:
             self._below[parent] = self._below.get(parent, Account()).plus(job.account)
         own = job.account.minus(self._below.pop(job.id, Account()))

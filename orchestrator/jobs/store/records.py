@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,6 +37,10 @@ FEW_LIVE = 1_000
 """Live jobs that are read at once: Redis takes half a millisecond."""
 COUNTED_AT_ONCE = 1_000
 """Jobs that one script counts: Redis takes a millisecond."""
+SKETCHED_AT_ONCE = 500
+"""Jobs of a tree in one step, whose records are read in one round trip."""
+APPROVALS_AT_ONCE = 100
+"""Approvals in one round trip: each has the arguments of a call."""
 IDS_AT_ONCE = 1_000
 """Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
 
@@ -393,11 +397,22 @@ class Records:
             )
         return [(job_id, int(score)) for job_id, score in found]
 
-    async def tree_ids(self, root_id: str) -> list[str]:
-        """Return the ids of a tree's jobs, oldest first."""
-        with redis_failures():
-            ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
-        return list(ids)
+    async def tree_steps(
+        self, root_id: str, *, parent_id: str | None = None
+    ) -> AsyncGenerator[list[str], None]:
+        """Yield the ids of a tree's jobs, oldest first, in parts.
+
+        Args:
+            root_id: The tree.
+            parent_id: Only those of jobs that this one has submitted; None: all.
+        """
+        position = 0
+        while step := await self.tree_after(root_id, position, SKETCHED_AT_ONCE):
+            position, ids = step[-1][1], [job_id for job_id, _ in step]
+            if parent_id is not None:
+                ids = [one.id for one in await self.sketches(ids) if one.parent_id == parent_id]
+            if ids:
+                yield ids
 
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
         """Return the usage of each job with its descendants; under a root id, the whole tree's."""
@@ -502,7 +517,10 @@ class Records:
         """
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
-        found = await self._hashes(map(self._keys.approval, ids))
+        found = []
+        for first in range(0, len(ids), APPROVALS_AT_ONCE):
+            some = ids[first : first + APPROVALS_AT_ONCE]
+            found += await self._hashes(map(self._keys.approval, some))
         return [
             stored_approval(fields["request"], fields["requested_at"])
             for fields in found
@@ -526,10 +544,16 @@ class Records:
         """Return the living workers, sorted by name."""
         return [worker async for worker in self.registrations.read(WorkerInfo)]
 
-    async def of_pool(self, pool: str) -> list[str]:
-        """Return the ids of the jobs of a pool of workers that have not ended."""
-        with redis_failures():
-            return sorted(map(str, await self._redis.smembers(self._keys.pool(pool))))
+    async def of_pool(self, pool: str) -> AsyncGenerator[list[str], None]:
+        """Yield the ids of the jobs of a pool of workers that have not ended, in parts."""
+        position, is_begun = 0, False
+        while position or not is_begun:
+            with redis_failures():
+                found: Any = await self._redis.sscan(
+                    self._keys.pool(pool), position, count=IDS_AT_ONCE
+                )
+            position, is_begun = int(found[0]), True
+            yield list(map(str, found[1]))
 
     async def oldest_submission(self) -> float | None:
         """Return when the oldest stored job was submitted, in seconds since the epoch."""

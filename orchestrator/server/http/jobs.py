@@ -29,6 +29,7 @@ from fanout.orchestrator.server.http.models import (
     TreeList,
 )
 from fanout.orchestrator.server.http.requests import Jobs, Shared
+from fanout.orchestrator.server.http.streamed_list import streamed_list
 from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
@@ -197,17 +198,19 @@ async def tell(jobs: Jobs, job_id: str, message: Message) -> None:
     await jobs.send(job_id, message.text)
 
 
-@router.get("/jobs/{job_id}/children")
-async def children(jobs: Jobs, job_id: str) -> JobList:
+@router.get("/jobs/{job_id}/children", response_model=JobList)
+async def children(jobs: Jobs, job_id: str) -> Response:
     """Return the jobs that a job has submitted, oldest first."""
-    found = [one for one in await jobs.tree(job_id) if one.parent_id == job_id]
-    return JobList(items=[JobLine.of(one) for one in found])
+    parts = jobs.tree_parts(job_id, parent_id=job_id)
+    return await streamed_list(JobList, ([JobLine.of(one) for one in part] async for part in parts))
 
 
-@router.get("/jobs/{job_id}/tree")
-async def tree(jobs: Jobs, job_id: str) -> TreeList:
+@router.get("/jobs/{job_id}/tree", response_model=TreeList)
+async def tree(jobs: Jobs, job_id: str) -> Response:
     """Return all jobs of a job's tree with the phases of their time, parents before children."""
-    return TreeList(items=await job_lines(TreeLine, jobs, await jobs.tree(job_id)))
+    parts = jobs.tree_parts(job_id)
+    lines = (await job_lines(TreeLine, jobs, part) async for part in parts)
+    return await streamed_list(TreeList, lines)
 
 
 @router.get("/jobs/{job_id}/patch", response_class=Response, responses=PATCH)

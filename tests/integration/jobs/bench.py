@@ -217,6 +217,10 @@ class Bench:
             me=self.registration,
         )
 
+    async def tree_ids(self, root_id: str) -> list[str]:
+        """The ids of a tree's jobs, oldest first."""
+        return [one async for ids in self.ledger.tree_steps(root_id) for one in ids]
+
     def registration(self) -> WorkerInfo:
         """The worker as it registers itself now."""
         unfit = self.fitness.unfit

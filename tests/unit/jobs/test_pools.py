@@ -119,4 +119,4 @@ async def test_a_pool_is_needed_while_it_has_a_job_that_it_can_run(
         assert not await reader.is_pool_needed("a")
     else:
         await ledger.cancel(job_id)
-        assert await reader._records.of_pool("a") == []
+        assert [part async for part in reader._records.of_pool("a")] == [[]]

@@ -235,10 +235,13 @@ class StartedTasks:
     async def list_tasks(self, tool_context: ToolContext) -> TaskResult:
         """List all tasks of this job. The model reads `LIST_TASKS`."""
         del tool_context
-        ids = await self._ledger.tree_ids(self._spec.root_id)
-        records = {record.id: record for record in await self._ledger.get_many(ids)}
-        own = [one.id for one in records.values() if one.parent_id == self._spec.id]
+        me, records = self._spec.id, dict[str, JobRecord]()
+        async for ids in self._ledger.tree_steps(self._spec.root_id, parent_id=me):
+            records |= {one.id: one for one in await self._ledger.get_many(ids)}
+        own = list(records)
         newest = {job_id: self._collector.newest(job_id) for job_id in own}
+        again = [job_id for job_id in newest.values() if job_id not in records]
+        records |= {one.id: one for one in await self._ledger.get_many(again)}
         reworks = {rework for task, rework in newest.items() if rework != task}
         tasks = [
             {**job_summary(records.get(newest[task], records[task])), "job_id": task}

@@ -45,25 +45,20 @@ class Waiting:
     record: JobRecord
 
 
-async def waiting_below(
-    jobs: OwnedJobs, record: JobRecord, known: Sequence[Approval] | None = None
-) -> list[Waiting]:
-    """Return the calls of a job and of those below it that wait for a decision, oldest first.
-
-    Args:
-        jobs: The caller's jobs.
-        record: The job.
-        known: All that wait of the caller's, if they were read already.
-    """
-    approvals = await jobs.approvals() if known is None else known
-    if not approvals:
-        return []
-    waiting = await jobs.owned_records({one.job_id for one in approvals})
-    records = {one.id: one for one in waiting if one.root_id == record.root_id}
-    if record.parent_id is not None and records.keys() - {record.id}:
-        below = {one.id for one in await jobs.tree(record.id)}
-        records = {job_id: one for job_id, one in records.items() if job_id in below}
+async def waiting_calls(jobs: OwnedJobs) -> list[Waiting]:
+    """Return all calls of the caller's jobs that wait for a decision, oldest first."""
+    approvals = await jobs.approvals()
+    records = {one.id: one for one in await jobs.owned_records({one.job_id for one in approvals})}
     return [Waiting(one, records[one.job_id]) for one in approvals if one.job_id in records]
+
+
+async def waiting_below(jobs: OwnedJobs, record: JobRecord) -> list[Waiting]:
+    """Return the calls of a job and of those below it that wait for a decision, oldest first."""
+    found = [one for one in await waiting_calls(jobs) if one.record.root_id == record.root_id]
+    if record.parent_id is not None and any(one.record.id != record.id for one in found):
+        below = {one.id for one in await jobs.tree(record.id)}
+        found = [one for one in found if one.record.id in below]
+    return found
 
 
 def asking(record: JobRecord, waiting: Sequence[Waiting], *, hitl: bool) -> Message:

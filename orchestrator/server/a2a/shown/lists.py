@@ -10,7 +10,7 @@ from a2a.utils.task import validate_page_size
 
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
-from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, waiting_below
+from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, waiting_calls
 from fanout.orchestrator.server.a2a.shown.conversation import history
 from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, changed_at
 from fanout.orchestrator.server.a2a.shown.task_view import TaskView
@@ -51,13 +51,12 @@ async def tasks(view: TaskView, params: ListTasksRequest) -> ListTasksResponse:
     states = JOB_STATES[params.status] if params.status else None
     wanted = JobFilter(states=states, labels=labels, roots_only=True)
     page = await view.jobs.page(wanted, position, size)
-    approvals = await view.jobs.approvals()
+    waiting = await waiting_calls(view.jobs)
     for record in page.records:
-        ended = record.state.is_terminal
-        waiting = [] if ended else await waiting_below(view.jobs, record, approvals)
-        await _add(response, view, params, record, waiting)
+        below = [one for one in waiting if one.record.root_id == record.root_id]
+        await _add(response, view, params, record, [] if record.state.is_terminal else below)
     response.next_page_token = cursor_of(page.next) or ""
-    response.total_size = await _count(view, wanted)
+    response.total_size = await view.jobs.count(wanted, MAX_COUNTED)
     return response
 
 
@@ -79,12 +78,6 @@ async def _add(
     if params.history_length:
         task.history.extend((await history(view.jobs, record, params.history_length))[0])
     response.tasks.append(task)
-
-
-async def _count(view: TaskView, wanted: JobFilter) -> int:
-    """Return how many jobs fit, up to `MAX_COUNTED`."""
-    page = await view.jobs.page(wanted, None, MAX_COUNTED)
-    return len(page.records)
 
 
 def _position(token: str) -> int | None:
