@@ -20,7 +20,7 @@ async def streamed_list(
         kind: The model.
         parts: The items.
     """
-    first: Sequence[BaseModel] = await anext(parts, ())
+    first = await anext(parts, None) or []
 
     async def chunks() -> AsyncIterator[str]:
         head, _, tail = kind(items=[]).model_dump_json().partition("[]")

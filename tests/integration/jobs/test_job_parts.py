@@ -6,12 +6,14 @@ import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import nullcontext
 from itertools import product
+from typing import cast
 
 import pytest
 
-from fanout.orchestrator.cli.commands import inspection
+from fanout.orchestrator.cli.commands import inspection, waiting
 from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.client import job_reader
+from fanout.orchestrator.client import JobClient, job_reader
+from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobState
 from fanout.orchestrator.jobs.store import records
@@ -72,6 +74,54 @@ async def test_the_first_part_is_there_before_a_second_one_is_read(
     await anext(parts)
     assert asked == [AT_ONCE]
     await parts.aclose()
+
+
+async def test_a_tree_is_read_in_parts_and_of_its_children_only_their_records(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SKETCHED_AT_ONCE", AT_ONCE)
+    asked: list[str] = []
+    read = records.Records.get_many
+
+    async def noted(self: records.Records, ids: list[str]) -> object:
+        asked.extend(ids)
+        return await read(self, ids)
+
+    async with connect(redis_url) as redis, JobReader(redis_url) as reader:
+        (root,) = await Ledger(redis, Keys()).submit([make_spec()])
+        below = {"root_id": root, "depth": 1}
+        specs = [make_spec(**below, parent_id=root if n % 2 else "other") for n in range(JOBS)]
+        ids = await Ledger(redis, Keys()).submit(specs)
+        monkeypatch.setattr(records.Records, "get_many", noted)
+        parts = [part async for part in reader.tree_parts(ids[3])]
+        children = [part async for part in reader.tree_parts(root, parent_id=root)]
+
+    assert [record.id for part in parts for record in part] == [root, *ids]
+    assert [record.id for part in children for record in part] == ids[1::2]
+    assert all(len(part) <= AT_ONCE for part in (*parts, *children))
+    assert asked == [root, *ids, *ids[1::2]]
+
+
+async def test_jobs_are_counted_without_their_records(
+    reader: JobReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(records.Records, "get_many")
+    assert await reader.pages.count(JobFilter(labels={"team": "blue"}), 100) == JOBS // 4
+    assert await reader.pages.count(JobFilter(), 7) == 7
+
+
+async def test_a_watch_of_all_jobs_holds_the_newest_that_ended(
+    reader: JobReader, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_ENDED", 2)
+    fetch = waiting._everything(cast(JobClient, reader))
+    live = [record.id for record in await fetch()]
+    async with connect(redis_url) as redis:
+        for job_id in live[:5]:
+            await Ledger(redis, Keys()).cancel(job_id)
+
+    assert [record.id for record in await fetch()] == live[3:]
+    assert [record.state for record in await fetch()][:3] == ["cancelled", "cancelled", "queued"]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
