@@ -28,7 +28,8 @@ class Readers:
     @cached_property
     def are_full(self) -> bool:
         """Whether none of those that accept jobs has a free slot."""
-        return _are_full(self.accepting)
+        busy = sum(one.running for one in self.accepting)
+        return busy >= sum(one.concurrency for one in self.accepting)
 
 
 class Workforce:
@@ -65,10 +66,6 @@ class Workforce:
 
 def _accepts(worker: WorkerAbility) -> bool:
     return not worker.draining
-
-
-def _are_full(workers: Sequence[WorkerAbility]) -> bool:
-    return sum(one.running for one in workers) >= sum(one.concurrency for one in workers)
 
 
 @dataclass(frozen=True)
