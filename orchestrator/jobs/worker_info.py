@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -134,6 +133,9 @@ class WorkerInfo(WorkerAbility):
 
 Worker = TypeVar("Worker", bound=WorkerLoad)
 
+_READERS: Mapping[type[WorkerLoad], TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (WorkerLoad, WorkerAbility, WorkerInfo)
+}
 _FIRST_RELEASE = {"wire_oldest": 1, "wire_newest": 1}
 """The versions of the first release, which registered none."""
 
@@ -149,10 +151,5 @@ def worker_of(kind: type[Worker], name: str, stored: Mapping[str, str]) -> Worke
     values: dict[str, Any] = {**_FIRST_RELEASE, **stored, "name": name}
     values |= {field: stored[field].split() for field in LISTS if field in stored}
     values |= {field: json.loads(stored[field]) for field in DOCUMENTS if field in stored}
-    worker: Worker = _reader(kind).validate_python(values)
+    worker: Worker = _READERS[kind].validate_python(values)
     return worker
-
-
-@cache
-def _reader(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
