@@ -19,11 +19,13 @@ local function end_with_error(id, state, kind, message, ended_at)
   finish(id, job[2], job[3], job[4], state, cjson.encode(result), {})
 end
 
--- Lists a job's children for cancellation, with all their descendants.
+-- Lists jobs for cancellation, with all their descendants.
+local function list_for_cancellation(ids)
+  in_parts(ids, function(...) redis.call('RPUSH', key('cancelling'), ...) end)
+end
+
 local function cancel_children(id)
-  for _, child in ipairs(redis.call('SMEMBERS', key('children', id))) do
-    redis.call('RPUSH', key('cancelling'), child)
-  end
+  list_for_cancellation(redis.call('SMEMBERS', key('children', id)))
 end
 
 -- Ends a queued or waiting job; asks the worker of a running one to end it, and gives the worker
