@@ -93,7 +93,7 @@ async def test_a_submission_costs_a_few_commands_a_job_and_no_call_takes_more_th
 
     reads_before = len(specs)  # the client asks which of them are known
     assert cost.calls == again.calls == len(specs) / store.SUBMIT_BATCH == 4
-    assert cost.commands <= 10 * len(specs) + reads_before
+    assert cost.commands <= 14 * len(specs) + reads_before
     assert again.commands <= 2 * len(specs) + reads_before
 
 

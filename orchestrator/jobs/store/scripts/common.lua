@@ -642,23 +642,6 @@ local function end_score(id)
   return score
 end
 
--- Returns the fields of a new job's record.
-local function new_record(job, sequence, bytes, now, group)
-  local fields = {'spec', job.spec, 'state', 'queued', 'last_event', 'queued', 'root', job.root,
-    'parent', job.parent, 'priority', job.priority, 'max_attempts', job.max_attempts,
-    'sequence', sequence, 'attempt', 0, 'token', 0, 'dispatched', 0, 'ran_ms', 0,
-    'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent, 'wire', job.wire, 'bytes', bytes}
-  local others = {owned = job.owned, idempotency = job.idempotency, pool = job.pool,
-    batch = job.root == job.id and group or nil}  -- those of one tree are known by its root
-  for name, value in pairs(others) do
-    if value ~= '' then
-      fields[#fields + 1] = name
-      fields[#fields + 1] = value
-    end
-  end
-  return fields
-end
-
 -- Stores and queues new jobs, in their order. What several of them enter is written once. `group` is
 -- the id that the trees which are submitted together have in common ('': there is one).
 local function enqueue(jobs, group)
@@ -667,7 +650,11 @@ local function enqueue(jobs, group)
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
     local bytes = JOB_BYTES + #job.spec + 2 * #job.idempotency
-    redis.call('HSET', key('job', id), unpack(new_record(job, sequence, bytes, now, group)))
+    redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
+      'root', job.root, 'parent', job.parent, 'priority', job.priority,
+      'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
+      'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
+      'wire', job.wire, 'bytes', bytes)
     ids[number] = id
     append(stored, job.owned, bytes)
     append(indexes, key('jobs'), sequence, id)
@@ -676,9 +663,21 @@ local function enqueue(jobs, group)
     append(indexes, key('ids_by_end'), end_score(id), id)
     append(sets, key('live'), id)
     if job.parent ~= '' then append(sets, key('children', job.parent), id) end
-    if job.owned ~= '' then append(indexes, key('owned', job.owned), sequence, id) end
-    if job.idempotency ~= '' then redis.call('SET', key('idempotency', job.idempotency), id) end
-    if job.pool and job.pool ~= '' then append(sets, key('pool', job.pool), id) end
+    if job.owned ~= '' then
+      append(indexes, key('owned', job.owned), sequence, id)
+      redis.call('HSET', key('job', id), 'owned', job.owned)
+    end
+    if job.idempotency ~= '' then
+      redis.call('SET', key('idempotency', job.idempotency), id)
+      redis.call('HSET', key('job', id), 'idempotency', job.idempotency)
+    end
+    if job.pool and job.pool ~= '' then
+      append(sets, key('pool', job.pool), id)
+      redis.call('HSET', key('job', id), 'pool', job.pool)
+    end
+    if group ~= '' and job.root == id then  -- those of one tree are known by its root
+      redis.call('HSET', key('job', id), 'batch', group)
+    end
     local class = class_name(job.agent, job.pool, job.wire)
     local name = key('lane', class, job.root, job.tenant)
     if not lane_of[name] then
