@@ -24,12 +24,15 @@ local function list_for_cancellation(ids)
   in_parts(ids, function(...) redis.call('RPUSH', key('cancelling'), ...) end)
 end
 
+-- The same for a job's children. Returns their number.
 local function cancel_children(id)
-  list_for_cancellation(redis.call('SMEMBERS', key('children', id)))
+  local children = redis.call('SMEMBERS', key('children', id))
+  list_for_cancellation(children)
+  return #children
 end
 
 -- Ends a queued or waiting job; asks the worker of a running one to end it, and gives the worker
--- `hearing` milliseconds to confirm. Lists its children for cancellation.
+-- `hearing` milliseconds to confirm. Lists its children for cancellation, and returns their number.
 local function cancel_one(id, hearing)
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'started_at')
   if job[1] == 'queued' or job[1] == 'waiting' then
@@ -41,7 +44,7 @@ local function cancel_one(id, hearing)
     redis.call('HSET', key('job', id), 'cancel', 1)
     redis.call('PUBLISH', key('cancel'), id)
   end
-  cancel_children(id)
+  return cancel_children(id)
 end
 
 -- Ends a job whose parent has ended, or is about to: no other job would wait for it, and no
