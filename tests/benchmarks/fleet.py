@@ -37,6 +37,8 @@ REGISTERED_SECONDS = 3600
 SCRIPT_JOBS = 200
 TREE = 10_000
 """Jobs of each of two trees that are cancelled and evicted."""
+MAX_CHILDREN = 1_000
+"""Of a job: a setting allows no more (`TreeBounds`)."""
 SUBMITTED = 1_000
 """Jobs of one submission."""
 
@@ -159,11 +161,7 @@ async def _run_scripts(place: _Place) -> dict[str, float]:
         await ledger.submit(
             [make_spec(agent=f"a{n % CLASSES}", root_id=f"r{n % 1000}") for n in numbers]
         )
-    roots = [make_spec(agent="a0", priority=-1) for _ in range(2)]
-    await ledger.submit(roots)
-    for root in roots:
-        fields = {"root_id": root.id, "parent_id": root.id, "depth": 1, "priority": -1}
-        await ledger.submit([make_spec(agent="a0", **fields) for _ in range(TREE - 1)])
+    roots = [await _submit_tree(ledger) for _ in range(2)]
     meter.longest.clear()
     await ledger.submit([make_spec(agent=f"a{n}", owner="ann") for n in range(SUBMITTED)])
     await ledger.upcoming(64)
@@ -182,7 +180,7 @@ async def _run_scripts(place: _Place) -> dict[str, float]:
     await ledger.register(worker, REGISTERED_SECONDS, AdmissionPolicy(tree_jobs=65), 1)
     await ledger.register(worker, 0)
     for root in roots:
-        await ledger.cancel(root.id)
+        await ledger.cancel(root)
     for key in ("leases", "workers", "dispatch:workers"):  # all are lost at once
         names = await redis.zrange(f"fanout:{key}", 0, -1)
         await redis.zadd(f"fanout:{key}", dict.fromkeys(names, 1), xx=True)
@@ -195,6 +193,19 @@ async def _run_scripts(place: _Place) -> dict[str, float]:
         pass
     assert await ledger.forget(-60) > 0
     return meter.longest
+
+
+async def _submit_tree(ledger: Ledger) -> str:
+    """Submit a tree whose jobs have as many children as they may have, and return its root."""
+    root = make_spec(agent="nobody-has")
+    below = {"agent": "nobody-has", "root_id": root.id}
+    parents = [make_spec(**below, parent_id=root.id, depth=1) for _ in range(TREE // MAX_CHILDREN)]
+    await ledger.submit([root, *parents])
+    for parent in parents:
+        await ledger.submit(
+            [make_spec(**below, parent_id=parent.id, depth=2) for _ in range(MAX_CHILDREN)]
+        )
+    return root.id
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
