@@ -445,9 +445,9 @@ class Ledger(Records):
         kept_trees: deque[str] = deque(maxlen=EVICT_KNOWN)
         while not is_over:
             left = max(bytes_ - freed, 0), max(jobs - count, 0)
+            place = (before, skipped, EVICT_LOOKS, *stopped_at)
             more, deleted, kept, is_over, root, checked, found = await self._run(
-                *("evict", account, *left, before, skipped),
-                *(EVICT_LOOKS, *stopped_at, *kept_trees),
+                "evict", account, *left, *place, *kept_trees
             )
             count, freed, skipped = count + deleted, freed + more, skipped + kept
             stopped_at = root, checked
