@@ -32,7 +32,7 @@ from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import SUBMIT_BATCH, Claim, Ledger
 from fanout.orchestrator.jobs.store.lua_scripts import script_source
 from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.records import Stored
@@ -198,6 +198,23 @@ async def test_an_owner_and_a_tenant_have_a_share_and_the_others_do_not_notice(
     await ledger.finish(parent.id, claim.token, make_result(parent.id), {})
     await ledger.forget(-60)
     assert len(await ledger.submit([make_spec(**mine)])) == 1
+
+
+async def test_of_a_submission_that_takes_several_calls_all_jobs_are_stored_or_none(
+    ledger: Ledger,
+) -> None:
+    most = 2 * SUBMIT_BATCH
+    share = AdmissionPolicy(storage=StorageShares(owner_jobs=most))
+    await ledger.register(make_worker(), 600, share, 1)
+    specs = [make_spec(owner="ann", tenant="t", idempotency_key=str(n)) for n in range(most + 1)]
+
+    with pytest.raises(ShareUsedUp, match=f"may have {most} "):
+        await ledger.submit(specs)
+    assert await ledger.count(live_only=False) == 0
+
+    ids = await ledger.submit([*specs[:most], specs[0]])
+    assert await ledger.count(live_only=False) == most
+    assert await ledger.submit(specs[:most]) == ids[:most], "what is stored needs no room"
 
 
 async def test_half_of_redis_is_the_most_that_one_tenant_has_by_default(

@@ -186,7 +186,7 @@ QUEUES = (
     Fault(
         "queues: what was sent to a worker that ends stays there until its transit lapses",
         f"{_SCRIPTS}/register.lua",
-        "  take_back(worker, math.huge)\n",
+        "  take_back(worker, MOST_TAKEN_BACK)\n",
         "",
         "tests/unit/jobs/test_fleet.py::"
         "test_what_was_sent_to_a_worker_that_takes_it_no_more_goes_to_another",

@@ -87,17 +87,22 @@ class Collector:
             LedgerReplaced: Redis holds another ledger.
             LedgerUnavailable: Redis does not respond.
         """
-        waiting = await self._ledger.uncollected()
-        if not waiting:
-            return
         me = self._me()
+        waiting = [
+            job
+            for job in await self._ledger.uncollected()
+            if job.job_id not in self._running
+            and (job.host == me.host or job.ended_seconds > LOST_SECONDS)
+        ]
+        if not waiting:
+            return  # of all workers, those ask who lives that may have something to do
         others = set(await self._own_ledger.living_workers()) - {me.name}
         for job in waiting:
-            if job.job_id in self._running or job.worker in others:
+            if job.worker in others:
                 continue
             if job.host == me.host:
                 self._running[job.job_id] = asyncio.create_task(self._collect(job))
-            elif job.ended_seconds > LOST_SECONDS:
+            else:
                 await self._ledger.give_up_changes(job.job_id, "The host of its files is lost.")
 
     async def _collect(self, job: Uncollected) -> None:

@@ -1,6 +1,6 @@
 """Retention: removes jobs some time after their end, or before when they take too much room.
 
-Every worker does this; they do not interfere with each other.
+Every worker looks for blobs to remove; one worker in turn removes jobs, for all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 log = structlog.get_logger(__name__)
 
 LOOKS_PER_RETENTION = 24
-"""The number of checks in the time that a job is kept: it is removed late by one of these parts at
-most."""
+"""The number of checks in the time that a job is kept: it is removed late by one of these parts, or
+by two if the worker whose turn it was has ended."""
 MAX_INTERVAL_SECONDS = 3600.0
 """The longest interval: the jobs of an hour are removed within seconds."""
 MARGIN_SECONDS = 3600.0
@@ -75,6 +75,7 @@ class Retention:
             if share.retention_seconds
         }
         self._shortest = min([keep_seconds, *self._of_tenants.values()])
+        self._interval = min(self._shortest / LOOKS_PER_RETENTION, MAX_INTERVAL_SECONDS)
         self._warning = ""
         """What was logged last about the memory of Redis, without numbers."""
 
@@ -86,14 +87,11 @@ class Retention:
 
     async def _remove(self) -> None:
         while True:
-            interval = min(self._shortest / LOOKS_PER_RETENTION, MAX_INTERVAL_SECONDS)
             try:
-                await self.remove_expired()
-                if await self._ledger.takes_turn("recount", interval * TURN_PART):
-                    await self._ledger.recount()
+                await self.remove_in_turn()
             except JobFailure as error:
                 log.warning("old jobs not removed", error=str(error))
-            await asyncio.sleep(interval)
+            await asyncio.sleep(self._interval)
 
     async def _watch(self) -> None:
         while True:
@@ -103,19 +101,48 @@ class Retention:
                 log.warning("room not made in Redis", error=str(error))
             await asyncio.sleep(WATCH_SECONDS)
 
-    async def remove_expired(self) -> None:
-        """Remove what is due now.
+    async def remove_in_turn(self) -> None:
+        """Remove blobs that are due; jobs, too, if no other worker does.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
             JobFailure: The blob store does not answer.
         """
-        forgotten = await self._ledger.forget(self._keep_seconds, self._of_tenants)
+        if await self._ledger.takes_turn("recount", self._interval * TURN_PART):
+            await self.forget_expired()
+            await self._ledger.recount()
+        await self.remove_blobs()
+
+    async def remove_expired(self) -> None:
+        """Remove what is due now, whoever has the turn.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+            JobFailure: The blob store does not answer.
+        """
+        await self.forget_expired()
+        await self.remove_blobs()
+
+    async def forget_expired(self) -> None:
+        """Remove the jobs that are due now.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        if forgotten := await self._ledger.forget(self._keep_seconds, self._of_tenants):
+            log.info("old jobs removed", jobs=forgotten)
+
+    async def remove_blobs(self) -> None:
+        """Remove the blobs that no job needs any more.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+            JobFailure: The blob store does not answer.
+        """
         oldest = await self._ledger.oldest_submission()
         until = min(time.time() - self._shortest, oldest or time.time())
-        removed = await self._blobs.sweep(until - MARGIN_SECONDS)
-        if forgotten or removed:
-            log.info("old jobs removed", jobs=forgotten, blobs=removed)
+        if removed := await self._blobs.sweep(until - MARGIN_SECONDS):
+            log.info("old blobs removed", blobs=removed)
 
     async def look(self) -> None:
         """Log that Redis has little memory left, and make room if no other worker does.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -56,10 +57,13 @@ from fanout.orchestrator.jobs.store.memory import ADVICE
 from fanout.orchestrator.jobs.store.records import NOTHING, Records, Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import (
+    Submission,
     entry_of_child,
+    owner_key,
     shown_spec,
     spec_of,
     submission,
+    unique_key,
 )
 from fanout.orchestrator.jobs.worker_info import WorkerAbility, WorkerInfo
 from fanout.orchestrator.valid_models import valid_json
@@ -70,16 +74,18 @@ INSTALLATION_BYTES = 8
 TOKEN_DIGITS = 12
 """Random digits at the end of a claim's token: its beginning, a counter, repeats when Redis loses
 its last writes."""
-SUBMIT_BATCH = 100
-"""Jobs in one script call: more would delay the heartbeats of all workers."""
+SUBMIT_BATCH = 50
+"""Jobs in one script call: each takes Redis 60 µs, and heartbeats must run between two calls."""
+SUBMIT_CHARACTERS = 500_000
+"""Of their specifications, unless it is a single one: Redis copies them, for its file too."""
 TRANSIT_SECONDS = 15.0
 """The time after which a message to a worker with a free slot counts as lost."""
 HEAD_START_SECONDS = 2.0
 """The time for which a requeued job is reserved for the host that has its files: a few turns of the
 queue, and short enough for a job to run again 4 s after its worker was stopped."""
-REAP_BATCH = 50
-"""Jobs in one script call: to requeue one takes Redis a tenth of a millisecond, and heartbeats must
-run between two calls."""
+REAP_BATCH = 30
+"""Jobs in one script call: to requeue one takes Redis a tenth of a millisecond, on a busy machine
+twice as long, and heartbeats must run between two calls."""
 FRUITLESS_CALLS = 8
 """Calls of a dispatch that take no job although they have not looked at all that waits: what they
 have put aside, the next dispatch does not look at."""
@@ -92,20 +98,23 @@ often may do so because of the job, whose attempts are used up from then on."""
 MAX_REFUSALS = 2
 """How often a job is given back that a host which opens other sandboxes could not open: with its
 first try three, as an attempt has them by default."""
-CANCEL_BATCH = 50
-"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats must run
-between two calls."""
+CANCEL_BATCH = 20
+"""Jobs in one script call: ending one takes Redis up to a third of a millisecond, and heartbeats
+must run between two calls."""
 CANCEL_HEARD_SECONDS = 0.7
 """The time that a worker has to confirm the cancellation of a job. One that is frozen or lost does
 not; with the reaper's interval of a second, its job still ends within two."""
-EVICT_BATCH = 50
-"""Jobs in one script call: their journals are freed by another thread of Redis."""
+EVICT_LOOKS = 500
+"""Jobs of which one script call looks whether they are needed; a deleted one counts as ten."""
+EVICT_KNOWN = 100
+"""Trees of which a call is told that they are kept: the jobs of a tree end one after another."""
 SHORTEN_BATCH = 50
-"""The same; a journal of a megabyte takes Redis a tenth of a millisecond."""
+"""Jobs in one script call: a journal of a megabyte takes Redis a tenth of a millisecond."""
 RECOUNT_BATCH = 200
-"""The same; each takes Redis 5 µs."""
-FORGET_BATCH = 100
-"""Jobs in one script call; Redis takes a millisecond to delete a long journal."""
+"""Jobs in one script call; each takes Redis 5 µs."""
+FORGET_BATCH = 30
+"""Jobs in one script call: to delete one takes Redis a tenth of a millisecond, on a busy machine
+twice as long."""
 MAX_MESSAGE_CHARACTERS = 20_000
 """Of a message to a job: longer texts belong in a file, or are a task of their own."""
 MAX_MESSAGES = 100
@@ -200,14 +209,17 @@ class Ledger(Records):
         Raises:
             InvalidJob: A job cannot be stored; none is.
             LedgerFull: Redis has little memory left; some jobs may be stored.
-            ShareUsedUp: An owner or a tenant has all that it may have; some jobs may be stored.
+            ShareUsedUp: An owner or a tenant has no room for them; none is stored, unless others
+                of its jobs are stored meanwhile.
             LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
-        submissions = [submission(spec)._replace(pool=pool).arguments() for spec in specs]
+        calls = list(_calls([submission(spec)._replace(pool=pool) for spec in specs]))
+        later = await self._new_by_owner(specs, len(calls[0])) if len(calls) > 1 else {}
         ids: list[str] = []
-        for first in range(0, len(submissions), SUBMIT_BATCH):
-            batch = submissions[first : first + SUBMIT_BATCH]
-            answer = await self._run("submit", *chain(*batch))
+        for call in calls:
+            group, others = (ids[0], {}) if ids else ("", later)
+            arguments = chain(*(one.arguments() for one in call))
+            answer = await self._run("submit", group, json.dumps(others), *arguments)
             if isinstance(answer, list):
                 why, account = answer
                 if account:
@@ -215,6 +227,25 @@ class Ledger(Records):
                 raise LedgerFull(f"{why}: try again later, or {ADVICE}.")
             ids += answer.split()
         return ids
+
+    async def _new_by_owner(self, specs: Sequence[JobSpec], first: int) -> Counter[str]:
+        """Return how many jobs are not stored yet, by the index of their owner.
+
+        Args:
+            specs: The jobs; those with an idempotency key in common are one.
+            first: How many at the beginning do not count.
+        """
+        ids = await self.known_as(specs)
+        states = await self.states(ids)
+        names = [unique_key(spec) or spec.id for spec in specs]
+        new = {
+            name: owner_key(spec.tenant, spec.owner)
+            for name, spec, state in zip(names, specs, states, strict=True)
+            if state is None
+        }
+        for name in names[:first]:
+            new.pop(name, None)
+        return Counter(new.values())
 
     async def cancel(self, job_id: str) -> JobState:
         """Cancel a job and its descendants, and return the job's state before.
@@ -410,12 +441,17 @@ class Ledger(Records):
         """
         before = await self.now_ms() - milliseconds(min_kept_seconds)
         count, freed, skipped, is_over = 0, 0, 0, 0
+        stopped_at: tuple[str, int] = ("", 0)
+        kept_trees: deque[str] = deque(maxlen=EVICT_KNOWN)
         while not is_over:
             left = max(bytes_ - freed, 0), max(jobs - count, 0)
-            more, deleted, kept, is_over = await self._run(
-                "evict", account, *left, before, skipped, EVICT_BATCH
+            place = (before, skipped, EVICT_LOOKS, *stopped_at)
+            more, deleted, kept, is_over, root, checked, found = await self._run(
+                "evict", account, *left, *place, *kept_trees
             )
             count, freed, skipped = count + deleted, freed + more, skipped + kept
+            stopped_at = root, checked
+            kept_trees.extend(found)
         return count
 
     async def shorten_journals(self, older_than_seconds: float) -> tuple[int, bool]:
@@ -840,6 +876,20 @@ class Ledger(Records):
         merged = {**json.loads(before), **parts}
         after = json.dumps({name: part for name, part in merged.items() if part is not None})
         return bool(await self._run("collect", job_id, before, after, json.dumps(event)))
+
+
+def _calls(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
+    """Yield the jobs of a submission as one script call each takes them."""
+    call: list[Submission] = []
+    size = 0
+    for one in submissions:
+        if len(call) == SUBMIT_BATCH or (call and size + len(one.spec) > SUBMIT_CHARACTERS):
+            yield call
+            call, size = [], 0
+        call.append(one)
+        size += len(one.spec)
+    if call:
+        yield call
 
 
 def _digest(values: object) -> str:

@@ -111,3 +111,21 @@ def _age(folder: Path, seconds: float) -> None:
     then = time.time() - seconds
     for path in (folder / "blobs").glob("??/*"):
         os.utime(path, (then, then))
+
+
+async def test_of_all_workers_one_in_turn_looks_for_jobs_to_remove(
+    hand: Hand, ledger: Ledger, blobs: BlobStore
+) -> None:
+    (job_id,) = await ledger.submit([make_spec()])
+    await ledger.cancel(job_id)
+    await asyncio.sleep(0.02)
+    first, second = Retention(ledger, blobs, 3600), Retention(ledger, blobs, 0.01)
+
+    await first.remove_in_turn()
+    await second.remove_in_turn()
+    kept = await ledger.ids()
+    await hand.redis.delete("fanout:turn:recount")  # its time is over
+    await second.remove_in_turn()
+
+    assert kept == [job_id]
+    assert await ledger.ids() == []

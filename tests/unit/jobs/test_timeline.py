@@ -10,7 +10,7 @@ from fanout.orchestrator.jobs.spec import TreeBounds
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim
+from fanout.orchestrator.jobs.store.ledger import SUBMIT_BATCH, Claim
 from fanout.orchestrator.jobs.timeline import read_phases
 from tests.builders import make_result, make_spec, make_worker
 
@@ -105,6 +105,19 @@ async def test_jobs_of_one_submission_know_it_and_others_do_not(ledger):
     await ledger.submit([make_spec(id="d"), make_spec(id="e", root_id="d")])
     records = await ledger.get_many("abcde")
     assert [one.batch for one in records] == ["a", "a", None, "d", None]
+
+
+async def test_a_submission_that_takes_several_calls_is_one_group_and_a_repeated_one_joins_it(
+    ledger,
+):
+    specs = [make_spec(id=f"j{n}", idempotency_key=f"k{n}") for n in range(2 * SUBMIT_BATCH + 1)]
+    await ledger.submit(specs[: SUBMIT_BATCH + 1])
+    again = [make_spec(id=f"again{n}", idempotency_key=f"k{n}") for n in range(len(specs))]
+    ids = await ledger.submit(again)
+    known = [one.id for one in specs[: SUBMIT_BATCH + 1]]
+    assert ids[: len(known)] == known
+    assert ids[len(known) :] == [one.id for one in again[len(known) :]]
+    assert {one.batch for one in await ledger.get_many(ids)} == {"j0"}
 
 
 async def test_a_timeline_of_any_length_stays_small(ledger, redis):

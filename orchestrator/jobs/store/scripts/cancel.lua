@@ -6,12 +6,16 @@
 -- Returns the state that the job had before, false when it does not exist; and how many jobs are
 -- still listed.
 even_if_full()
+
+-- How many children are listed in the time in which a job is ended.
+local CHILDREN_OF_A_JOB = 500
+
 local id, most, hearing = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before = redis.call('HGET', key('job', id), 'state')
 if before then redis.call('LPUSH', key('cancelling'), id) end
-for _ = 1, most do
+while most > 0 do
   local listed = redis.call('LPOP', key('cancelling'))
   if not listed then break end
-  cancel_one(listed, hearing)
+  most = most - 1 - math.floor(cancel_one(listed, hearing) / CHILDREN_OF_A_JOB)
 end
 return {before, redis.call('LLEN', key('cancelling'))}

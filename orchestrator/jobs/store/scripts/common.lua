@@ -57,6 +57,8 @@
 --   classes:<tenant> set: the classes in which a tenant has trees that take turns, whether or not
 --                    the tenant has room
 --   full_trees, full_tenants   sets: those that reached their limit; released slots reopen them
+--   dispatch:reopen:full_trees, dispatch:reopen:full_tenants   sets: those of them that are still to be
+--                    reopened because a limit may be higher
 --   turns            counter of dispatches: a tree's position among its tenant's trees
 --   virtual_time     when the tenant served last was due (start-time fair queueing: a dispatch
 --                    takes 1 / weight)
@@ -143,7 +145,7 @@ local function accounts(owned)
   return {'all', 'tenant:' .. cjson.decode(owned)[1], 'owner:' .. owned}
 end
 
--- Counts jobs and bytes that are stored, or deleted, in all their accounts.
+-- Counts jobs and bytes that are stored, or deleted, in all accounts of their owner.
 local function count_stored(owned, jobs, bytes)
   for _, account in ipairs(accounts(owned)) do
     if jobs ~= 0 then redis.call('HINCRBY', key('dispatch', 'stored_jobs'), account, jobs) end
@@ -280,11 +282,18 @@ local function asks_for(subscription, what)
   return false
 end
 
+-- Returns whether somebody may have asked for what happens to these jobs.
+local function are_subscribed(ids)
+  local of = {}
+  for at, id in ipairs(ids) do of[at] = key('notify', 'of', id) end
+  return redis.call('EXISTS', key('notify', 'hook'), unpack(of)) > 0
+end
+
 -- Notifies those who asked for it of what happened to a job, or to a job below it. A job that
 -- nobody subscribed to costs one command.
 local function notify(id, what, event, source)
+  if not are_subscribed({id}) then return end
   local of = key('notify', 'of', id)
-  if redis.call('EXISTS', of, key('notify', 'hook')) == 0 then return end
   local stored = redis.call('HGETALL', of)
   if #stored > 0 then redis.call('PERSIST', of) end
   for index = 1, #stored, 2 do
@@ -339,11 +348,14 @@ local function due_time(tenant)
     tonumber(redis.call('ZSCORE', key('finish_times'), tenant) or 0))
 end
 
--- Lets a tenant take turns in a class.
-local function offer_tenant(tenant, class)
+-- Lets a tenant take turns in classes.
+local function offer_tenant(tenant, classes)
   if redis.call('SISMEMBER', key('full_tenants'), tenant) == 1 then return end
-  redis.call('ZADD', key('tenants', class), 'NX', due_time(tenant), tenant)
-  add_class(class)
+  local due = due_time(tenant)
+  for _, class in ipairs(classes) do
+    redis.call('ZADD', key('tenants', class), 'NX', due, tenant)
+  end
+  add_classes(classes)
 end
 
 local function withdraw_tenant(tenant, class)
@@ -351,13 +363,33 @@ local function withdraw_tenant(tenant, class)
   if redis.call('EXISTS', key('tenants', class)) == 0 then remove_class(class) end
 end
 
--- Lets a tree take turns in its tenant: behind the trees that wait already, and ahead of those that
--- are served from now on.
-local function offer_tree(root, class, tenant)
-  local turn = redis.call('GET', key('turns')) or 0
-  if redis.call('ZADD', key('trees', class, tenant), 'NX', turn, root) == 1 then
-    redis.call('SADD', key('classes', tenant), class)
-    offer_tenant(tenant, class)
+-- Appends one or two values to the list of a name, among lists by name.
+local function append(lists, name, first, second)
+  local list = lists[name] or {}
+  list[#list + 1] = first
+  list[#list + 1] = second
+  lists[name] = list
+end
+
+-- Lets the trees of lanes take turns in their tenants: behind the trees that wait already, and ahead of
+-- those that are served from now on. A lane is {root =, class =, tenant =}.
+local function offer_trees(lanes)
+  local turn, entries_of, classes_of = redis.call('GET', key('turns')) or 0, {}, {}
+  for _, lane in ipairs(lanes) do
+    local trees = key('trees', lane.class, lane.tenant)
+    if not entries_of[trees] then append(classes_of, lane.tenant, lane.class) end
+    append(entries_of, trees, turn, lane.root)
+  end
+  for tenant, classes in pairs(classes_of) do
+    local offered = {}
+    for _, class in ipairs(classes) do
+      local trees = key('trees', class, tenant)
+      if redis.call('ZADD', trees, 'NX', unpack(entries_of[trees])) > 0 then
+        offered[#offered + 1] = class
+      end
+    end
+    in_parts(offered, function(...) redis.call('SADD', key('classes', tenant), ...) end)
+    if #offered > 0 then offer_tenant(tenant, offered) end
   end
 end
 
@@ -369,40 +401,64 @@ local function withdraw_tree(root, class, tenant)
   end
 end
 
-local function for_each_lane(root, act)
-  for _, lane in ipairs(redis.call('SMEMBERS', key('lanes', root))) do
-    act(root, string.match(lane, '^([^:]*:[^:]*):(.*)$'))
-  end
-end
-
 -- Lets a tree that was at its limit take turns again.
 local function open_tree(root)
-  if redis.call('SREM', key('full_trees'), root) == 1 then for_each_lane(root, offer_tree) end
+  if redis.call('SREM', key('full_trees'), root) == 0 then return end
+  local lanes = {}
+  for at, lane in ipairs(redis.call('SMEMBERS', key('lanes', root))) do
+    local class, tenant = string.match(lane, '^([^:]*:[^:]*):(.*)$')
+    lanes[at] = {root = root, class = class, tenant = tenant}
+  end
+  offer_trees(lanes)
 end
 
 -- Lets a tenant that was at its limit take turns again.
 local function open_tenant(tenant)
-  if redis.call('SREM', key('full_tenants'), tenant) == 0 then return end
-  local due = due_time(tenant)
-  for _, class in ipairs(redis.call('SMEMBERS', key('classes', tenant))) do
-    if redis.call('ZADD', key('tenants', class), 'NX', due, tenant) == 1 then add_class(class) end
+  if redis.call('SREM', key('full_tenants'), tenant) == 1 then
+    offer_tenant(tenant, redis.call('SMEMBERS', key('classes', tenant)))
   end
+end
+
+-- How many trees and tenants at their limit take turns again at once when a limit may be higher.
+local MOST_REOPENED = 50
+
+-- Lists the trees and tenants at their limit to take turns again.
+local function list_to_reopen()
+  for _, kind in ipairs({'full_trees', 'full_tenants'}) do
+    local listed = key('dispatch', 'reopen', kind)
+    redis.call('SUNIONSTORE', listed, listed, key(kind))
+  end
+end
+
+-- Lets some of the listed trees and tenants take turns again. Returns whether there may be more.
+local function reopen(most)
+  local trees = redis.call('SPOP', key('dispatch', 'reopen', 'full_trees'), most)
+  local tenants = redis.call('SPOP', key('dispatch', 'reopen', 'full_tenants'), most)
+  for _, root in ipairs(trees) do open_tree(root) end
+  for _, tenant in ipairs(tenants) do open_tenant(tenant) end
+  return #trees == most or #tenants == most
 end
 
 -- Returns a queued job's position in its lane: by priority and age.
 local function position(priority, sequence) return sequence - priority * 1e12 end
 
--- Adds queued jobs to their lane; `entries` has the position and the id of each.
-local function fill_lane(root, class, tenant, entries)
-  redis.call('ZADD', key('lane', class, root, tenant), unpack(entries))
-  redis.call('SADD', key('lanes', root), class .. ':' .. tenant)
-  if redis.call('SISMEMBER', key('full_trees'), root) == 0 then offer_tree(root, class, tenant) end
+-- Adds queued jobs to some lanes; `entries` of a lane has the position and the id of each.
+local function fill_lanes(lanes)
+  local roots = {}
+  for at, lane in ipairs(lanes) do
+    redis.call('ZADD', key('lane', lane.class, lane.root, lane.tenant), unpack(lane.entries))
+    redis.call('SADD', key('lanes', lane.root), lane.class .. ':' .. lane.tenant)
+    roots[at] = lane.root
+  end
+  local open = with_flag(lanes, are_members(key('full_trees'), roots), 0)
+  if #open > 0 then offer_trees(open) end
 end
 
 local function enter_lane(id, root)
   adopt(id)
   local job = queue_fields(id)
-  fill_lane(root, job.class, job.tenant, {position(job.priority, job.sequence), id})
+  fill_lanes({{root = root, class = job.class, tenant = job.tenant,
+    entries = {position(job.priority, job.sequence), id}}})
 end
 
 -- Removes a job from its lane, if it is in it.
@@ -443,6 +499,9 @@ local function return_to_lane(id, root)
   enter_lane(id, root)
 end
 
+-- The most jobs that are taken back at once.
+local MOST_TAKEN_BACK = 50
+
 -- Takes jobs back that are in transit to a worker, which does not take them, or not all: they wait
 -- again, and go to others.
 local function take_back(worker, most)
@@ -468,7 +527,7 @@ local function occupy(id, worker, host)
   if bound_to == worker then return end
   if bound_to then count_free(bound_to) end
   local free = count_free(worker)
-  if free < 0 then take_back(worker, -free) end
+  if free < 0 then take_back(worker, math.min(-free, MOST_TAKEN_BACK)) end
 end
 
 -- How long what Redis says of its memory is believed: it takes 50 µs to find out.
@@ -528,14 +587,6 @@ local function submission(first)
   return job
 end
 
--- Appends one or two values to the list of a name, among lists by name.
-local function append(lists, name, first, second)
-  local list = lists[name] or {}
-  list[#list + 1] = first
-  list[#list + 1] = second
-  lists[name] = list
-end
-
 -- Returns how many jobs and bytes (0: as many as there are) may be stored of an account, whose it
 -- is, and the settings that say so.
 local function share_of(account)
@@ -555,15 +606,17 @@ local function share_of(account)
     jobs_by = 'FANOUT_STORAGE__OWNER_JOBS', bytes_by = 'FANOUT_STORAGE__OWNER_BYTES'}
 end
 
--- Returns why these new jobs are not accepted; nil when they are. The second value says whose limit
+-- Returns why these new jobs are not accepted, with others that the next calls store (`later`: their
+-- number by the index of their owner); nil when they are. The second value says whose limit
 -- it is: '' for that of Redis.
-local function why_refused(jobs)
+local function why_refused(jobs, later)
   local full = why_full()
   if full then return full, '' end
-  local new = {}
-  for _, job in ipairs(jobs) do
-    for at, account in ipairs(accounts(job.owned)) do
-      if at > 1 then new[account] = (new[account] or 0) + 1 end
+  local by_owner, new = later or {}, {}
+  for _, job in ipairs(jobs) do by_owner[job.owned] = (by_owner[job.owned] or 0) + 1 end
+  for owned, count in pairs(by_owner) do
+    for at, account in ipairs(accounts(owned)) do
+      if at > 1 then new[account] = (new[account] or 0) + count end
     end
   end
   for account, count in pairs(new) do
@@ -589,10 +642,11 @@ local function end_score(id)
   return score
 end
 
--- Stores and queues new jobs, in their order. What several of them enter is written once.
-local function enqueue(jobs)
+-- Stores and queues new jobs, in their order. What several of them enter is written once. `group` is
+-- the id that the trees which are submitted together have in common ('': there is one).
+local function enqueue(jobs, group)
   local now, last = now_ms(), redis.call('INCRBY', key('sequence'), #jobs)
-  local indexes, sets, lanes, lane_of = {}, {}, {}, {}
+  local indexes, sets, ids, lanes, lane_of, stored = {}, {}, {}, {}, {}, {}
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
     local bytes = JOB_BYTES + #job.spec + 2 * #job.idempotency
@@ -601,7 +655,8 @@ local function enqueue(jobs)
       'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
       'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'tenant', job.tenant, 'agent', job.agent,
       'wire', job.wire, 'bytes', bytes)
-    count_stored(job.owned, 1, bytes)
+    ids[number] = id
+    append(stored, job.owned, bytes)
     append(indexes, key('jobs'), sequence, id)
     append(indexes, key('tree', job.root), sequence, id)
     append(indexes, key('ids'), 0, id)
@@ -620,24 +675,29 @@ local function enqueue(jobs)
       append(sets, key('pool', job.pool), id)
       redis.call('HSET', key('job', id), 'pool', job.pool)
     end
-    if #jobs > 1 and job.root == id then  -- those of one tree are known by its root
-      redis.call('HSET', key('job', id), 'batch', jobs[1].id)
+    if group ~= '' and job.root == id then  -- those of one tree are known by its root
+      redis.call('HSET', key('job', id), 'batch', group)
     end
     local class = class_name(job.agent, job.pool, job.wire)
-    local lane = key('lane', class, job.root, job.tenant)
-    append(lanes, lane, position(job.priority, sequence), id)
-    lane_of[lane] = {job.root, class, job.tenant}
+    local name = key('lane', class, job.root, job.tenant)
+    if not lane_of[name] then
+      lane_of[name] = {root = job.root, class = class, tenant = job.tenant}
+      lanes[#lanes + 1] = lane_of[name]
+    end
+    append(lane_of[name], 'entries', position(job.priority, sequence), id)
   end
   redis.call('HINCRBY', key('dispatch', 'state_counts'), 'counted:queued', #jobs)
-  for index, entries in pairs(indexes) do redis.call('ZADD', index, unpack(entries)) end
-  for set, ids in pairs(sets) do redis.call('SADD', set, unpack(ids)) end
-  for lane, entries in pairs(lanes) do
-    local root, class, tenant = unpack(lane_of[lane])
-    fill_lane(root, class, tenant, entries)
+  for owned, sizes in pairs(stored) do
+    local sum = 0
+    for _, bytes in ipairs(sizes) do sum = sum + bytes end
+    count_stored(owned, #sizes, sum)
   end
-  for _, job in ipairs(jobs) do
-    publish(job.id)
-    notify(job.id, 'queued', first_event(now), job.id)
+  for index, entries in pairs(indexes) do redis.call('ZADD', index, unpack(entries)) end
+  for set, members in pairs(sets) do redis.call('SADD', set, unpack(members)) end
+  fill_lanes(lanes)
+  for _, id in ipairs(ids) do publish(id) end
+  if are_subscribed(ids) then
+    for _, id in ipairs(ids) do notify(id, 'queued', first_event(now), id) end
   end
 end
 
@@ -679,7 +739,7 @@ local function store_child(child, entry, parent, job, most, most_of_tree)
   redis.call('INCR', key('offspring', job.root))
   child.root, child.parent = job.root, parent
   child.pool = redis.call('HGET', key('job', parent), 'pool') or ''
-  enqueue({child})
+  enqueue({child}, '')
   add_event(parent, job.attempt, 'child.submitted', entry)
   return 'queued'
 end

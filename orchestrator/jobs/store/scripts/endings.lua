@@ -19,15 +19,20 @@ local function end_with_error(id, state, kind, message, ended_at)
   finish(id, job[2], job[3], job[4], state, cjson.encode(result), {})
 end
 
--- Lists a job's children for cancellation, with all their descendants.
+-- Lists jobs for cancellation, with all their descendants.
+local function list_for_cancellation(ids)
+  in_parts(ids, function(...) redis.call('RPUSH', key('cancelling'), ...) end)
+end
+
+-- The same for a job's children. Returns their number.
 local function cancel_children(id)
-  for _, child in ipairs(redis.call('SMEMBERS', key('children', id))) do
-    redis.call('RPUSH', key('cancelling'), child)
-  end
+  local children = redis.call('SMEMBERS', key('children', id))
+  list_for_cancellation(children)
+  return #children
 end
 
 -- Ends a queued or waiting job; asks the worker of a running one to end it, and gives the worker
--- `hearing` milliseconds to confirm. Lists its children for cancellation.
+-- `hearing` milliseconds to confirm. Lists its children for cancellation, and returns their number.
 local function cancel_one(id, hearing)
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'started_at')
   if job[1] == 'queued' or job[1] == 'waiting' then
@@ -39,7 +44,7 @@ local function cancel_one(id, hearing)
     redis.call('HSET', key('job', id), 'cancel', 1)
     redis.call('PUBLISH', key('cancel'), id)
   end
-  cancel_children(id)
+  return cancel_children(id)
 end
 
 -- Ends a job whose parent has ended, or is about to: no other job would wait for it, and no

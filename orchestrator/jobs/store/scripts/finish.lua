@@ -12,9 +12,5 @@ if known >= 0 and redis.call('LLEN', key('messages', id)) > known then return 2 
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
 finish(id, job.root, job.host, job.attempt, ARGV[4], ARGV[5], cjson.decode(ARGV[6]))
 if ARGV[8] == '1' then redis.call('ZADD', key('uncollected'), now_ms(), id) end
-for _, child in ipairs(redis.call('SMEMBERS', key('children', id))) do
-  if redis.call('SISMEMBER', key('live'), child) == 1 then
-    redis.call('RPUSH', key('cancelling'), child)
-  end
-end
+list_for_cancellation(redis.call('SINTER', key('children', id), key('live')))
 return 1

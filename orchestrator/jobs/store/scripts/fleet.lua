@@ -45,12 +45,35 @@ local function in_parts(list, act)
   end
 end
 
--- Lets dispatches look at classes again.
-local function put_back(classes)
+-- Returns those values of a list whose flag in another list, as Redis returns it, is as wanted.
+local function with_flag(list, flags, wanted)
+  local found = {}
+  for at, value in ipairs(list) do
+    if flags[at] == wanted then found[#found + 1] = value end
+  end
+  return found
+end
+
+-- Returns for each value of a list whether a set has it: 1 or 0.
+local function are_members(set, list)
+  local flags = {}
+  in_parts(list, function(...)
+    for _, flag in ipairs(redis.call('SMISMEMBER', set, ...)) do flags[#flags + 1] = flag end
+  end)
+  return flags
+end
+
+-- Lets dispatches look at classes, unless they do.
+local function make_ready(classes)
   local entries = {}
   for at, class in ipairs(classes) do entries[2 * at - 1], entries[2 * at] = 0, class end
-  in_parts(classes, function(...) redis.call('ZREM', key('dispatch', 'aside'), ...) end)
   in_parts(entries, function(...) redis.call('ZADD', key('dispatch', 'ready'), 'NX', ...) end)
+end
+
+-- Lets dispatches look at classes again that are aside.
+local function put_back(classes)
+  in_parts(classes, function(...) redis.call('ZREM', key('dispatch', 'aside'), ...) end)
+  make_ready(classes)
 end
 
 -- Returns the classes that are aside for a reason, or for one of several.
@@ -62,19 +85,12 @@ local function agent_of(class) return string.match(class, '^[^@:]*') end
 
 -- Puts back, of the classes that are aside for a reason, those whose agent a profile has.
 local function put_back_known(reason, profile)
-  local classes, agents, known = classes_aside(reason), key('dispatch', 'agents', profile), {}
+  local classes, agents = classes_aside(reason), key('dispatch', 'agents', profile)
   if #classes == 0 then return end
   if redis.call('EXISTS', agents) == 0 then return put_back(classes) end
   local names = {}
   for at, class in ipairs(classes) do names[at] = agent_of(class) end
-  in_parts(names, function(...)
-    for _, is_known in ipairs(redis.call('SMISMEMBER', agents, ...)) do known[#known + 1] = is_known end
-  end)
-  local found = {}
-  for at, class in ipairs(classes) do
-    if known[at] == 1 then found[#found + 1] = class end
-  end
-  put_back(found)
+  put_back(with_flag(classes, are_members(agents, names), 1))
 end
 
 -- Puts back what is aside because an agent had reached its limit.
@@ -85,11 +101,20 @@ local function open_agent(agent)
   put_back(classes)
 end
 
--- A class has jobs whose turn can come: dispatches look at it, unless it is known that none runs it.
-local function add_class(class)
-  if redis.call('SADD', key('classes'), class) == 1 then
-    redis.call('ZADD', key('dispatch', 'ready'), 'NX', 0, class)
-  end
+-- The same for all agents.
+local function open_agents()
+  local classes, full = classes_aside(AGENT_FULL), {}
+  for at, class in ipairs(classes) do full[at] = key('dispatch', 'full', agent_of(class)) end
+  in_parts(full, function(...) redis.call('DEL', ...) end)
+  put_back(classes)
+end
+
+-- Classes have jobs whose turn can come: dispatches look at them, unless it is known that none runs
+-- them.
+local function add_classes(classes)
+  local new = with_flag(classes, are_members(key('classes'), classes), 0)
+  in_parts(new, function(...) redis.call('SADD', key('classes'), ...) end)
+  make_ready(new)
 end
 
 local function remove_class(class)

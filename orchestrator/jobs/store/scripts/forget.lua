@@ -13,10 +13,15 @@ local kept_for, of_tenants = tonumber(ARGV[2]), cjson.decode(ARGV[3])
 local shortest, now = kept_for, now_ms()
 for _, milliseconds in pairs(of_tenants) do shortest = math.min(shortest, milliseconds) end
 local deleted, kept, skipped, most = 0, 0, tonumber(ARGV[4]), tonumber(ARGV[5])
-local found = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. now - shortest, 'WITHSCORES',
-  'LIMIT', skipped, most)
+-- By their ranks: to pass over entries from the lowest score on takes as long as to read them.
+local found = redis.call('ZRANGE', key('ended'), skipped, skipped + most - 1, 'WITHSCORES')
+local is_over = #found < 2 * most
 for at = 1, #found, 2 do
   local id, ended_at = found[at], tonumber(found[at + 1])
+  if ended_at >= now - shortest then
+    is_over = true
+    break
+  end
   local job = redis.call('HMGET', key('job', id), 'tenant', 'parent')
   if ended_at >= now - (of_tenants[job[1] or ''] or kept_for) then
     kept = kept + 1
@@ -37,4 +42,4 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('journal', 'with_payloads'),
     redis.call('ZREM', key('journal', 'with_payloads'), id)
   end
 end
-return {deleted, kept, #found < 2 * most and 1 or 0}
+return {deleted, kept, is_over and 1 or 0}

@@ -30,6 +30,7 @@ local LONGEST_LEASE_MS = 60000
 local LAPSED = '["fanout_leases_lost","lapsed"]'
 
 local now, lease_now, reaped, is_more = now_ms(), lease_clock(), {}, 0
+local left = tonumber(ARGV[2])
 
 -- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a
 -- managed one may not.
@@ -78,9 +79,11 @@ local function resume(id)
   requeue(id, job[1], job[2], 'it has waited for as long as it wanted')
 end
 
+-- Returns what has lapsed, as far as this call has not done its maximum yet.
 local function lapsed(...)
-  local found = redis.call('ZRANGEBYSCORE', key(...), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
-  if #found == tonumber(ARGV[2]) then is_more = 1 end
+  local found = redis.call('ZRANGEBYSCORE', key(...), '-inf', '(' .. now, 'LIMIT', 0, left)
+  left = left - #found
+  if left == 0 then is_more = 1 end
   return found
 end
 
@@ -92,12 +95,17 @@ local function lease_left(id)
   return math.max(-1, job[1] - lease_now)
 end
 
+-- The most scores that are lowered at once.
+local MOST_LOWERED = 1000
+
 -- Lowers scores of a sorted set, which are times, to what they can be now. Returns whether that is
 -- done with all of them.
 local function lower(latest, ...)
-  local late = redis.call('ZRANGEBYSCORE', key(...), '(' .. latest, '+inf', 'LIMIT', 0, MOST_VALUES)
-  for _, member in ipairs(late) do redis.call('ZADD', key(...), latest, member) end
-  return #late < MOST_VALUES
+  local late = redis.call('ZRANGEBYSCORE', key(...), '(' .. latest, '+inf', 'LIMIT', 0, MOST_LOWERED)
+  local entries, of = {}, key(...)
+  for at, member in ipairs(late) do entries[2 * at - 1], entries[2 * at] = latest, member end
+  in_parts(entries, function(...) redis.call('ZADD', of, ...) end)
+  return #late < MOST_LOWERED
 end
 
 -- When the time of Redis was set back, what waits for a time would wait for that much longer.
@@ -165,7 +173,6 @@ for _, worker in ipairs(lapsed('workers')) do
   redis.call('ZREM', key('workers'), worker)
   redis.call('DEL', key('worker', worker))
 end
-local left = tonumber(ARGV[2])
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('dispatch', 'workers'), '-inf', '(' .. now,
     'LIMIT', 0, left)) do
   left = remove_lost_worker(worker, left)
@@ -184,6 +191,8 @@ local function compare_classes()
     for _, class in ipairs(redis.call('ZDIFF', 2, known, key('classes'))) do remove_class(class) end
   end
 end
+
+if left > 0 and reopen(left) then is_more = 1 end
 
 -- The worker of a pool is not started again after some time: nothing happens then.
 put_back(classes_aside(POOL_AWAITED))

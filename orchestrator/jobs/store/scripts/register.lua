@@ -12,12 +12,17 @@ local worker, hold, policy, started = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonum
 local takes_none, digest, changing = ARGV[6] == '1', ARGV[7], tonumber(ARGV[9])
 local function pool_of() return redis.call('HGET', key('worker', worker), 'pool') or '' end
 
--- Takes a worker out that takes no jobs, and what was sent to it back.
+-- Takes a worker out that takes no jobs, and what was sent to it back. The reaper takes out one to which
+-- more was sent.
 local function leave()
   if redis.call('EXISTS', key('dispatch', 'worker', worker)) == 0 then return end
   redis.call('HSET', key('dispatch', 'worker', worker), 'concurrency', 0)
-  take_back(worker, math.huge)
-  remove_worker(worker)
+  take_back(worker, MOST_TAKEN_BACK)
+  if redis.call('EXISTS', key('dispatch', 'bound', worker)) == 1 then
+    redis.call('ZADD', key('dispatch', 'workers'), 0, worker)
+  else
+    remove_worker(worker)
+  end
 end
 
 if hold == 0 then
@@ -44,16 +49,16 @@ else
   correct_bound(worker)
 end
 local free = count_free(worker)
-if free < 0 then take_back(worker, -free) end
+if free < 0 then take_back(worker, math.min(-free, MOST_TAKEN_BACK)) end
 local known = redis.call('HMGET', key('policy'), 'json', 'started_at')
 local before = tonumber(known[2] or -1)
 if policy ~= '' and (started > before or (started == before and policy > known[1])) then
   redis.call('HSET', key('policy'), 'json', policy, 'started_at', started)
   if policy ~= known[1] then
-    -- A limit may be higher now. Trees and tenants at their limit are few: they have running jobs.
-    for _, root in ipairs(redis.call('SMEMBERS', key('full_trees'))) do open_tree(root) end
-    for _, tenant in ipairs(redis.call('SMEMBERS', key('full_tenants'))) do open_tenant(tenant) end
-    for _, class in ipairs(classes_aside(AGENT_FULL)) do open_agent(agent_of(class)) end
+    -- A limit may be higher now. What is not reopened here, the reaper reopens.
+    list_to_reopen()
+    reopen(MOST_REOPENED)
+    open_agents()
   end
 end
 return free > free_before and 2 or 1
