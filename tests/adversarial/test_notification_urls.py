@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent, PinnedHttp
 from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
 from tests.https_host import PrivateAuthority

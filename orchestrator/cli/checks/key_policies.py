@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fanout.orchestrator.configuration.sections.api_settings import CallerSettings, Scope
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
+from fanout.orchestrator.configuration.api_settings import CallerSettings, Scope
+from fanout.orchestrator.jobs.store.api_keys import ApiKey
 
 
 def may_choose(record: ApiKey, callers: CallerSettings) -> str:

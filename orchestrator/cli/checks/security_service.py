@@ -6,15 +6,15 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from fanout.orchestrator.cli.checks.doctor_checks import Check, unbound_keys
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     EVERYBODY,
     ApiSettings,
     is_loopback,
 )
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
+from fanout.orchestrator.jobs.store.api_keys import ApiKey
 
 UNUSED_DAYS = 90
 """After which a key that nobody uses should be revoked: a quarter, so also that of a rare job."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fanout.orchestrator.landing.conflicts import KeptConflicts
-from fanout.orchestrator.landing.unmerged import ShownConflict, difference
+from fanout.orchestrator.landing.conflicts import KeptConflicts, ShownConflict, difference
 
 
 def landing_conflicts(kept: KeptConflicts, job_id: str) -> list[ShownConflict]:

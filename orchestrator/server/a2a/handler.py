@@ -41,7 +41,7 @@ from a2a.utils.errors import (
 )
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.server.a2a import cards
 from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
 from fanout.orchestrator.server.a2a.errors import protocol_errors

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from fanout.orchestrator.jobs.store.access.api_keys import fingerprint
+from fanout.orchestrator.jobs.store.api_keys import fingerprint
 from fanout.orchestrator.server.access.buckets import Buckets
 
 MAX_GOOD_CREDENTIALS = 10_000

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.access.attempts import TooManyAttempts
 from fanout.orchestrator.server.access.audit import RequestFacts, request_facts

@@ -7,7 +7,7 @@ from collections import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.server.access.buckets import Buckets
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.access.refusals import refuse

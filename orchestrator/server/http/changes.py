@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
 from fanout.orchestrator.jobs.changes import FileChange, SkippedFile
-from fanout.orchestrator.landing.unmerged import task_conflicts
+from fanout.orchestrator.landing.conflicts import task_conflicts
 from fanout.orchestrator.server.http.jobs import result
 from fanout.orchestrator.server.http.requests import Jobs
 from fanout.orchestrator.server.problems import Problem

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mcp.server.mcpserver import Context
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.mcp.folders import LocalFolders

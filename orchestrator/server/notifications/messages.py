@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
-from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
 from fanout.orchestrator.server.notifications.hook_events import JobsToRead
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets

@@ -14,8 +14,8 @@ from typing import Protocol
 import structlog
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
+from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.hook_events import JobsToRead, end_of, wait_of
 from fanout.orchestrator.server.notifications.messages import MessageBuilder

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from fanout.orchestrator.jobs.store.notifications.subscription import MAX_URL_CHARACTERS
+from fanout.orchestrator.jobs.store.subscription import MAX_URL_CHARACTERS
 from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
 
 LOOKUP_SECONDS = 5.0

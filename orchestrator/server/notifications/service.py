@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.hook_events import JobsToRead
 from fanout.orchestrator.server.notifications.messages import MessageBuilder, WebhookMessages

@@ -10,7 +10,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.adk.events import Event
 from google.genai import types
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
 from fanout.orchestrator.server.a2a.received.files import files_of
 from fanout.orchestrator.server.a2a.received.messages import Place, specification, task_id_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Message
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, Scope
+from fanout.orchestrator.configuration.api_settings import ApiSettings, Scope
 from fanout.orchestrator.server.access.caller_limits import CallerLimits
 from fanout.orchestrator.server.access.callers import Caller
 

@@ -23,8 +23,8 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.landing.conflicts import task_conflicts
 from fanout.orchestrator.landing.runs import Runs
-from fanout.orchestrator.landing.unmerged import task_conflicts
 from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 

@@ -13,7 +13,7 @@ import httpx2
 import jwt
 import structlog
 
-from fanout.orchestrator.configuration.sections.api_settings import is_loopback
+from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.server.access.callers import AuthenticationUnavailable
 
 DISCOVERY = "/.well-known/openid-configuration"

@@ -6,7 +6,7 @@ from typing import Any
 
 import jwt
 
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     DEFAULT_TENANT,
     EVERYBODY,
     CallerSettings,

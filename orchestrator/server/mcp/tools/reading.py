@@ -9,7 +9,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.server.mcp.doors import Door, ToolContext
 from fanout.orchestrator.server.mcp.tools import texts
