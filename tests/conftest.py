@@ -140,15 +140,11 @@ MAY_BLOCK = {
         "script_source",
     ): "reads its own scripts once, when a process starts",
     (
-        "orchestrator/deep_agent/backends/jail.py",
+        "orchestrator/deep_agent/backends/directory.py",
         "__init__",
-    ): "makes a path absolute once, when an agent is made",
+    ): "makes a path absolute and looks whether its folder exists, once, when an agent is made",
     (
-        "orchestrator/deep_agent/backends/filesystem.py",
-        "__init__",
-    ): "looks once whether its folder exists, when an agent is made",
-    (
-        "orchestrator/deep_agent/backends/proc/reading.py",
+        "orchestrator/deep_agent/backends/proc_table.py",
         "_waits_in_the_kernel",
     ): "asks the kernel for the state of a thread of its own, which waits for nothing",
     (
@@ -164,7 +160,7 @@ MAY_BLOCK = {
         "_infer_agent_origin",
     ): "ADK looks where our class of agents is defined, once for each runner: a few lookups of known folders",
     (
-        "orchestrator/deep_agent/models/providers/litellm.py",
+        "orchestrator/deep_agent/models/litellm.py",
         "generate_content_async",
     ): "LiteLLM asks the disk for certificates with each new client, for less than a millisecond",
     ("orchestrator/deep_agent/models/facts.py", "_find"): "loads its table once; as above",

@@ -9,19 +9,25 @@ from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls
 from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
+
+# Files and shells that an agent works on
+from .backends.artifact_store import ArtifactBackend as ArtifactBackend
+from .backends.artifact_store import StoreBackend as StoreBackend
 from .backends.background import LeftProcess as LeftProcess
 from .backends.background import LeftRunning as LeftRunning
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
+from .backends.composite import ReadOnlyBackend as ReadOnlyBackend
 from .backends.directory import DirectoryBackend as DirectoryBackend
+from .backends.directory import FilesystemBackend as FilesystemBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
-from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
+from .backends.local_shell import find_shell as find_shell
 from .backends.matching import hits_in as hits_in
+from .backends.matching import real_path as real_path
 from .backends.overlay import OverlayBackend as OverlayBackend
-from .backends.paths import real_path as real_path
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry
@@ -32,23 +38,17 @@ from .backends.protocol import Hits as Hits
 from .backends.protocol import OutputSink as OutputSink
 from .backends.protocol import Shell as Shell
 from .backends.protocol import Walk as Walk
-from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend
-from .backends.shell_program import find_shell as find_shell
 from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
 from .backends.state import state_with as state_with
-
-# Files and shells that an agent works on
-from .backends.stores.artifact_store import ArtifactBackend as ArtifactBackend
-from .backends.stores.artifact_store import StoreBackend as StoreBackend
+from .context.compaction import ContextStats as ContextStats
+from .context.compaction import ContextSummary as ContextSummary
+from .context.compaction import context_stats as context_stats
+from .context.compaction import context_summary as context_summary
 
 # Long conversations
 from .context.compaction import later_than as later_than
 from .context.eviction import evict_results as evict_results
-from .context.statistics import ContextStats as ContextStats
-from .context.statistics import ContextSummary as ContextSummary
-from .context.statistics import context_stats as context_stats
-from .context.statistics import context_summary as context_summary
 from .context.summarization import SummarizationConfig as SummarizationConfig
 
 # The factory
@@ -62,11 +62,15 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
-from .delegation.limits import SubAgentLimits as SubAgentLimits
+from .delegation.roster import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
+
+# Helpers for tools and parts of an agent
+from .delegation.roster import SubagentType as SubagentType
+from .delegation.roster import agent_identifier as agent_identifier
 from .delegation.subagents import DelegationStyle as DelegationStyle
-from .delegation.task_record import TaskRecord as TaskRecord
-from .delegation.task_record import combined_answer as combined_answer
+from .delegation.task import TaskRecord as TaskRecord
+from .delegation.task import combined_answer as combined_answer
 
 # Where an agent's commands and code run, if not on its backend
 from .execution.choice import ExecutionChoice as ExecutionChoice
@@ -122,26 +126,27 @@ from .mcp.tools import McpTools as McpTools
 # The text of messages
 from .messages import is_reply as is_reply
 from .messages import last_reply as last_reply
+from .messages import summary_of as summary_of
 from .messages import text_of as text_of
 from .middleware import Middleware as Middleware
 from .middleware import StateSlot as StateSlot
 from .models.access import access_fault as access_fault
 from .models.access import service_faults as service_faults
 from .models.access import service_name as service_name
-from .models.endings import say_ending as say_ending
 from .models.facts import price as price
 
 # Models, their retries, usage and prices
 from .models.profiles import ModelProfile as ModelProfile
-from .models.progress import ModelProgress as ModelProgress
-from .models.progress import watched_by as watched_by
 from .models.rate_limiter import RateLimiter as RateLimiter
+from .models.replies import say_ending as say_ending
 from .models.resolve import key_variable as key_variable
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
 from .models.retries import FALLBACK_FROM as FALLBACK_FROM
+from .models.retries import ModelProgress as ModelProgress
 from .models.retries import ResilientModel as ResilientModel
 from .models.retries import RetryPolicy as RetryPolicy
+from .models.retries import watched_by as watched_by
 from .models.scripted_model import Conversation as Conversation
 from .models.scripted_model import Script as Script
 from .models.scripted_model import ScriptedCall as ScriptedCall
@@ -151,29 +156,24 @@ from .models.trial import Trial as Trial
 from .models.trial import try_model as try_model
 from .models.usage import ModelUsage as ModelUsage
 
-# Helpers for tools and parts of an agent
-from .names import SubagentType as SubagentType
-from .names import agent_identifier as agent_identifier
-
 # Permissions
 from .permissions.rules import Access as Access
 from .permissions.rules import Permission as Permission
-from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import CHANGES_BREAK as CHANGES_BREAK
 from .prompts import CHANGES_CONFLICT as CHANGES_CONFLICT
 from .prompts import CONTINUED as CONTINUED
 from .prompts import TASKS_VERIFIED as TASKS_VERIFIED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
-from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool
+from .tool import ProgressTool as ProgressTool
 from .tool import polling as polling
 from .tool import tabular as tabular
+from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
-from .tools.live_output import text_mode as text_mode
 from .web.fetch import WebFetch as WebFetch
 from .web.search import SearchApi as SearchApi
-from .web.search import WebSearch as WebSearch
 
 # Tools for research
-from .web.think import Think as Think
+from .web.search import Think as Think
+from .web.search import WebSearch as WebSearch

@@ -20,10 +20,9 @@ from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
-from fanout.orchestrator.deep_agent.delegation.children.child_run import resumable_app
+from fanout.orchestrator.deep_agent.delegation.child import resumable_app
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
-from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget

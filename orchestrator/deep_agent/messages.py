@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from google.adk.events import Event
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
+
+from fanout.orchestrator.deep_agent import prompts
+
+_HEADING = re.compile(r"^##[ \t]+Summary[ \t]*:?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_CUT = "\n… (cut)"
+_SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}", r"(\d+)"))
 
 
 def parts_of(message: LlmResponse | None) -> list[types.Part]:
@@ -62,3 +69,38 @@ def with_response(part: types.Part, response: dict[str, Any]) -> types.Part:
     answer = part.function_response or types.FunctionResponse()
     changed = answer.model_copy(update={"response": response})
     return part.model_copy(update={"function_response": changed})
+
+
+def summary_of(message: str, max_characters: int) -> str:
+    """Return the text under the last `## Summary` heading, else the whole message.
+
+    Args:
+        message: The agent's last message.
+        max_characters: The length of the result at most.
+    """
+    headings = list(_HEADING.finditer(message))
+    text = message[headings[-1].end() :].strip() if headings else ""
+    text = text or message.strip()
+    if len(text) <= max_characters:
+        return text
+    return text[: max_characters - len(_CUT)].rstrip() + _CUT
+
+
+def summary_text(content: types.Content | None) -> str:
+    """Return the summary in a content; empty if it is not a summary."""
+    parts = (content.parts if content else None) or []
+    found = next((found for part in parts if (found := _SUMMED_UP.match(part.text or ""))), None)
+    return found.string[found.end() :].strip() if found else ""
+
+
+def summed_up_replies(content: types.Content) -> int:
+    """Return how many replies of the model a summary replaces; 0 for any other content."""
+    found = (_SUMMED_UP.match(part.text or "") for part in content.parts or [])
+    return next((int(match[1]) for match in found if match), 0)
+
+
+def above_summary(content: types.Content) -> Sequence[types.Part]:
+    """Return the parts above a summary, which hold the task; all parts of any other content."""
+    parts = content.parts or []
+    ends = (index for index, part in enumerate(parts) if _SUMMED_UP.match(part.text or ""))
+    return parts[: next(ends, len(parts))]

@@ -8,7 +8,7 @@ import yaml
 
 from fanout.orchestrator.cli.commands.configuration import effective_settings
 from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
-from fanout.orchestrator.deep_agent.models.providers import anthropic, google, openai
+from fanout.orchestrator.deep_agent.models import anthropic, google, openai
 from tests.architecture.sources import REPOSITORY
 
 COMPOSE = REPOSITORY / "docker-compose.yml"

@@ -15,17 +15,16 @@ import pytest
 import pytest_asyncio
 from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
-from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.backends.stores.artifact_store import (
+from fanout.orchestrator.deep_agent.backends.artifact_store import (
     ArtifactBackend,
     StoreBackend,
 )
-from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.context.eviction import with_artifacts
 from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id

@@ -7,7 +7,7 @@ import pytest
 
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
-from fanout.orchestrator.deep_agent.tools.viewing import MAX_IMAGE_BYTES
+from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGE_BYTES
 from tests.contract.file_tools import Tools
 from tests.documents import notebook, pdf
 

@@ -6,8 +6,8 @@ import pytest
 
 from fanout.orchestrator.deep_agent.backends.protocol import Shell
 from fanout.orchestrator.deep_agent.tools import files as files_module
-from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
-from fanout.orchestrator.deep_agent.tools.viewing import MAX_IMAGE_BYTES
+from fanout.orchestrator.deep_agent.tools.files import MAX_RESULT_CHARACTERS
+from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGE_BYTES
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent.tools import search as search_module
-from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
+from fanout.orchestrator.deep_agent.tools.files import MAX_RESULT_CHARACTERS
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

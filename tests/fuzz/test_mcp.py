@@ -12,7 +12,7 @@ import mcp_types
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanout.orchestrator.deep_agent.mcp.received import Received
+from fanout.orchestrator.deep_agent.mcp.transport import Received
 from fanout.orchestrator.server.mcp.handshake import answer_first_requests
 from fanout.orchestrator.valid_text import clean_json
 from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, as_json, damaged, json_values, nested

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools.editing.patch_format import (
+from fanout.orchestrator.deep_agent.tools.patches import (
     ADD,
     BEGIN,
     DELETE,
@@ -17,8 +17,8 @@ from fanout.orchestrator.deep_agent.tools.editing.patch_format import (
     AddedFile,
     UpdatedFile,
     parse_patch,
+    patched,
 )
-from fanout.orchestrator.deep_agent.tools.editing.patch_hunks import patched
 from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
 pytestmark = MARKS

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
-from fanout.orchestrator.deep_agent.models.valid_replies import CLEANED_CALLS, clean_reply
+from fanout.orchestrator.deep_agent.models.replies import CLEANED_CALLS, clean_reply
 from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.valid_text import clean, clean_json, clean_text, printable
 from tests.forked import REPOSITORY

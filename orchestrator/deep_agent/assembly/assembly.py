@@ -32,8 +32,11 @@ from fanout.orchestrator.deep_agent.context.eviction import Eviction
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.roster import (
+    SubAgentLimits,
+    SubAgentSpec,
+    agent_identifier,
+)
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.execution.choice import (
     ExecutionChoice,
@@ -63,7 +66,6 @@ from fanout.orchestrator.deep_agent.models.profiles import (
 )
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_model
-from fanout.orchestrator.deep_agent.names import agent_identifier
 from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
 from fanout.orchestrator.deep_agent.permissions.rules import Permission
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool

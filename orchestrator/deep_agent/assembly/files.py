@@ -7,7 +7,7 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
+from fanout.orchestrator.deep_agent.context.eviction import with_artifacts
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
 

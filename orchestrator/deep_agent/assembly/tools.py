@@ -18,7 +18,7 @@ from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.web.model_search import ModelSearchTool
+from fanout.orchestrator.deep_agent.web.search import ModelSearchTool
 
 
 def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:

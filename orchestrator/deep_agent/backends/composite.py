@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
+from fanout.orchestrator.deep_agent.backends.matching import real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,
@@ -277,3 +277,24 @@ class CompositeShell(CompositeBackend):
         if not isinstance(self._shell, Shell):
             raise TypeError("Neither a shell was given, nor has the default backend one.")
         return await self._shell.execute(command, timeout_seconds, max_output_bytes, on_output)
+
+
+class ReadOnlyBackend(CompositeBackend):
+    """Another backend's files, read-only; without a shell, which could change them.
+
+    It is a composite without routes, which passes everything else on. Every change raises
+    PermissionError.
+
+    Args:
+        backend: The files.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, {})
+
+    async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
+        del data, create_only
+        raise PermissionError(path)
+
+    async def delete(self, path: str) -> None:
+        raise PermissionError(path)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from google.adk.environment import BaseEnvironment, ExecutionResult
 
-from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends import matching
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 
@@ -72,6 +72,6 @@ class BackendEnvironment(BaseEnvironment):
             PermissionError: The file tools do not accept the path.
         """
         try:
-            return paths.checked(str(PurePosixPath(self._backend.search_root, path)))
+            return matching.checked_path(str(PurePosixPath(self._backend.search_root, path)))
         except ToolMistake as mistake:
             raise PermissionError(str(mistake)) from None

@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.matching import TextSearch
-from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch, real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 

@@ -33,11 +33,11 @@ from fanout.orchestrator.deep_agent.backends.bounded_output import (
     OutputFiles,
     OutputRecorder,
 )
-from fanout.orchestrator.deep_agent.backends.proc.reading import command_line
-from fanout.orchestrator.deep_agent.backends.proc.table import (
+from fanout.orchestrator.deep_agent.backends.proc_table import (
     COMMAND_MARKER,
     COMMANDS,
     CommandTable,
+    command_line,
     signal_all,
 )
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -13,11 +15,12 @@ from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
-from fanout.orchestrator.deep_agent.context.artifacts import LARGE_TOOL_RESULTS
-from fanout.orchestrator.deep_agent.context.readable import readable
+from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.size import characters
 from fanout.orchestrator.deep_agent.prompts import (
@@ -50,6 +53,22 @@ MAX_NAME_CHARACTERS = 100
 
 BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
 """Tools that limit their results themselves and say how to read on."""
+LARGE_TOOL_RESULTS = "/large_tool_results"
+"""Tool results that were too long for the context."""
+
+CONVERSATION_HISTORY = "/conversation_history"
+"""Messages that a summary replaced."""
+LINE_CHARACTERS = 2_000
+"""Longer lines are wrapped: read_file and grep show whole lines, and one line must leave room for
+others."""
+
+WORD_CHARACTERS = 100
+"""A line is wrapped after a space if there is one this close to its end."""
+
+TEXT_CHARACTERS = 200
+"""A longer text, or one of several lines, is printed below its JSON, with its own line breaks."""
+MAX_FOLDER_CHARACTERS = 128
+"""The length of a session's id in a path; a file's name has at most 255 bytes."""
 
 
 class Eviction(Middleware):
@@ -206,3 +225,147 @@ async def _kept(backend: Backend) -> Sequence[Entry]:
     except FileNotFoundError:
         return ()
     return walk.entries
+
+
+def is_artifact(path: str, history: str = CONVERSATION_HISTORY) -> bool:
+    """Return whether a path is in a folder that the harness stores for itself.
+
+    Args:
+        path: An absolute path.
+        history: The folder of messages that summaries replaced.
+    """
+    return any(path == folder or path.startswith(f"{folder}/") for folder in _folders(history))
+
+
+def _folders(history: str) -> tuple[str, ...]:
+    return (LARGE_TOOL_RESULTS, history)
+
+
+def with_artifacts(
+    backend: Backend, state: SessionState, *, history: str = CONVERSATION_HISTORY
+) -> CompositeBackend:
+    """Return the agent's files with both folders, for its file tools; the shell does not see them.
+
+    Args:
+        backend: The agent's files.
+        state: The session's state, which stores the folders.
+        history: The folder of messages that summaries replaced.
+    """
+    return CompositeBackend(
+        backend,
+        {folder: StateBackend(state, search_root=folder) for folder in _folders(history)},
+        internal=True,
+    )
+
+
+def readable(value: Any) -> str:
+    """Return a value as text."""
+    if isinstance(value, str):
+        return _wrapped(_laid_out(value))
+    if not isinstance(value, Mapping):
+        return _wrapped(_json(value))
+    texts = {name: text for name, text in value.items() if isinstance(text, str) and _is_long(text)}
+    rest = {name: "(below)" if name in texts else item for name, item in value.items()}
+    below = [f"--- {name} ---\n{_laid_out(text)}" for name, text in texts.items()]
+    return _wrapped("\n".join([_json(rest), *below]))
+
+
+def _is_long(text: str) -> bool:
+    return "\n" in text or len(text) > TEXT_CHARACTERS
+
+
+def _laid_out(text: str) -> str:
+    """Indent JSON that is one long line; return any other text unchanged."""
+    if len(text) <= LINE_CHARACTERS or text.lstrip()[:1] not in {"{", "["}:
+        return text
+    try:
+        return _json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, indent=1, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):  # a cycle, or keys that are not valid in JSON
+        return str(value)
+
+
+def _wrapped(text: str) -> str:
+    lines = text.split("\n")
+    if max(map(len, lines)) <= LINE_CHARACTERS:
+        return text
+    return "\n".join(piece for line in lines for piece in _pieces(line))
+
+
+def _pieces(line: str) -> Iterator[str]:
+    start = 0
+    while len(line) - start > LINE_CHARACTERS:
+        end = start + LINE_CHARACTERS
+        space = line.rfind(" ", end - WORD_CHARACTERS, end)
+        end = end if space < 0 else space + 1
+        yield line[start:end]
+        start = end
+    yield line[start:]
+
+
+def history_folder(session_id: str, prefix: str) -> str:
+    """Return the folder of a session's parts below a prefix."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", session_id)[:MAX_FOLDER_CHARACTERS]
+    return f"{prefix}/{name}"
+
+
+def part_path(session_id: str, number: int, prefix: str) -> str:
+    """Return the path of one part, counted from 1, below a prefix."""
+    return f"{history_folder(session_id, prefix)}/{number:04}.md"
+
+
+def as_entries(events: Sequence[Event]) -> list[str]:
+    """Return each message as Markdown, with its calls and results in full."""
+    return ["\n\n".join(_blocks(event)) + "\n" for event in events]
+
+
+def as_document(entries: Sequence[str], session_id: str, number: int) -> str:
+    """Return one part of the history as a document."""
+    return "\n".join([f"# Conversation {session_id}, part {number}\n", *entries])
+
+
+async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, Any]:
+    """Return the change of a session's state that writes a text to a file."""
+    delta: dict[str, Any] = {}
+    await StateBackend(State(dict(state), delta)).write_bytes(path, text.encode(errors="replace"))
+    return delta
+
+
+def _blocks(event: Event) -> Iterator[str]:
+    time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(sep=" ", timespec="seconds")
+    kind = "model" if is_reply(event) else "tools"
+    role = "user" if event.author == "user" else f"{event.author} ({kind})"
+    yield f"## {role} · {time}"
+    for part in parts_of(event):
+        if part.text and not part.thought:
+            yield part.text
+        elif part.function_call:
+            yield _block("Call of", part.function_call, part.function_call.args or {})
+        elif part.function_response:
+            yield _block("Result of", part.function_response, part.function_response.response or {})
+        elif part.inline_data:
+            size = len(part.inline_data.data or b"")
+            yield f"({part.inline_data.mime_type}, {size} bytes, not kept here)"
+        elif part.file_data:
+            yield f"({part.file_data.mime_type}: {part.file_data.file_uri})"
+
+
+def _block(
+    title: str, of: types.FunctionCall | types.FunctionResponse, values: Mapping[str, Any]
+) -> str:
+    text = readable({name: _without_media(value) for name, value in values.items()})
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"### {title} {of.name} ({of.id})\n\n{fence}\n{text}\n{fence}"
+
+
+def _without_media(value: Any) -> Any:
+    """Leave out an image's base64, which no reader needs; the call names its file."""
+    if isinstance(value, Mapping) and value.get("type") == "image":
+        return {**value, "data": "(not kept here)"}
+    return value

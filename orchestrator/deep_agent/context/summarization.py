@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,38 +22,38 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.context import history
-from fanout.orchestrator.deep_agent.context.artifacts import (
-    CONVERSATION_HISTORY,
-    LARGE_TOOL_RESULTS,
-)
-from fanout.orchestrator.deep_agent.context.changed_files import changed_files
+from fanout.orchestrator.deep_agent.context import eviction
 from fanout.orchestrator.deep_agent.context.compaction import (
+    MAX_FILES,
+    ContextSummary,
     Conversation,
     compaction_event,
     conversation_of,
     put_in_order,
     tail_start,
 )
-from fanout.orchestrator.deep_agent.context.decisions import key_decisions
-from fanout.orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from fanout.orchestrator.deep_agent.context.statistics import MAX_FILES, ContextSummary
+from fanout.orchestrator.deep_agent.context.eviction import (
+    CONVERSATION_HISTORY,
+    LARGE_TOOL_RESULTS,
+)
 from fanout.orchestrator.deep_agent.context.summarizer import (
+    MAX_SUMMARY_CHARACTERS,
     SideCallAccount,
     Summarizer,
-    without_model,
-)
-from fanout.orchestrator.deep_agent.context.summary_content import (
-    MAX_SUMMARY_CHARACTERS,
+    changed_files,
+    key_decisions,
     share_of,
     summary_content,
     task_text,
+    without_model,
 )
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
 from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
 from fanout.orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
+from fanout.orchestrator.deep_agent.messages import summary_text
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.size import (
@@ -62,10 +62,11 @@ from fanout.orchestrator.deep_agent.models.size import (
     counts_since_summary,
     fixed_tokens,
     messages_since_summary,
+    reported_tokens,
     tokens_in,
     tokens_of,
 )
-from fanout.orchestrator.deep_agent.summary_format import summary_text
+from fanout.orchestrator.deep_agent.prompts import OLD_ARGUMENT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.logs import Logger
 
@@ -91,6 +92,11 @@ REJECTED_KEEP_SHARE = 0.5
 
 OLD_ARGUMENTS_SHARE = 0.5
 """Share of the trigger from which long arguments of old calls are shortened."""
+MAX_OLD_ARGUMENT_CHARACTERS = 2_000
+"""Longer texts among an old call's arguments are shortened."""
+
+OLD_ARGUMENT_HEAD_CHARACTERS = 200
+"""How much of one is kept: enough to recognize the text."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +256,7 @@ class Summarization(Middleware):
         replaced = conversation.messages[conversation.shown_from : cut]
         session, calls = context.session, SideCallAccount(budget_of(context))
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
-        entries = await asyncio.to_thread(history.as_entries, replaced)
+        entries = await asyncio.to_thread(eviction.as_entries, replaced)
         earlier = summary_text(conversation.summary_content)
         most = share_of(self._window_tokens, MAX_SUMMARY_CHARACTERS)
         task = task_text(conversation.messages)
@@ -265,7 +271,7 @@ class Summarization(Middleware):
             history=self._config.history_path_prefix,
         )
         paths = [
-            history.part_path(session.id, part, self._config.history_path_prefix)
+            eviction.part_path(session.id, part, self._config.history_path_prefix)
             for part in range(1, number + 1)
         ]
         content = summary_content(
@@ -276,13 +282,13 @@ class Summarization(Middleware):
             history=paths,
             changed=changed,
         )
-        document = history.as_document(entries, session.id, number)
+        document = eviction.as_document(entries, session.id, number)
         event = compaction_event(
             context,
             conversation,
             cut,
             content=content,
-            state_delta=await history.written(session.state, paths[-1], document),
+            state_delta=await eviction.written(session.state, paths[-1], document),
             calls=calls,
             statistics=ContextSummary(
                 messages_summarized=len(replaced),
@@ -358,3 +364,63 @@ def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:
             }
             return names, is_summarized
     return set(), is_summarized
+
+
+def old_calls(
+    conversation: Conversation,
+    agent_name: str,
+    limit_tokens: int,
+    tail_start: Callable[[Sequence[Event]], int],
+) -> int:
+    """Return how many calls, from the first that the model sees, are to be shortened.
+
+    Args:
+        conversation: The agent's messages.
+        agent_name: The agent whose replies report the size of this context.
+        limit_tokens: No call is shortened before the conversation has this size.
+        tail_start: Returns the index of the first message that is kept as it is.
+    """
+    grown = _reached(conversation, agent_name, limit_tokens)
+    if grown is None:
+        return 0
+    old = conversation.shown[: tail_start(conversation.shown[: grown + 1])]
+    return sum(len(event.get_function_calls()) for event in old)
+
+
+def shorten(contents: Sequence[types.Content], calls: int) -> None:
+    """Shorten the arguments of the first `calls` calls.
+
+    The parts are replaced in the contents; the original values are not changed.
+    """
+    left = calls
+    for content in contents:
+        for index, part in enumerate(content.parts or []):
+            if left and part.function_call and content.parts:
+                left -= 1
+                arguments = _shortened(part.function_call.args)
+                call = part.function_call.model_copy(update={"args": arguments})
+                content.parts[index] = part.model_copy(update={"function_call": call})
+
+
+def _reached(conversation: Conversation, agent_name: str, limit: int) -> int | None:
+    """Return the index of the first message after which the conversation has this size, or None."""
+    summarized_at = conversation.summary.timestamp if conversation.summary else 0.0
+    size = tokens_in(conversation.summary_content)
+    for index, event in enumerate(conversation.shown):
+        size += tokens_in(event.content)
+        if event.timestamp > summarized_at:  # an earlier count is of a longer conversation
+            size = reported_tokens(event, agent_name) or size
+        if size >= limit:
+            return index
+    return None
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_OLD_ARGUMENT_CHARACTERS:
+        left_out = len(value) - OLD_ARGUMENT_HEAD_CHARACTERS
+        return value[:OLD_ARGUMENT_HEAD_CHARACTERS] + OLD_ARGUMENT.format(left_out=left_out)
+    if isinstance(value, dict):
+        return {name: _shortened(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    return value

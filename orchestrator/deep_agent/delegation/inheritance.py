@@ -16,11 +16,12 @@ from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
-from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
-from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.child import InheritedApproval
 from fanout.orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
+    SubAgentLimits,
     SubAgentSpec,
+    agent_identifier,
     built_in_tools_of,
     roster_of,
     tool_name,
@@ -31,7 +32,6 @@ from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.knowledge.notices import Notify
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.names import agent_identifier
 from fanout.orchestrator.deep_agent.permissions.rules import Permission
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset

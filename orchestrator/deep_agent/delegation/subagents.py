@@ -9,30 +9,355 @@ directly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Literal
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
+from pydantic import Field
 
+from fanout.orchestrator.cancellation import cancel_or_abandon
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.delegation.limits import MAX_DEPTH
-from fanout.orchestrator.deep_agent.delegation.team import Team
-from fanout.orchestrator.deep_agent.delegation.tools import (
-    AgentTool,
-    ChildToolsets,
-    TasksTool,
-    TaskTool,
+from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question, not_begun
+from fanout.orchestrator.deep_agent.delegation.roster import (
+    ABANDON_SECONDS,
+    GENERAL_PURPOSE,
+    MAX_DEPTH,
+    Member,
+    SubagentType,
+    agent_identifier,
 )
+from fanout.orchestrator.deep_agent.delegation.task import (
+    Answer,
+    Task,
+    TaskRecord,
+    combined_answer,
+    task_of,
+)
+from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import delegation_prompt
+from fanout.orchestrator.deep_agent.tool import ProgressTool, tabular
 
+PAUSED_CALL_PREFIX = "subagents:"
+"""Prefix of the state key of a paused call; its id follows."""
+
+Outcome = TaskRecord | Question
+Steps = AsyncGenerator[Event | Answer]
+"""Progress events, then one result."""
+
+Description = Annotated[
+    str,
+    Field(
+        description="What to do, complete in itself: "
+        "the sub-agent sees nothing of this conversation"
+    ),
+]
+Context = Annotated[
+    str, Field(description="What it should know besides: findings, constraints, file paths")
+]
+Seconds = Annotated[
+    float | None,
+    Field(gt=0, allow_inf_nan=False, description="How long it may take; leave it out as a rule"),
+]
+Tasks = Annotated[
+    list[dict[str, Any]],
+    Field(
+        description="Objects with description and, if wanted, subagent_type, context, "
+        "timeout_seconds, as for task"
+    ),
+]
 DelegationStyle = Literal["task", "agent_tools"]
 """One tool for all sub-agents, or one tool for each; `tasks` is there in both styles."""
+
+
+class DelegatedCall:
+    """One call, begun or resumed.
+
+    Args:
+        team: The sub-agents.
+        tasks: The tasks; a text is the reason why a task cannot be done.
+        context: The context of the parent's call.
+        seconds: The time limit of the whole call; None for no limit.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        tasks: Sequence[Task | str],
+        context: ToolContext,
+        seconds: float | None = None,
+    ) -> None:
+        self._team = team
+        self._tasks = tasks
+        self._context = context
+        self._seconds = seconds
+        self._key = f"{PAUSED_CALL_PREFIX}{context.function_call_id}"
+
+    async def run(self, emit: Emit) -> list[Answer] | Answer:
+        """Return the answers of all tasks, or one that says that a person is asked.
+
+        Args:
+            emit: Called with each progress event.
+
+        Raises:
+            Exception: One of the team's fatal errors.
+        """
+        saved: Mapping[str, Any] = self._context.state.get(self._key) or {}
+        now = asyncio.get_running_loop().time()
+        deadline = None if self._seconds is None else now + self._seconds
+        workers = [
+            asyncio.create_task(self._outcome(number, saved, deadline, emit))
+            for number in range(len(self._tasks))
+        ]
+        try:
+            if workers:
+                await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            outcomes = [worker.result() for worker in workers if worker.done()]
+        finally:
+            # Each of them waits itself for its child to end.
+            await cancel_or_abandon(2 * ABANDON_SECONDS, *workers)
+        for number, outcome in enumerate(outcomes):
+            if isinstance(outcome, Question):
+                return self._pause(outcomes, number, outcome.pending)
+        if saved:
+            self._context.state[self._key] = None
+        return [one.answer() for one in outcomes if isinstance(one, TaskRecord)]
+
+    async def _outcome(
+        self, number: int, saved: Mapping[str, Any], deadline: float | None, emit: Emit
+    ) -> Outcome:
+        """Do one task, as far as it goes."""
+        before = saved["tasks"][number] if saved else {}
+        if "record" in before:
+            return TaskRecord.model_validate(before["record"])
+        task = self._tasks[number]
+        if isinstance(task, str):
+            return not_begun(self._task_id(number), task)
+        child = await self._team.child(task, self._context, self._task_id(number))
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await stack.enter_async_context(self._team.slots())
+                    await stack.enter_async_context(child.opened())
+            except TimeoutError:
+                reason = f"It was not begun: the {self._seconds:g} seconds for all were over."
+                return not_begun(child.task_id, reason)
+            if before:
+                is_asked = saved["asked"] == number
+                child.load(before, self._context.tool_confirmation if is_asked else None)
+            return await self._worked(child, task, deadline, emit)
+
+    async def _worked(
+        self, child: Child, task: Task, deadline: float | None, emit: Emit
+    ) -> Outcome:
+        seconds = task.timeout_seconds or self._team.limits.timeout_seconds
+        if deadline is not None:
+            left = max(deadline - asyncio.get_running_loop().time(), 0.001)
+            seconds = left if seconds is None else min(seconds, left)
+        try:
+            return await child.work(task.description, task.context, seconds, emit)
+        except Exception as error:
+            if self._team.is_fatal(error):
+                raise
+            return await child.failed(error)
+
+    def _pause(self, outcomes: Sequence[Outcome], asked: int, pending: PendingApproval) -> Answer:
+        """Ask a child's question in the parent's run; store all children in its state."""
+        self._context.state[self._key] = {
+            "asked": asked,
+            "tasks": [
+                one.saved if isinstance(one, Question) else {"record": one.model_dump(mode="json")}
+                for one in outcomes
+            ],
+        }
+        self._context.request_confirmation(hint=pending.hint, payload=pending.payload())
+        # The model must not continue with a pause as if it were a result.
+        self._context.actions.skip_summarization = True
+        return {
+            "status": "waiting_for_approval",
+            "message": f"{pending.agent} waits for an approval.",
+        }
+
+    def _task_id(self, number: int) -> str:
+        call_id = str(self._context.function_call_id)
+        return call_id if len(self._tasks) == 1 else f"{call_id}.{number}"
+
+
+async def delegated(
+    team: Team,
+    tasks: Sequence[Task | str],
+    tool_context: ToolContext,
+    *,
+    seconds: float | None = None,
+    combined: bool = False,
+) -> Steps:
+    """Have tasks done: yield progress events, then one result.
+
+    Args:
+        team: The sub-agents.
+        tasks: The tasks; a text is the reason why one cannot be done.
+        tool_context: The context of the call.
+        seconds: The time limit of the whole call; None for no limit.
+        combined: The result is that of `tasks`, not that of one task.
+
+    Raises:
+        Exception: One of the team's fatal errors.
+    """
+    checked = [task if isinstance(task, str) else team.refusal(task) or task for task in tasks]
+    steps: asyncio.Queue[Event | None] = asyncio.Queue()
+    call = DelegatedCall(team, checked, tool_context, seconds)
+    work = asyncio.create_task(call.run(steps.put_nowait))
+    work.add_done_callback(lambda _: steps.put_nowait(None))
+    try:
+        while (event := await steps.get()) is not None:
+            yield event
+        answers = await work
+        if isinstance(answers, list):
+            yield combined_answer(answers) if combined else answers[0]
+        else:
+            yield answers
+    finally:
+        await cancel_or_abandon(3 * ABANDON_SECONDS, work)
+
+
+class TaskTool(ProgressTool):
+    """The tool `task`, which calls any sub-agent by name."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        super().__init__(self.task)
+
+    async def task(
+        self,
+        description: Description,
+        subagent_type: Annotated[
+            SubagentType, Field(description="Which sub-agent does it")
+        ] = GENERAL_PURPOSE,
+        context: Context = "",
+        timeout_seconds: Seconds = None,
+        *,
+        tool_context: ToolContext,
+    ) -> Steps:
+        """Delegate one self-contained task to a sub-agent and wait for its result.
+
+        It works on your files; what it changed is put into them when it has succeeded, merged with
+        what others changed meanwhile. Call this several times in one reply to run sub-agents at the
+        same time.
+        """
+        task = Task(
+            description=description,
+            subagent_type=subagent_type,
+            context=context,
+            timeout_seconds=timeout_seconds,
+        )
+        async for step in delegated(self._team, [task], tool_context):
+            yield step
+
+
+class TasksTool(ProgressTool):
+    """The tool `tasks`, which calls many sub-agents and combines their answers."""
+
+    def __init__(self, team: Team, depth: int) -> None:
+        self._team = team
+        self.depth = depth
+        """Levels of agents below the one that has the tool."""
+        super().__init__(self.tasks)
+
+    @tabular
+    async def tasks(self, tasks: Tasks, *, tool_context: ToolContext) -> Steps:
+        """Delegate many tasks at once and wait for all of them.
+
+        One that fails does not stop the others. `success` is true only if all succeeded; `results`
+        has one answer as of `task` for each, in order.
+        """
+        given = [_task_or_reason(item, number) for number, item in enumerate(tasks)]
+        seconds = self._team.limits.tasks_timeout_seconds
+        async for step in delegated(
+            self._team, given, tool_context, seconds=seconds, combined=True
+        ):
+            yield step
+
+
+class AgentTool(ProgressTool):
+    """One sub-agent as a tool."""
+
+    delegates_to_one = True
+
+    def __init__(self, team: Team, member: Member) -> None:
+        self._team = team
+        self._member = member
+        super().__init__(self.delegate)
+        self.name = agent_identifier(member.name)
+        self.description = (
+            f"Delegate one self-contained task to the sub-agent {member.name} and wait for its "
+            f"result. {member.description}"
+        )
+
+    async def delegate(
+        self,
+        description: Description,
+        context: Context = "",
+        timeout_seconds: Seconds = None,
+        *,
+        tool_context: ToolContext,
+    ) -> Steps:
+        """Call the sub-agent."""
+        task = Task(
+            description=description,
+            subagent_type=self._member.name,
+            context=context,
+            timeout_seconds=timeout_seconds,
+        )
+        async for step in delegated(self._team, [task], tool_context):
+            yield step
+
+
+class ChildToolsets(BaseToolset):
+    """A toolset without tools, with which a Runner closes the sub-agents' toolsets.
+
+    They cannot be closed at the end of a child's run: its siblings, the next child of the same name
+    and sometimes the parent use the same toolsets, and ADK cannot open one again.
+    """
+
+    def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
+        super().__init__()
+        self._toolsets = toolsets
+
+    async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
+        """Return no tools."""
+        del readonly_context
+        return []
+
+    async def close(self) -> None:
+        """Close all of the sub-agents' toolsets.
+
+        Raises:
+            BaseException: The first exception of a toolset's `close`.
+        """
+        ended = await asyncio.gather(
+            *(toolset.close() for toolset in self._toolsets), return_exceptions=True
+        )
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                raise failure
+
+
+def _task_or_reason(item: dict[str, Any], number: int) -> Task | str:
+    try:
+        return task_of(item, number)
+    except ToolMistake as mistake:
+        return str(mistake)
 
 
 class Subagents(Middleware):

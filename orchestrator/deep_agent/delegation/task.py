@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from fanout.orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE
+from fanout.orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubagentType
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.names import SubagentType
+
+Answer = dict[str, JsonValue]
+"""What a tool returns to the model."""
 
 
 class Task(BaseModel):
@@ -41,3 +44,72 @@ def task_of(item: dict[str, Any], number: int) -> Task:
         raise ToolMistake(
             f"tasks[{number}]: {fault}. It takes {', '.join(Task.model_fields)}."
         ) from None
+
+
+class TaskRecord(BaseModel):
+    """What became of a task.
+
+    A program that reads `answer()` finds the same keys wherever the task ran.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    task_id: str = ""
+    """The job's id, or the id of the tool call; empty for a task that was never begun."""
+    summary: str = ""
+    """The text under `## Summary` in the agent's last message, else the whole message."""
+    files_modified: Sequence[Mapping[str, JsonValue]] = ()
+    """The `path` of each file that differs in the task's workspace, and its `change`: `added`,
+    `modified`, `deleted`, …"""
+    execution_seconds: float = 0.0
+    error: str | None = None
+    """Why it failed; None if it succeeded."""
+    merge: Mapping[str, JsonValue] | None = None
+    """The changes that are in the caller's files now (`applied`), and those that are not
+    (`conflicts`); None if nothing ran."""
+    usage: Mapping[str, JsonValue] | None = None
+    """Its model and tool calls, tokens and cost."""
+    output: JsonValue = None
+    """The structured answer of an agent with an `output_schema`."""
+    job_id: str | None = None
+    """None for a sub-agent in this process."""
+    files_omitted: int | None = None
+    """The number of changed files beyond those of `files_modified`."""
+    verified: Mapping[str, JsonValue] | None = None
+    """The last run of the task's `verify` command."""
+    unread_messages: Sequence[str] | None = None
+    """Messages that came too late for its agent."""
+    note: str | None = None
+    """What the caller has to know about its files."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the task is done."""
+        return self.error is None
+
+    def answer(self) -> Answer:
+        """Return the record as a tool result; what does not apply is left out."""
+        found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        return {
+            "status": "success" if self.success else "error",
+            "success": self.success,
+            **found,
+            # The name that programs written for other orchestrators read.
+            "execution_time": self.execution_seconds,
+        }
+
+
+def combined_answer(answers: Sequence[Answer]) -> Answer:
+    """Return the tool result of `tasks`: it succeeds only if every task did.
+
+    Args:
+        answers: The answers of the tasks, in their order.
+    """
+    done = sum(answer.get("success") is True for answer in answers)
+    status = "success" if done == len(answers) else "partial" if done else "error"
+    return {
+        "status": status,
+        "success": done == len(answers),
+        "summary": f"Completed {done} of {len(answers)} tasks.",
+        "results": [*answers],
+    }

@@ -10,32 +10,44 @@ from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event, EventActions
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
+from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
-from fanout.orchestrator.deep_agent.delegation.children.child import Child
-from fanout.orchestrator.deep_agent.delegation.children.child_files import (
+from fanout.orchestrator.deep_agent.delegation.child import Child, ChildRun, InheritedApproval
+from fanout.orchestrator.deep_agent.delegation.child_files import (
     ChildFiles,
     DirectFiles,
     OwnFiles,
     StagedFiles,
     StagedShellFiles,
+    fits,
 )
-from fanout.orchestrator.deep_agent.delegation.children.child_run import ChildRun
-from fanout.orchestrator.deep_agent.delegation.children.folder_copy import fits
-from fanout.orchestrator.deep_agent.delegation.children.forked_context import conversation_of
-from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
-from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec, built_in_tools_of
+from fanout.orchestrator.deep_agent.delegation.roster import (
+    Member,
+    SubAgentLimits,
+    SubAgentSpec,
+    agent_identifier,
+    built_in_tools_of,
+)
 from fanout.orchestrator.deep_agent.delegation.task import Task
+from fanout.orchestrator.deep_agent.guards.dangling_calls import (
+    answered,
+    is_frameworks,
+    unanswered_calls,
+)
 from fanout.orchestrator.deep_agent.middleware import BackendSource
-from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
 
 ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 """Creates a child that works on these files."""
+PARENT = "parent"
+"""The name under which a child sees the messages of its parent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +149,42 @@ def _runs_anywhere(files: Backend) -> TypeGuard[LocalShellBackend]:
     return isinstance(files, LocalShellBackend) and (
         type(files).execute is LocalShellBackend.execute
     )
+
+
+def conversation_of(parent: InvocationContext) -> list[Event]:
+    """Return copies of a conversation's messages and summaries, with its open calls answered.
+
+    Args:
+        parent: The parent's run, in which the call was made that forks.
+    """
+    branch = parent.branch or ""
+    visible = [event for event in parent.session.events if branch.startswith(event.branch or "")]
+    events = [copy for event in visible if (copy := _copied(event)) is not None]
+    # All of them are calls of the parent's last reply.
+    open_calls = unanswered_calls(events)
+    return [*events, answered(open_calls, FORKED_CALL)] if open_calls else events
+
+
+def _copied(event: Event) -> Event | None:
+    """Return a message or summary without what belongs to the parent's session only."""
+    parts = [part for part in (event.content.parts if event.content else None) or [] if _kept(part)]
+    compaction = event.actions.compaction
+    if event.partial or not (parts or compaction):
+        return None
+    return Event(
+        author="user" if event.author == "user" else PARENT,
+        invocation_id=event.invocation_id,
+        timestamp=event.timestamp,
+        content=types.Content(role=event.content.role, parts=parts) if event.content else None,
+        actions=EventActions(compaction=compaction),
+    )
+
+
+def _kept(part: types.Part) -> bool:
+    """Return whether a part is no thought, and no question of ADK's to a person."""
+    if part.function_call is not None:
+        return not is_frameworks(part.function_call)
+    if part.function_response is not None:
+        name = part.function_response.name
+        return not is_frameworks(types.FunctionCall(name=name))
+    return not part.thought

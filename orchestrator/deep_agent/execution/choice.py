@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.backends.state import StateBackend

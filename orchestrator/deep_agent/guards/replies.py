@@ -26,8 +26,11 @@ from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from fanout.orchestrator.deep_agent.messages import parts_of, text_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.call_arguments import unreadable_arguments
-from fanout.orchestrator.deep_agent.models.endings import UNUSABLE_REPLY, drop_calls
+from fanout.orchestrator.deep_agent.models.replies import (
+    UNUSABLE_REPLY,
+    drop_calls,
+    unreadable_arguments,
+)
 from fanout.orchestrator.deep_agent.models.usage import reply_usage
 from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
 from fanout.orchestrator.deep_agent.tool import error_result

@@ -11,7 +11,7 @@ from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent.messages import event_with_call
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.valid_replies import (
+from fanout.orchestrator.deep_agent.models.replies import (
     CLEANED_CALLS,
     clean_part,
     clean_reply,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends import matching
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import DictState, state_copy
 from fanout.orchestrator.deep_agent.failures import ToolMistake
@@ -58,7 +58,7 @@ def _absolute(path: str, root: str) -> str:
     is_relative = (
         bool(path.strip()) and not path.startswith(("/", "~", "\\")) and ":" not in path[:2]
     )
-    return paths.checked(posixpath.join(root, path) if is_relative else path)
+    return matching.checked_path(posixpath.join(root, path) if is_relative else path)
 
 
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from fanout.orchestrator.deep_agent.models.facts import PROVIDERS
@@ -346,3 +347,25 @@ def _host(address: str) -> str:
 
 def _has_port(where: str) -> bool:
     return where.rpartition(":")[2].isdecimal() and not where.endswith("]")
+
+
+@runtime_checkable
+class KeyedModel(Protocol):
+    """A model that needs a key in the environment."""
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """The variables of which one has to be set; empty for none."""
+
+
+def missing_key(model: object, name: str) -> str | None:
+    """Return a sentence about the key that a model needs and the environment does not have.
+
+    Args:
+        model: The model.
+        name: Its name as it was requested.
+    """
+    variables = model.key_variables if isinstance(model, KeyedModel) else ()
+    if not variables or any(os.environ.get(variable) for variable in variables):
+        return None
+    return f"{name} needs {variables[0]} in the environment."

@@ -14,9 +14,9 @@ from google.adk.models.base_llm import BaseLlm
 
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.models import access
+from fanout.orchestrator.deep_agent.models.access import missing_key
+from fanout.orchestrator.deep_agent.models.clients import Preloading
 from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
-from fanout.orchestrator.deep_agent.models.keys import missing_key
-from fanout.orchestrator.deep_agent.models.providers.clients import Preloading
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.retries import (
     DEFAULT_RETRIES,
@@ -120,19 +120,19 @@ def _checked(model: BaseLlm) -> BaseLlm:
     if not kind.__module__.startswith("google.adk."):
         return model
     if kind.__name__ == "Gemini":
-        from fanout.orchestrator.deep_agent.models.providers import google  # noqa: PLC0415 - large
+        from fanout.orchestrator.deep_agent.models import google  # noqa: PLC0415 - large
 
         return _as(google.CheckedGemini, model)
     if kind.__name__ == "LiteLlm":
-        from fanout.orchestrator.deep_agent.models.providers import litellm  # noqa: PLC0415 - optional
+        from fanout.orchestrator.deep_agent.models import litellm  # noqa: PLC0415 - optional
 
         return litellm.checked(cast("Any", model))
     if kind.__name__ == "AnthropicLlm":
-        from fanout.orchestrator.deep_agent.models.providers import anthropic  # noqa: PLC0415 - optional
+        from fanout.orchestrator.deep_agent.models import anthropic  # noqa: PLC0415 - optional
 
         return _as(anthropic.CheckedClaude, model)
     if kind.__name__ in {"OpenAILlm", "OpenAIResponsesLlm"}:
-        from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
+        from fanout.orchestrator.deep_agent.models import openai  # noqa: PLC0415 - optional
 
         is_chat = kind.__name__ == "OpenAILlm"
         return _as(openai.CheckedChat if is_chat else openai.CheckedResponses, model)
@@ -189,13 +189,13 @@ def _single(name: str, agent_name: str) -> BaseLlm:
 
 
 def _gemini(name: str) -> BaseLlm:
-    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+    from fanout.orchestrator.deep_agent.models.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
     return Gemini(model=name)
 
 
 def _gemma(name: str) -> BaseLlm:
-    from fanout.orchestrator.deep_agent.models.providers.google import Gemma  # noqa: PLC0415 - as above
+    from fanout.orchestrator.deep_agent.models.google import Gemma  # noqa: PLC0415 - as above
 
     return Gemma(model=name)
 
@@ -206,14 +206,14 @@ def _claude(name: str) -> BaseLlm:
 
         return registry.made(name)  # on Vertex AI, as ADK's registry has it
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models.anthropic import claude  # noqa: PLC0415 - optional
 
     return claude(name)
 
 
 def _openai(name: str) -> BaseLlm:
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models import openai  # noqa: PLC0415 - optional
 
     if name.startswith(access.RESPONSES):
         return openai.Responses(model=name.removeprefix(access.RESPONSES))
@@ -226,7 +226,7 @@ def _litellm(name: str) -> BaseLlm:
     if not access.uses_litellm(name):
         return _openai(f"{access.CHAT}{name.partition('/')[2]}")
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models.providers import litellm  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models import litellm  # noqa: PLC0415 - optional
 
     if (provider := name.partition("/")[0]) in litellm.UNGUARDED:
         raise ModelNotConfigured(

@@ -13,14 +13,18 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.base_llm_connection import BaseLlmConnection
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.genai import types
 from pydantic import PrivateAttr
 
 from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
@@ -33,22 +37,46 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelReplyUnusable,
     ModelUnavailable,
 )
-from fanout.orchestrator.deep_agent.models.endings import settle_ending, unusable
+from fanout.orchestrator.deep_agent.models.access import missing_key
 from fanout.orchestrator.deep_agent.models.errors import (
+    PassedRequests,
     UnusableReply,
     asked_for_seconds,
     translated,
     words_of,
 )
 from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.keys import missing_key
-from fanout.orchestrator.deep_agent.models.progress import ModelProgress, watcher
-from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
-from fanout.orchestrator.deep_agent.models.too_long import PassedRequests
-from fanout.orchestrator.deep_agent.models.valid_replies import clean_reply
+from fanout.orchestrator.deep_agent.models.replies import clean_reply, settle_ending, unusable
 from fanout.orchestrator.logs import Logger
 
+GEMINI_MIN_TOKENS = 32_768
+"""The size of the previous request from which a cache is created. Creating it is billed like one
+more request, and Gemini discounts shorter repetitions by itself; an agent that has read this much
+makes many more calls."""
+GEMINI_TTL_SECONDS = 300
+"""Storage is billed by time, and a cache does not grow with the conversation: the next one holds
+more of it."""
+GEMINI_USER_TURNS = 5
+"""After how many messages of the user a new cache is created."""
+GEMINI_CREATE_TIMEOUT_SECONDS = 20
+"""A cache that takes longer to create costs more time than it saves; the request is sent without
+it."""
+CLAUDE_MIN_TOKENS = 2_048
+"""Most Claude models cache nothing smaller. Writing costs a quarter more, reading nine tenths
+less."""
+CLAUDE_TTL_SECONDS = 300
+"""The shorter and cheaper of Anthropic's two; each use renews it, and agents call more often."""
+
+_GEMINI = ContextCacheConfig(
+    min_tokens=GEMINI_MIN_TOKENS,
+    ttl_seconds=GEMINI_TTL_SECONDS,
+    cache_intervals=GEMINI_USER_TURNS,
+    create_http_options=types.HttpOptions(timeout=GEMINI_CREATE_TIMEOUT_SECONDS * 1000),
+)
+_CLAUDE = ContextCacheConfig(min_tokens=CLAUDE_MIN_TOKENS, ttl_seconds=CLAUDE_TTL_SECONDS)
+
+_BY_PREFIX = {"gemini-": _GEMINI, "claude-": _CLAUDE, "anthropic/": _CLAUDE}
 log = Logger(__name__)
 
 FALLBACK_FROM = "fallback_from"
@@ -69,6 +97,61 @@ minutes."""
 UNUSABLE_ATTEMPTS = 2
 """Attempts with one model that give no usable reply: a repetition helps against a fault of the
 moment, and an agent that tells the model what was wrong asks again anyway."""
+
+
+class ModelProgress(Protocol):
+    """Hears how the requests of a run go on. It must return at once, and gets no text of them."""
+
+    def asked(self, model: str, attempt: int) -> None:
+        """A request is sent.
+
+        Args:
+            model: The model's name as requested.
+            attempt: The number of the attempt with this model, from 1.
+        """
+
+    def received(self, characters: int) -> None:
+        """A piece of the reply came, of so many characters."""
+
+    def failed(self, why: str) -> None:
+        """The attempt failed, and another one follows.
+
+        Args:
+            why: A status such as `503`, or a few words of ours.
+        """
+
+    def answered(self) -> None:
+        """The request is over, with a reply or without one."""
+
+
+_watching: ContextVar[ModelProgress | None] = ContextVar("model_progress", default=None)
+
+
+@contextmanager
+def watched_by(progress: ModelProgress | None) -> Iterator[None]:
+    """Let requests to models that begin in this context be reported.
+
+    Their replies are streamed from the services where these can, so that it is seen that they come.
+    None: nobody watches them, and they are not streamed for it.
+    """
+    token = _watching.set(progress)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
+def watcher() -> ModelProgress | None:
+    """Return who watches the requests of this context; None for nobody."""
+    return _watching.get()
+
+
+def caching_of(model: str) -> ContextCacheConfig | None:
+    """Return the cache settings for a model.
+
+    None if its provider caches without being asked, or not at all.
+    """
+    return next((config for prefix, config in _BY_PREFIX.items() if model.startswith(prefix)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

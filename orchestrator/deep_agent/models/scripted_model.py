@@ -49,7 +49,7 @@ from pydantic import (
 
 from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import ScriptFailed
-from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
+from fanout.orchestrator.deep_agent.messages import above_summary, summed_up_replies
 from fanout.orchestrator.regular_files import read_regular_file
 from fanout.orchestrator.valid_text import not_utf_8
 

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
+from fanout.orchestrator.deep_agent.backends.matching import real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import (
     AccessRefused,
     Backend,

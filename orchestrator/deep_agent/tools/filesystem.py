@@ -22,20 +22,18 @@ from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS, EditTool
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
-from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
-from fanout.orchestrator.deep_agent.tools.editing.patch_format import parse_patch
+from fanout.orchestrator.deep_agent.tools.editing import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
-from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.deep_agent.tools.media import MEDIA_ENDINGS
-from fanout.orchestrator.deep_agent.tools.patches import Patching, patched_paths
+from fanout.orchestrator.deep_agent.tools.images import MEDIA_ENDINGS, media_content
+from fanout.orchestrator.deep_agent.tools.patches import Patching, parse_patch, patched_paths
 from fanout.orchestrator.deep_agent.tools.search import (
     MAX_ENTRIES,
     MAX_GREP_HITS,
     FileSearch,
     Listing,
+    Locator,
     OutputMode,
 )
-from fanout.orchestrator.deep_agent.tools.viewing import media_content
 
 NOTEBOOK_ENDING = ".ipynb"
 NOTEBOOK_NOTE = "the file is JSON, of which cells and text outputs are shown"

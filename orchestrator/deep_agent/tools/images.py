@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -19,14 +19,48 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.failures import ModelRefused
+from fanout.orchestrator.deep_agent.failures import ModelRefused, ToolMistake
 from fanout.orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from fanout.orchestrator.deep_agent.messages import with_response
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
-from fanout.orchestrator.deep_agent.tools.media import SENSES
+from fanout.orchestrator.deep_agent.tools.documents import MAX_DOCUMENT_BYTES
+from fanout.orchestrator.deep_agent.tools.files import Files
 
+MAX_IMAGE_BYTES = 3_750_000
+"""Of any file that is shown as it is: 5 MB in base64, the smallest limit on an image among the
+model providers."""
+_BEGINNINGS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+    b"%PDF-": "application/pdf",
+    b"ID3": "audio/mpeg",
+    b"\xff\xfb": "audio/mpeg",
+    b"\xff\xf3": "audio/mpeg",
+    b"\xff\xf1": "audio/aac",
+    b"\xff\xf9": "audio/aac",
+    b"fLaC": "audio/flac",
+    b"OggS": "audio/ogg",
+    b"\x1aE\xdf\xa3": "video/webm",
+    b"\x00\x00\x01\xba": "video/mpeg",
+}
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/avi"}
+_FTYP = {b"M4A ": "audio/mp4", b"qt  ": "video/quicktime"}
+
+MEDIA_ENDINGS = frozenset(
+    {
+        *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"),
+        *(".mp3", ".aac", ".flac", ".ogg", ".oga", ".wav", ".m4a"),
+        *(".mp4", ".mov", ".webm", ".mpg", ".mpeg", ".avi"),
+    }
+)
+"""The endings of such files' names."""
+
+SENSES = {"audio": "listen to", "video": "watch", "image": "look at", "document": "look at"}
+"""What a model does with each kind."""
 MAX_IMAGES_IN_VIEW = 3
 """The newest images in one request: three of the largest, in base64, stay below Gemini's 20 MB."""
 
@@ -34,6 +68,57 @@ OUT_OF_VIEW = "not shown any more: read the file again to look at it"
 IN_VIEW = "{kind} {number}, shown in the next message"
 REFUSED = "left out: the request that showed it was refused"
 NOT_VIEWABLE = "this model cannot look at this kind of {kind}"
+
+
+async def media_content(
+    files: Files, path: str, offset: int, limit: int, *, takes: Callable[[str], bool]
+) -> dict[str, str] | str | None:
+    """Return a file for the model to look at, or a PDF's text; None if it is another kind.
+
+    Then only its name is an image's, as for a pointer of Git LFS.
+
+    Args:
+        files: Where it is.
+        path: Its path.
+        offset: How many lines of a PDF's text to skip; a PDF is shown as it is without an offset.
+        limit: How many lines of it to return.
+        takes: Whether the model takes files of a media type.
+
+    Raises:
+        ToolMistake: It is too large, or of a kind that this model does not take.
+    """
+    most = MAX_DOCUMENT_BYTES if path.lower().endswith(".pdf") else MAX_IMAGE_BYTES
+    data = await files.read_bytes(path, most)
+    media_type = media_type_of(data)
+    if media_type is None:
+        return None
+    is_taken = takes(media_type)
+    is_pdf = media_type == "application/pdf"
+    if is_pdf and (offset or not is_taken or len(data) > MAX_IMAGE_BYTES):
+        return (await files.read_pdf(path, data, offset, limit)).content
+    kind = kind_of(media_type)
+    if not is_taken:
+        raise ToolMistake(
+            f"{path} is {media_type}, which this model cannot {SENSES[kind]}. Convert it to text "
+            "with a program, if you have a shell."
+        )
+    encoded = base64.b64encode(data).decode()
+    return {"type": kind, "media_type": media_type, "data": encoded}
+
+
+def media_type_of(data: bytes) -> str | None:
+    """Return the media type of an image, a PDF, a sound or a film; None for anything else."""
+    if data[:4] == b"RIFF":
+        return _RIFF.get(data[8:12])
+    if data[4:8] == b"ftyp":
+        return _FTYP.get(data[8:12], "video/mp4")
+    return next((kind for begin, kind in _BEGINNINGS.items() if data.startswith(begin)), None)
+
+
+def kind_of(media_type: str) -> str:
+    """Return `image`, `audio`, `video` or `document`."""
+    kind = media_type.partition("/")[0]
+    return "document" if kind == "application" else kind
 
 
 class ImagesInView(Middleware):

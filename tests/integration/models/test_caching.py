@@ -2,7 +2,7 @@
 
 import pytest
 
-from fanout.orchestrator.deep_agent.models.prompt_caching import (
+from fanout.orchestrator.deep_agent.models.retries import (
     GEMINI_MIN_TOKENS,
     GEMINI_TTL_SECONDS,
 )

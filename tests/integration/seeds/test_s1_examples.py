@@ -19,7 +19,7 @@ from fanout import SubAgentLimits, SubAgentSpec
 from fanout.backends import FilesystemBackend
 from fanout.orchestrator.adk.task_tools import TaskTools
 from fanout.orchestrator.deep_agent import MethodTool
-from fanout.orchestrator.deep_agent.context.statistics import context_stats, context_summary
+from fanout.orchestrator.deep_agent.context.compaction import context_stats, context_summary
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from fanout.orchestrator.deep_agent.toon import with_tables
 from fanout.orchestrator.delegation.calls import TaskCall

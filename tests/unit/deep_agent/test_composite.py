@@ -2,14 +2,13 @@
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, ReadOnlyBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
-from fanout.orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.context.artifacts import (
+from fanout.orchestrator.deep_agent.context.eviction import (
     CONVERSATION_HISTORY,
     LARGE_TOOL_RESULTS,
     with_artifacts,
@@ -17,7 +16,7 @@ from fanout.orchestrator.deep_agent.context.artifacts import (
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.permissions.permitted import Consent, PermittedBackend
 from fanout.orchestrator.deep_agent.permissions.rules import Permission, Permissions
-from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
+from fanout.orchestrator.deep_agent.tools.editing import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.unit.deep_agent.running import Run, call, scripted

@@ -13,11 +13,11 @@ from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.delegation import delegated_call, tools
-from fanout.orchestrator.deep_agent.delegation.children import child as one_child
-from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation import child as one_child
+from fanout.orchestrator.deep_agent.delegation import subagents
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
-from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
+from fanout.orchestrator.deep_agent.delegation.task import TaskRecord, combined_answer
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import recorder, says, seen
 from tests.unit.deep_agent.test_subagents import asks, calls, names, parent, worker
@@ -163,7 +163,7 @@ def test_a_limit_that_is_not_above_zero_is_refused(bad: dict[str, Any]) -> None:
 async def test_a_child_that_ignores_its_end_is_left_behind_and_what_it_does_later_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (one_child, delegated_call, tools):
+    for module in (one_child, subagents):
         monkeypatch.setattr(module, "ABANDON_SECONDS", 0.1)
     released, ended = asyncio.Event(), asyncio.Event()
 

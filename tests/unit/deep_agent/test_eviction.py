@@ -19,7 +19,7 @@ from google.genai import types
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.context import eviction
-from fanout.orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
+from fanout.orchestrator.deep_agent.context.eviction import LINE_CHARACTERS, readable
 from tests.unit.deep_agent.long_conversations import resilient, watched
 from tests.unit.deep_agent.running import Run, call, scripted
 

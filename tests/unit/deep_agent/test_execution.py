@@ -13,10 +13,8 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.shell_program import find_shell
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend, find_shell
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
 from fanout.orchestrator.deep_agent.execution.choice import LocalExecution

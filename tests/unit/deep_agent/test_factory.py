@@ -11,8 +11,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent

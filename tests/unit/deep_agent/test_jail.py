@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanout.orchestrator.deep_agent.backends import paths
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.jail import Jail
+from fanout.orchestrator.deep_agent.backends import matching
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, Jail
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -48,7 +47,7 @@ def test_whatever_the_path_a_read_never_sees_the_outside(jail, path):
     root, _ = jail
     backend = DirectoryBackend(root, mount="/")
     try:
-        data = asyncio.run(backend.read_bytes(paths.checked(path), 100))
+        data = asyncio.run(backend.read_bytes(matching.checked_path(path), 100))
     except (ToolMistake, OSError):
         return
     assert data == b"inside"
@@ -172,10 +171,10 @@ async def test_links_in_circles_and_pipes_are_called_that(tmp_path):
 @settings(max_examples=500, deadline=None)
 def test_an_accepted_path_is_absolute_normal_and_encodable(path):
     try:
-        normal = paths.checked(path)
+        normal = matching.checked_path(path)
     except ToolMistake:
         return
     assert normal.startswith("/")
     assert ".." not in normal.split("/")
-    assert paths.checked(normal) == normal
+    assert matching.checked_path(normal) == normal
     normal.encode()

@@ -21,7 +21,7 @@ import pytest_asyncio
 from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
 from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
 from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
-from fanout.orchestrator.deep_agent.mcp.results import as_result
+from fanout.orchestrator.deep_agent.mcp.connection import as_result
 from fanout.orchestrator.deep_agent.mcp.schemas import MAX_DESCRIPTION_CHARACTERS
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import (

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelNotConfigured
-from fanout.orchestrator.deep_agent.models.addresses import Destinations, Origin, current
-from fanout.orchestrator.deep_agent.models.providers.hosts import HOSTS
+from fanout.orchestrator.deep_agent.models.addresses import HOSTS, Destinations, Origin, current
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 
 KEYS = (
@@ -82,7 +81,7 @@ def test_a_request_goes_to_a_configured_server_or_to_a_known_host(
 
 @pytest.mark.parametrize("provider", ["aiohttp_openai", "petals", "vllm"])
 def test_a_provider_whose_requests_cannot_be_checked_is_refused(provider: str) -> None:
-    pytest.importorskip("fanout.orchestrator.deep_agent.models.providers.litellm")
+    pytest.importorskip("fanout.orchestrator.deep_agent.models.litellm")
     with pytest.raises(ModelNotConfigured, match=f"{provider} of LiteLLM cannot be used"):
         resolve_model(f"{provider}/x", agent_name="a")
 
@@ -96,7 +95,7 @@ asking: ContextVar[str] = ContextVar("asking")
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """What LiteLLM's clients ask, which is checked and never answered: provider and address."""
-    ours = pytest.importorskip("fanout.orchestrator.deep_agent.models.providers.litellm")
+    ours = pytest.importorskip("fanout.orchestrator.deep_agent.models.litellm")
     ours.load()
     transports = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport")
     found: set[tuple[str, str]] = set()
@@ -120,7 +119,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
     asked: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = importlib.import_module("fanout.orchestrator.deep_agent.models.providers.litellm")
+    ours = importlib.import_module("fanout.orchestrator.deep_agent.models.litellm")
     listed = importlib.import_module("litellm").provider_list
     known = {str(getattr(each, "value", each)) for each in listed}
     providers = sorted(known - ours.UNGUARDED - SIGNS_IN)

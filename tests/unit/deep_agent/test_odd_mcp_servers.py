@@ -13,8 +13,7 @@ import pytest
 
 from fanout.orchestrator.deep_agent.execution.server_process import server_process
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
-from fanout.orchestrator.deep_agent.mcp.results import NOT_STRUCTURED
+from fanout.orchestrator.deep_agent.mcp.connection import NOT_STRUCTURED, McpConnection
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import MAX_NAME_CHARACTERS, McpTools
 from tests import odd_mcp_server as odd

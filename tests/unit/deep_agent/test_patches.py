@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, replaced
-from fanout.orchestrator.deep_agent.tools.editing.line_ends import without_carriage_returns
-from fanout.orchestrator.deep_agent.tools.editing.patch_format import UpdatedFile, parse_patch
-from fanout.orchestrator.deep_agent.tools.editing.patch_hunks import patched
+from fanout.orchestrator.deep_agent.tools.editing import Edit, replaced, without_carriage_returns
+from fanout.orchestrator.deep_agent.tools.patches import (
+    UpdatedFile,
+    parse_patch,
+    patched,
+)
 
 LINES = st.lists(st.sampled_from(["a", "b", " a", "b ", "", "+", "-x", "*** End of File", "@@ c"]))
 ENDS = st.lists(st.sampled_from(["\n", "\r\n"]), min_size=1, max_size=5)

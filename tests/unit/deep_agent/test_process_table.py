@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from fanout.orchestrator.deep_agent.backends.proc.table import other_processes
+from fanout.orchestrator.deep_agent.backends.proc_table import other_processes
 
 
 def test_a_process_that_begins_during_the_look_is_seen() -> None:

@@ -11,9 +11,9 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
+from fanout.orchestrator.deep_agent.messages import summary_of
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
-from fanout.orchestrator.deep_agent.summary import summary_of
 from tests.unit.deep_agent.running import Run, script_file
 
 SCRIPT = r"""

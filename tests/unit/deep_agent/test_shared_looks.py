@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
-from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader
+from fanout.orchestrator.deep_agent.backends.proc_table import EnvironmentReader, SharedLooks
 
 
 async def test_who_asks_together_shares_a_look_and_who_asks_during_one_has_the_next() -> None:

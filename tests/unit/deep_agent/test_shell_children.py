@@ -15,7 +15,7 @@ import pytest
 
 from fanout.orchestrator.deep_agent.backends import overlay
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.delegation.children import folder_copy
+from fanout.orchestrator.deep_agent.delegation import child_files
 from tests.unit.deep_agent.running import Run, call
 from tests.unit.deep_agent.talking import says, seen
 from tests.unit.deep_agent.test_subagents import Guarded, asks, calls, names, parent, worker
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where copies are made; it is empty again after each test."""
     folder = tmp_path / "copies"
     folder.mkdir()
-    monkeypatch.setattr(folder_copy, "OUTPUT_ROOT", str(folder))
+    monkeypatch.setattr(child_files, "OUTPUT_ROOT", str(folder))
     return folder
 
 
@@ -174,7 +174,7 @@ async def test_what_ignore_rules_exclude_stays_out_and_is_named(root: Path) -> N
 async def test_above_the_limit_they_work_directly_one_after_the_other(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_copy, "MAX_COPIED_FILES", 1)
+    monkeypatch.setattr(child_files, "MAX_COPIED_FILES", 1)
     (root / "n").write_text("0")
     (root / "other").write_text("0")
     add = "v=$(cat n); sleep 0.2; echo $((v + 1)) > n"
@@ -193,7 +193,7 @@ async def test_above_the_limit_they_work_directly_one_after_the_other(
 async def test_a_child_that_worked_directly_and_fails_says_what_is_left(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_copy, "MAX_COPIED_FILES", 0)
+    monkeypatch.setattr(child_files, "MAX_COPIED_FILES", 0)
     (root / "n").write_text("0")
     child = worker(runs("echo half > half"), {"raise": "lost"})
     run = await Run(parent(asks()), subagents=[child], backend=LocalShellBackend(root)).to_end()

@@ -15,7 +15,7 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.tools import live_output
+from fanout.orchestrator.deep_agent.tools import execute
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -23,7 +23,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_output, "LIVE_OUTPUT_SECONDS", 0.05)
+    monkeypatch.setattr(execute, "LIVE_OUTPUT_SECONDS", 0.05)
 
 
 def lines_shown(events: list[Event]) -> list[str]:
@@ -65,7 +65,7 @@ async def test_the_newest_lines_of_a_command_are_shown_while_it_runs(tmp_path: P
     shown = lines_shown(run.events)
     assert len(shown) >= 2
     assert all("line" in lines for lines in shown)
-    assert all(len(lines.splitlines()) <= live_output.MAX_LIVE_LINES for lines in shown)
+    assert all(len(lines.splitlines()) <= execute.MAX_LIVE_LINES for lines in shown)
     whole = "".join(f"line {n}\n" for n in range(1, 7))
     assert run.results == [
         {"status": "success", "output": whole, "exit_code": 0, "truncated": False}
@@ -83,7 +83,7 @@ async def test_long_lines_and_progress_bars_are_shown_in_short(tmp_path: Path) -
     run = await Run(model, backend=LocalShellBackend(tmp_path)).to_end()
 
     shown = lines_shown(run.events)
-    assert all(len(lines.encode()) <= live_output.MAX_LIVE_BYTES + 1 for lines in shown)
+    assert all(len(lines.encode()) <= execute.MAX_LIVE_BYTES + 1 for lines in shown)
     assert shown[-1].splitlines()[-1] == "30%"
 
 

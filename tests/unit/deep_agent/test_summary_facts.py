@@ -16,9 +16,12 @@ from fanout.orchestrator.deep_agent import (
     context_summary,
 )
 from fanout.orchestrator.deep_agent.backends.state import StateBackend, state_with
-from fanout.orchestrator.deep_agent.context.changed_files import changed_files
-from fanout.orchestrator.deep_agent.context.decisions import MAX_DECISIONS, key_decisions
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.context.summarizer import (
+    MAX_DECISIONS,
+    changed_files,
+    key_decisions,
+)
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink, find_shell
 from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.proc.looks import SharedLooks
-from fanout.orchestrator.deep_agent.backends.proc.reading import EnvironmentReader, content
-from fanout.orchestrator.deep_agent.backends.proc.table import (
+from fanout.orchestrator.deep_agent.backends.proc_table import (
     COMMAND_MARKER,
+    EnvironmentReader,
+    SharedLooks,
+    content,
     other_processes,
     signal_all,
     variable_of,

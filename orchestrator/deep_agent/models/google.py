@@ -4,6 +4,7 @@
 # (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
+import json
 import os
 from asyncio import AbstractEventLoop
 from typing import Any
@@ -14,9 +15,14 @@ from google.genai import Client, types
 
 from fanout.orchestrator.deep_agent.adk.private_names import check_answers
 from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.providers.clients import client_of
-from fanout.orchestrator.deep_agent.models.providers.gemini_replies import check_body, checked_text
-from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
+from fanout.orchestrator.deep_agent.models.clients import (
+    NO_KEY,
+    UNREACHABLE_URL,
+    client_of,
+    warm_up,
+)
+from fanout.orchestrator.deep_agent.models.errors import NotAReply, error_in
+from fanout.orchestrator.deep_agent.models.replies import ended_with, marked_arguments, quoted
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -40,6 +46,7 @@ _WITHOUT_REDIRECTS: dict[str, Any] = {
 }
 
 _WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
+_KNOWN_REASONS = frozenset(reason.value for reason in types.FinishReason)
 
 
 def _make_client() -> Client:
@@ -112,3 +119,40 @@ class Gemini(AdkGemini):
 
 class Gemma(AdkGemma, Gemini):
     """A model of Gemma 3, which takes its tools and calls as text."""
+
+
+def checked_text(text: str) -> str:
+    """Return the text of a whole reply, changed where the client could not read it.
+
+    Raises:
+        ReplyFailed: The answer is an error.
+        NotAReply: It is no answer of a model's service.
+        UnusableReply: It ended for a reason that is unknown.
+    """
+    try:
+        body = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise NotAReply(quoted(text)) from None
+    return json.dumps(body) if check_body(body) else text
+
+
+def check_body(body: Any) -> bool:
+    """Check a reply, or a piece of one, and change in place what the client could not read.
+
+    Returns whether anything was changed; raises as `checked_text`.
+    """
+    if (failed := error_in(body)) is not None:
+        raise failed
+    if not isinstance(body, dict):
+        raise NotAReply(quoted(body))
+    is_changed = False
+    for candidate in body.get("candidates") or ():
+        reason = str(candidate.get("finishReason") or "")
+        if reason and reason.upper() not in _KNOWN_REASONS:
+            raise ended_with(reason, candidate.get("finishMessage"))
+        content = candidate.get("content")
+        for part in (content.get("parts") if isinstance(content, dict) else None) or ():
+            call = part.get("functionCall") if isinstance(part, dict) else None
+            if call is not None and not isinstance(call.get("args"), dict | None):
+                call["args"], is_changed = marked_arguments(call["args"]), True
+    return is_changed

@@ -19,23 +19,24 @@ from google.genai import types
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
 from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
+from fanout.orchestrator.deep_agent.models.clients import (
+    CONNECT_TIMEOUT_SECONDS,
+    NO_KEY,
+    UNREACHABLE_URL,
+    client_of,
+    warm_up,
+)
 from fanout.orchestrator.deep_agent.models.errors import NotAReply, ReplyFailed, UnusableReply
-from fanout.orchestrator.deep_agent.models.providers.answers import (
+from fanout.orchestrator.deep_agent.models.replies import (
+    chat_reason,
     check_is_stream,
+    checked_reply,
+    checked_stream,
+    ended_with,
+    marked,
     quoted,
     raise_error_in,
 )
-from fanout.orchestrator.deep_agent.models.providers.chat_replies import (
-    checked_reply,
-    checked_stream,
-    marked,
-)
-from fanout.orchestrator.deep_agent.models.providers.clients import (
-    CONNECT_TIMEOUT_SECONDS,
-    client_of,
-)
-from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = (
     *("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"),

@@ -19,16 +19,17 @@ from google.adk.models.llm_response import LlmResponse
 
 from fanout.orchestrator.deep_agent.adk.private_names import import_litellm
 from fanout.orchestrator.deep_agent.models import access, addresses
-from fanout.orchestrator.deep_agent.models.endings import chat_reason, ended_with
+from fanout.orchestrator.deep_agent.models.addresses import HOSTS
+from fanout.orchestrator.deep_agent.models.clients import NO_KEY, UNREACHABLE_URL, warm_up
 from fanout.orchestrator.deep_agent.models.errors import UnusableReply
-from fanout.orchestrator.deep_agent.models.providers.answers import check_is_stream
-from fanout.orchestrator.deep_agent.models.providers.chat_replies import (
+from fanout.orchestrator.deep_agent.models.replies import (
+    chat_reason,
+    check_is_stream,
     checked_reply,
     checked_stream,
+    ended_with,
     repaired,
 )
-from fanout.orchestrator.deep_agent.models.providers.hosts import HOSTS
-from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 UNGUARDED = frozenset({"aiohttp_openai", "petals", "vllm"})
 """LiteLLM's providers that make no requests which could be checked: they have a client of their own

@@ -1,1 +1,0 @@
-"""What `/proc` says about the processes of this machine."""

@@ -1,1 +1,0 @@
-"""Backends over stores that outlive a session."""

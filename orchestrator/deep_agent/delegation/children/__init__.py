@@ -1,1 +1,0 @@
-"""One sub-agent at work on one task."""
