@@ -148,7 +148,7 @@ MAY_BLOCK = {
         "_waits_in_the_kernel",
     ): "asks the kernel for the state of a thread of its own, which waits for nothing",
     (
-        "orchestrator/deep_agent/execution/choice.py",
+        "orchestrator/deep_agent/execution.py",
         "with_local_shell",
     ): "looks up the working directory once, when an agent is made",
     (

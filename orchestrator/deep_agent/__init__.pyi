@@ -1,14 +1,14 @@
 # The public names of `orchestrator.deep_agent`; each is loaded when it is first used.
 
 # Approvals by people
-from .approval.gate import AWAITING as AWAITING
-from .approval.requests import PendingApproval as PendingApproval
-from .approval.requests import answer_in as answer_in
-from .approval.requests import answers_message as answers_message
-from .approval.requests import confirmation_answers as confirmation_answers
-from .approval.requests import confirmation_calls as confirmation_calls
-from .approval.requests import pending_approvals as pending_approvals
-from .approval.requests import request_of as request_of
+from .approval import AWAITING as AWAITING
+from .approval import PendingApproval as PendingApproval
+from .approval import answer_in as answer_in
+from .approval import answers_message as answers_message
+from .approval import confirmation_answers as confirmation_answers
+from .approval import confirmation_calls as confirmation_calls
+from .approval import pending_approvals as pending_approvals
+from .approval import request_of as request_of
 
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
@@ -41,6 +41,14 @@ from .backends.protocol import Walk as Walk
 from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
 from .backends.state import state_with as state_with
+
+# Budgets, guards and the final answer's schema
+from .budget import Account as Account
+from .budget import Accounts as Accounts
+from .budget import Budget as Budget
+from .budget import BudgetFactory as BudgetFactory
+from .budget import BudgetLimits as BudgetLimits
+from .budget import usage_of as usage_of
 from .context.compaction import ContextStats as ContextStats
 from .context.compaction import ContextSummary as ContextSummary
 from .context.compaction import context_stats as context_stats
@@ -56,6 +64,9 @@ from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
+from .dangling_calls import DanglingCall as DanglingCall
+from .dangling_calls import answered as answered
+from .dangling_calls import unanswered_calls as unanswered_calls
 
 # Sub-agents in this process, and calls with deferred results
 from .delegation.deferred import DeferredCall as DeferredCall
@@ -73,9 +84,9 @@ from .delegation.task import TaskRecord as TaskRecord
 from .delegation.task import combined_answer as combined_answer
 
 # Where an agent's commands and code run, if not on its backend
-from .execution.choice import ExecutionChoice as ExecutionChoice
-from .execution.choice import ExecutionServer as ExecutionServer
-from .execution.local import create_local_execute_tool as create_local_execute_tool
+from .execution import ExecutionChoice as ExecutionChoice
+from .execution import ExecutionServer as ExecutionServer
+from .execution import create_local_execute_tool as create_local_execute_tool
 
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
@@ -91,37 +102,21 @@ from .failures import ScriptFailed as ScriptFailed
 from .failures import ToolMistake as ToolMistake
 from .failures import UnknownGuardedTool as UnknownGuardedTool
 
-# Budgets, guards and the final answer's schema
-from .guards.budget import Account as Account
-from .guards.budget import Accounts as Accounts
-from .guards.budget import Budget as Budget
-from .guards.budget import BudgetLimits as BudgetLimits
-from .guards.budget import usage_of as usage_of
-from .guards.budget_plugin import BudgetFactory as BudgetFactory
-from .guards.dangling_calls import DanglingCall as DanglingCall
-from .guards.dangling_calls import answered as answered
-from .guards.dangling_calls import unanswered_calls as unanswered_calls
-from .guards.interruptible_tools import in_own_loop as in_own_loop
-from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
-from .guards.loop_policy import LoopLimits as LoopLimits
-from .guards.loop_policy import LoopPolicy as LoopPolicy
-from .guards.replies import REPLY_ERRORS as REPLY_ERRORS
-from .guards.structured_output import OutputMismatch as OutputMismatch
-from .guards.structured_output import OutputSchema as OutputSchema
-
 # Messages to a running agent
 from .inbox import NUMBER_KEY as NUMBER_KEY
 from .inbox import message_number as message_number
 from .inbox import without_message_number as without_message_number
-
-# Memory and skills
-from .knowledge.memory import memory_fault as memory_fault
-from .knowledge.skill_file import SKILL_FILES as SKILL_FILES
-from .knowledge.skill_file import skill_fault as skill_fault
+from .interruptible_tools import in_own_loop as in_own_loop
+from .loop_guard import REPEATED_CALL as REPEATED_CALL
+from .loop_guard import LoopLimits as LoopLimits
+from .loop_guard import LoopPolicy as LoopPolicy
 
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
 from .mcp.tools import McpTools as McpTools
+
+# Memory and skills
+from .memory import memory_fault as memory_fault
 
 # The text of messages
 from .messages import is_reply as is_reply
@@ -157,20 +152,25 @@ from .models.trial import try_model as try_model
 from .models.usage import ModelUsage as ModelUsage
 
 # Permissions
-from .permissions.rules import Access as Access
-from .permissions.rules import Permission as Permission
+from .permissions import Access as Access
+from .permissions import Permission as Permission
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import CHANGES_BREAK as CHANGES_BREAK
 from .prompts import CHANGES_CONFLICT as CHANGES_CONFLICT
 from .prompts import CONTINUED as CONTINUED
 from .prompts import TASKS_VERIFIED as TASKS_VERIFIED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
+from .skills import SKILL_FILES as SKILL_FILES
+from .skills import skill_fault as skill_fault
+from .structured_output import OutputMismatch as OutputMismatch
+from .structured_output import OutputSchema as OutputSchema
 from .tool import MethodTool as MethodTool
 from .tool import ProgressTool as ProgressTool
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
+from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS
 from .web.fetch import WebFetch as WebFetch
 from .web.search import SearchApi as SearchApi
 

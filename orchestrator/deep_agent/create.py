@@ -17,25 +17,24 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
 from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
+from fanout.orchestrator.deep_agent.assembly import Assembly
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetFactory, BudgetPlugin
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.delegation.child import resumable_app
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
-from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
-from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
-from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
+from fanout.orchestrator.deep_agent.execution import ExecutionChoice
 from fanout.orchestrator.deep_agent.inbox import Messages
-from fanout.orchestrator.deep_agent.knowledge.notices import Notify
+from fanout.orchestrator.deep_agent.knowledge import Notify
+from fanout.orchestrator.deep_agent.loop_guard import LoopPolicy
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.deep_agent.permissions import Permission
+from fanout.orchestrator.deep_agent.structured_output import OutputType
 from fanout.orchestrator.shortening import one_line
 
 Arguments = ParamSpec("Arguments")

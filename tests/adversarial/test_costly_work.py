@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request
 
 from fanout.orchestrator import output_schema
 from fanout.orchestrator.bounded_process import ProcessBounds
-from fanout.orchestrator.deep_agent.knowledge.front_matter import front_matter
+from fanout.orchestrator.deep_agent.skills import front_matter
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
 from fanout.orchestrator.server.middleware import MAX_VALUES, ValidBodies

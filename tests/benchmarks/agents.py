@@ -14,8 +14,8 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 

@@ -25,7 +25,7 @@ from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBacken
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.context.eviction import with_artifacts
-from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
+from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.provider import DockerProvider

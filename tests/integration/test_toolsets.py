@@ -45,7 +45,7 @@ from fanout.orchestrator.deep_agent import (
     McpTools,
     StateBackend,
 )
-from fanout.orchestrator.deep_agent.execution.server_process import server_process
+from fanout.orchestrator.deep_agent.execution import server_process
 from tests.built_in_tools import failed, one_call_each
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted

@@ -25,7 +25,7 @@ def test_all_limits_are_printed_as_json_with_the_values_in_force(
         "name": "MAX_SAME_CALLS",
         "value": 4,
         "unit": "",
-        "where": "orchestrator/deep_agent/guards/loop_policy.py",
+        "where": "orchestrator/deep_agent/loop_guard.py",
         "reason": limits["MAX_SAME_CALLS"]["reason"],
     }
     assert limits["LIVE_OUTPUT_SECONDS"]["unit"] == "seconds"

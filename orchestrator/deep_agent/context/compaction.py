@@ -16,7 +16,7 @@ from google.adk.events import Event, EventActions
 from google.adk.events.event_actions import EventCompaction
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.adk.private_names import (
+from fanout.orchestrator.deep_agent.adk_private_names import (
     call_ids,
     is_in_context,
     is_of_tool_branch,

@@ -25,6 +25,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.budget import budget_of
 from fanout.orchestrator.deep_agent.context import eviction
 from fanout.orchestrator.deep_agent.context.compaction import (
     MAX_FILES,
@@ -51,8 +52,6 @@ from fanout.orchestrator.deep_agent.context.summarizer import (
     without_model,
 )
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
-from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
-from fanout.orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
 from fanout.orchestrator.deep_agent.messages import summary_text
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.facts import context_window
@@ -68,6 +67,7 @@ from fanout.orchestrator.deep_agent.models.size import (
 )
 from fanout.orchestrator.deep_agent.prompts import OLD_ARGUMENT
 from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.unusable_replies import TOO_LONG, as_placeholder_call
 from fanout.orchestrator.logs import Logger
 
 log = Logger(__name__)

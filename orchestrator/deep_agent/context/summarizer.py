@@ -15,9 +15,9 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.budget import Budget
 from fanout.orchestrator.deep_agent.context.eviction import CONVERSATION_HISTORY, is_artifact
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
-from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
 from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage

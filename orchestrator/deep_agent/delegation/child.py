@@ -33,22 +33,24 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.cancellation import cancel_or_abandon
-from fanout.orchestrator.deep_agent.adk.private_names import StreamingMode
-from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
-from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from fanout.orchestrator.deep_agent.adk_private_names import StreamingMode
+from fanout.orchestrator.deep_agent.approval import (
+    ApprovalGate,
+    PendingApproval,
+    pending_approvals,
+)
+from fanout.orchestrator.deep_agent.budget import shared_budget, usage_of
 from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
 from fanout.orchestrator.deep_agent.delegation.child_files import ChildFiles
 from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, Member
 from fanout.orchestrator.deep_agent.delegation.task import TaskRecord
 from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
-from fanout.orchestrator.deep_agent.guards.budget import usage_of
-from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.messages import last_reply, summary_of, text_of
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.replies import say_ending
 from fanout.orchestrator.deep_agent.prompts import FORKED_TASK
+from fanout.orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from fanout.orchestrator.logs import Logger, describe_error
 
 log = Logger(__name__)

@@ -16,7 +16,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.guards.dangling_calls import (
+from fanout.orchestrator.deep_agent.dangling_calls import (
     DanglingCall,
     answered,
     insert_before_next_message,

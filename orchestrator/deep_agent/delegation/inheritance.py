@@ -28,11 +28,11 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
 )
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.delegation.team import Team
-from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
-from fanout.orchestrator.deep_agent.knowledge.notices import Notify
+from fanout.orchestrator.deep_agent.knowledge import Notify
+from fanout.orchestrator.deep_agent.loop_guard import LoopPolicy
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.deep_agent.permissions import Permission
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""

@@ -13,9 +13,9 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
 from pydantic import AliasChoices, Field
 
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputType
-from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.deep_agent.permissions import Permission
 from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
+from fanout.orchestrator.deep_agent.structured_output import OutputType
 
 SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
 """The sub-agent that does a task; other harnesses call the argument `agent_type`."""

@@ -25,7 +25,7 @@ from google.adk.workflow import BaseNode
 from pydantic import Field
 
 from fanout.orchestrator.cancellation import cancel_or_abandon
-from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
+from fanout.orchestrator.deep_agent.approval import PendingApproval
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question, not_begun
 from fanout.orchestrator.deep_agent.delegation.roster import (

@@ -18,6 +18,11 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
+from fanout.orchestrator.deep_agent.dangling_calls import (
+    answered,
+    is_frameworks,
+    unanswered_calls,
+)
 from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
 from fanout.orchestrator.deep_agent.delegation.child import Child, ChildRun, InheritedApproval
 from fanout.orchestrator.deep_agent.delegation.child_files import (
@@ -36,11 +41,6 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     built_in_tools_of,
 )
 from fanout.orchestrator.deep_agent.delegation.task import Task
-from fanout.orchestrator.deep_agent.guards.dangling_calls import (
-    answered,
-    is_frameworks,
-    unanswered_calls,
-)
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
 

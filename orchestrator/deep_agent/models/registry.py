@@ -11,7 +11,7 @@ import re
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.registry import LLMRegistry
 
-from fanout.orchestrator.deep_agent.adk.private_names import (
+from fanout.orchestrator.deep_agent.adk_private_names import (
     is_registered_as,
     registered_models,
 )

@@ -27,7 +27,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import PrivateAttr
 
-from fanout.orchestrator.deep_agent.adk.private_names import LlmCapabilities
+from fanout.orchestrator.deep_agent.adk_private_names import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelContextSuspected,

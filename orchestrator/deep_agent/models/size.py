@@ -14,7 +14,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 from pydantic import BaseModel
 
-from fanout.orchestrator.deep_agent.adk.private_names import declaration_of
+from fanout.orchestrator.deep_agent.adk_private_names import declaration_of
 
 DEFAULT_WINDOW_TOKENS = 128_000
 """For a model that is not in the table: most models have at least this much."""

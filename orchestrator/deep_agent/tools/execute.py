@@ -14,11 +14,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.adk.private_names import StreamingMode
+from fanout.orchestrator.deep_agent.adk_private_names import StreamingMode
 from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
+from fanout.orchestrator.deep_agent.knowledge import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import PROCESSES_ENDED, SAME_FILES, SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool, emit_events

@@ -25,7 +25,7 @@ from fanout.orchestrator.deep_agent.tools.editing import (
     with_line_ends_of,
     without_carriage_returns,
 )
-from fanout.orchestrator.deep_agent.tools.search import Locator
+from fanout.orchestrator.deep_agent.tools.locating import Locator
 
 MAX_RESULT_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""

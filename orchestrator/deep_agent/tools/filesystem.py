@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
+from fanout.orchestrator.deep_agent.knowledge import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS, EditTool
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
@@ -25,13 +25,13 @@ from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.editing import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.images import MEDIA_ENDINGS, media_content
+from fanout.orchestrator.deep_agent.tools.locating import Locator
 from fanout.orchestrator.deep_agent.tools.patches import Patching, parse_patch, patched_paths
 from fanout.orchestrator.deep_agent.tools.search import (
     MAX_ENTRIES,
     MAX_GREP_HITS,
     FileSearch,
     Listing,
-    Locator,
     OutputMode,
 )
 

@@ -20,13 +20,13 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.failures import ModelRefused, ToolMistake
-from fanout.orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from fanout.orchestrator.deep_agent.messages import with_response
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
 from fanout.orchestrator.deep_agent.tools.documents import MAX_DOCUMENT_BYTES
 from fanout.orchestrator.deep_agent.tools.files import Files
+from fanout.orchestrator.deep_agent.unusable_replies import IMAGES_REFUSED, as_placeholder_call
 
 MAX_IMAGE_BYTES = 3_750_000
 """Of any file that is shown as it is: 5 MB in base64, the smallest limit on an image among the

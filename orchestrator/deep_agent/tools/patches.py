@@ -20,7 +20,7 @@ from fanout.orchestrator.deep_agent.tools.editing import (
     without_carriage_returns,
 )
 from fanout.orchestrator.deep_agent.tools.files import Files, encoded, version_of
-from fanout.orchestrator.deep_agent.tools.search import Locator
+from fanout.orchestrator.deep_agent.tools.locating import Locator
 
 BEGIN, END = "*** Begin Patch", "*** End Patch"
 ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "

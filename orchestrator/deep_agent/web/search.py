@@ -19,8 +19,8 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.budget import budget_of
 from fanout.orchestrator.deep_agent.failures import ModelFailed, ModelNotConfigured, ToolMistake
-from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
 from fanout.orchestrator.deep_agent.messages import text_of
 from fanout.orchestrator.deep_agent.models.own_search import pages_of, search_request, searching
 from fanout.orchestrator.deep_agent.models.retries import watched_by

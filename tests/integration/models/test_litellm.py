@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
+from fanout.orchestrator.deep_agent.budget import Budget
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelQuotaUsedUp,
     ModelRefused,
     ModelUnavailable,
 )
-from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.models.facts import price
 from tests.integration.models.model_server import Answer, call, call_with, text
 from tests.integration.models.providers import KEY, Serve, ask, run_agent, served, told

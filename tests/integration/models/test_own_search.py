@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent import SubAgentSpec, WebSearch, create_deep_agent
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client
 from tests.integration.models.model_server import Answer, call, text

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelRefused,
     ModelUnavailable,
 )
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy

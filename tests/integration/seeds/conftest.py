@@ -20,7 +20,7 @@ import fanout
 import fanout.backends
 import fanout.execution
 import fanout.execution.local
-from fanout.orchestrator.deep_agent.assembly import assembly
+from fanout.orchestrator.deep_agent import assembly
 from tests.unit.deep_agent.running import scripted, texts
 
 ALIASES = {

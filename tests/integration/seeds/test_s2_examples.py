@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.deep_agent.execution import choice
+from fanout.orchestrator.deep_agent import execution
 from fanout.orchestrator.deep_agent.failures import McpServerFailed
 from tests.integration.seeds.conftest import Example, Replies, converse
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
@@ -176,9 +176,7 @@ def test_the_local_tool_cuts_a_long_output(execute: Callable[..., Any]) -> None:
 def test_the_local_tool_ends_a_command_with_all_that_it_started(
     execute: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        "fanout.orchestrator.deep_agent.execution.local.DEFAULT_TIMEOUT_SECONDS", 1.0
-    )
+    monkeypatch.setattr("fanout.orchestrator.deep_agent.execution.DEFAULT_TIMEOUT_SECONDS", 1.0)
     done = execute(f"sleep 60 & echo $! > {tmp_path}/pid; sleep 60")
 
     assert (done["status"], done["exit_code"]) == ("error", -1)
@@ -228,7 +226,7 @@ def test_a_program_that_is_not_installed_is_named(
 
 
 def test_heimdall_is_started_as_the_seed_says() -> None:
-    assert json.dumps(choice.HEIMDALL) == '{"command": "npx", "args": ["@heimdall-ai/heimdall"]}'
+    assert json.dumps(execution.HEIMDALL) == '{"command": "npx", "args": ["@heimdall-ai/heimdall"]}'
 
 
 def test_a_server_at_a_uri_speaks_by_server_sent_events(example: Example, replies: Replies) -> None:

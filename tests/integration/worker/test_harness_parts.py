@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.deep_agent.guards.loop_policy import (
+from fanout.orchestrator.deep_agent.loop_guard import (
     MAX_REPEATED_COMMANDS,
     MAX_SAME_COMMANDS,
 )

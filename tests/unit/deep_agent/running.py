@@ -12,9 +12,8 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetFactory
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 

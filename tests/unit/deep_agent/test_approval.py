@@ -15,7 +15,7 @@ from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
 from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, merge_policies
-from fanout.orchestrator.deep_agent.approval.requests import (
+from fanout.orchestrator.deep_agent.approval import (
     PendingApproval,
     answers_message,
     pending_approvals,

@@ -16,10 +16,9 @@ from google.adk.sessions import InMemorySessionService
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
+from fanout.orchestrator.deep_agent import budget as budget_module
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits, budget_of, usage_of
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards import budget as budget_module
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits, usage_of
-from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 from tests.unit.deep_agent.running import Run, call, scripted

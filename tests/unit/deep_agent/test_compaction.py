@@ -14,7 +14,7 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.context.compaction import Conversation
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded

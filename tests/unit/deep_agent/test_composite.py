@@ -14,8 +14,12 @@ from fanout.orchestrator.deep_agent.context.eviction import (
     with_artifacts,
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.permissions.permitted import Consent, PermittedBackend
-from fanout.orchestrator.deep_agent.permissions.rules import Permission, Permissions
+from fanout.orchestrator.deep_agent.permissions import (
+    Consent,
+    Permission,
+    Permissions,
+    PermittedBackend,
+)
 from fanout.orchestrator.deep_agent.tools.editing import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch

@@ -18,7 +18,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards.dangling_calls import answered, unanswered_calls
+from fanout.orchestrator.deep_agent.dangling_calls import answered, unanswered_calls
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from tests.unit.deep_agent.running import call, scripted
 

@@ -10,7 +10,7 @@ import pytest
 from google.adk.runners import Runner
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation import child as one_child

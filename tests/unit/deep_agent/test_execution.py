@@ -17,7 +17,7 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend, find_shell
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
-from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
+from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of

@@ -17,9 +17,8 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop
-from fanout.orchestrator.deep_agent.guards import interruptible_tools
-from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
+from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop, interruptible_tools
+from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
 from tests.unit.deep_agent.running import Run, call, scripted
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
-from fanout.orchestrator.deep_agent.guards.loop_policy import (
+from fanout.orchestrator.deep_agent.loop_guard import (
     MAX_CHANGING_CALLS,
     MAX_REPEATED_CALLS,
     MAX_SAME_CALLS,
+    REPEATED_CALL,
     LoopLimits,
     LoopPolicy,
 )

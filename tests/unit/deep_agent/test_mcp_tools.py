@@ -18,7 +18,7 @@ import mcp_types
 import pytest
 import pytest_asyncio
 
-from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
+from fanout.orchestrator.deep_agent.approval import pending_approvals
 from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
 from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
 from fanout.orchestrator.deep_agent.mcp.connection import as_result

@@ -9,8 +9,11 @@ import pytest
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.knowledge.comments import without_comments
-from fanout.orchestrator.deep_agent.knowledge.memory import MAX_FILE_BYTES, MAX_TOTAL_CHARACTERS
+from fanout.orchestrator.deep_agent.memory import (
+    MAX_FILE_BYTES,
+    MAX_TOTAL_CHARACTERS,
+    without_comments,
+)
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import call, scripted
 

@@ -7,7 +7,7 @@ import pytest
 from google.adk.models.llm_request import LlmRequest
 
 from fanout.orchestrator.deep_agent import Middleware, ModelProfile, create_deep_agent
-from fanout.orchestrator.deep_agent.approval.coverage import decisions_for
+from fanout.orchestrator.deep_agent.approval import decisions_for
 from fanout.orchestrator.deep_agent.models.profiles import (
     DEFAULT_PROFILE,
     EDIT_TOOLS,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fanout.orchestrator.deep_agent.execution.server_process import server_process
+from fanout.orchestrator.deep_agent.execution import server_process
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.mcp.connection import NOT_STRUCTURED, McpConnection
 from fanout.orchestrator.deep_agent.mcp.server import McpServer

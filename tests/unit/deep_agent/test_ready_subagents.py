@@ -16,7 +16,7 @@ from google.adk.tools.agent_tool import AgentTool
 from google.adk.workflow import START, BaseNode, Workflow
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from tests.unit.deep_agent.running import Run, call

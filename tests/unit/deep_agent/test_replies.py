@@ -9,10 +9,10 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from fanout.orchestrator.deep_agent.guards.dangling_calls import answered, unanswered_calls
-from fanout.orchestrator.deep_agent.guards.replies import MAX_CALLS, MAX_MALFORMED_IN_A_ROW
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.dangling_calls import answered, unanswered_calls
 from fanout.orchestrator.deep_agent.models.retries import RetryPolicy
+from fanout.orchestrator.deep_agent.unusable_replies import MAX_CALLS, MAX_MALFORMED_IN_A_ROW
 from tests.unit.deep_agent.running import Run
 
 CUT = types.FinishReason.MAX_TOKENS

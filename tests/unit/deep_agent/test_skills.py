@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from fanout.orchestrator.deep_agent import skills
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.knowledge import skills
-from fanout.orchestrator.deep_agent.knowledge.skill_file import MAX_HEAD_BYTES, MAX_SKILL_BYTES
+from fanout.orchestrator.deep_agent.skills import MAX_HEAD_BYTES, MAX_SKILL_BYTES
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 

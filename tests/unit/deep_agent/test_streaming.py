@@ -14,7 +14,7 @@ from google.adk.runners import Runner
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.budget import Budget
 from fanout.orchestrator.deep_agent.tools import execute
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 

@@ -14,11 +14,11 @@ from google.adk.runners import InMemoryRunner, Runner
 from google.adk.tools.base_toolset import BaseToolset
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import first_message, recorder, says, seen
 

@@ -11,8 +11,8 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import Field
 
+from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.usage import summary_calls
 from tests.unit.deep_agent.long_conversations import (
     GOAL,

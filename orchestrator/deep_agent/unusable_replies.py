@@ -23,18 +23,26 @@ from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from fanout.orchestrator.deep_agent.messages import parts_of, text_of
+from fanout.orchestrator.deep_agent.messages import event_with_call, parts_of, text_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.replies import (
+    CLEANED_CALLS,
     UNUSABLE_REPLY,
+    clean_part,
+    clean_reply,
     drop_calls,
     unreadable_arguments,
 )
 from fanout.orchestrator.deep_agent.models.usage import reply_usage
-from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
+from fanout.orchestrator.deep_agent.prompts import (
+    MALFORMED_REPLY,
+    REPLACED_CHARACTERS,
+    TOO_MANY_CALLS,
+    output_prompt,
+)
+from fanout.orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.valid_text import clean_text
+from fanout.orchestrator.valid_text import clean, clean_text
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""
@@ -302,3 +310,46 @@ def _corrections(events: Sequence[Event]) -> int:
         elif event.author == "user":
             break
     return count
+
+
+class ValidText(Middleware):
+    """Cleans what comes into a conversation; the model is told of what it sent itself."""
+
+    async def before_agent(self, callback_context: CallbackContext) -> None:
+        """Clean the user's message."""
+        content = callback_context.user_content
+        if content is not None and content.parts:  # the session's event has the same object
+            content.parts[:] = map(clean_part, content.parts)
+
+    async def after_model(
+        self, callback_context: CallbackContext, llm_response: LlmResponse
+    ) -> LlmResponse | None:
+        """Clean a reply, in case that its model is not one of ours."""
+        del callback_context
+        clean_reply(llm_response)
+        return None
+
+    async def after_tool(
+        self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
+    ) -> dict[str, Any] | None:
+        """Clean a tool's result, and add a note if the call came with replaced characters."""
+        del tool, args
+        if not isinstance(tool_response, dict):
+            return None  # it cannot be changed in place: see `Eviction`
+        cleaned = clean(tool_response)
+        if cleaned is not tool_response:
+            tool_response.clear()
+            tool_response.update(cleaned)
+        if _is_cleaned_call(tool_context):
+            notes = [tool_response.get("note"), REPLACED_CHARACTERS]
+            tool_response["note"] = " ".join(str(note) for note in notes if note)
+        return None
+
+
+def _is_cleaned_call(context: ToolContext) -> bool:
+    event = event_with_call(context.session.events, str(context.function_call_id))
+    positions = (event.custom_metadata or {}).get(CLEANED_CALLS) if event is not None else None
+    if event is None or not positions:
+        return False
+    ids = [call.id for call in event.get_function_calls()]
+    return any(ids[each] == context.function_call_id for each in positions if each < len(ids))

@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
+from google.genai import types
 
-from fanout.orchestrator.approvals import InterruptOn, merge_policies
-from fanout.orchestrator.deep_agent.adk.deep_llm_agent import DeepLlmAgent
-from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
-from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
-from fanout.orchestrator.deep_agent.assembly.tools import (
-    UniqueNames,
-    approval_gate,
-    check_for_model,
-    chosen_tools,
-    delegates,
-    tools_of,
-    unique_tools,
-)
+from fanout.orchestrator.approvals import InterruptOn, delegation_policy, merge_policies
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.approval import ApprovalFlow, ApprovalGate
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
-from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
-from fanout.orchestrator.deep_agent.context.eviction import Eviction
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.context.eviction import Eviction, with_artifacts
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
+from fanout.orchestrator.deep_agent.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from fanout.orchestrator.deep_agent.delegation.roster import (
     SubAgentLimits,
     SubAgentSpec,
     agent_identifier,
+    tool_name,
 )
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
-from fanout.orchestrator.deep_agent.execution.choice import (
+from fanout.orchestrator.deep_agent.execution import (
     ExecutionChoice,
     execution_tools,
     real_sources,
     with_local_shell,
 )
-from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
-from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
-from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
-from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
-from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema, OutputType
-from fanout.orchestrator.deep_agent.guards.valid_text import ValidText
+from fanout.orchestrator.deep_agent.failures import AmbiguousTool
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
-from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
-from fanout.orchestrator.deep_agent.knowledge.notices import Notify
-from fanout.orchestrator.deep_agent.knowledge.skills import Skills
-from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
+from fanout.orchestrator.deep_agent.knowledge import Notify
+from fanout.orchestrator.deep_agent.loop_guard import LoopGuard, LoopPolicy
+from fanout.orchestrator.deep_agent.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.models.profiles import (
     EDIT_TOOLS,
@@ -66,13 +59,21 @@ from fanout.orchestrator.deep_agent.models.profiles import (
 )
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_model
-from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
-from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.deep_agent.permissions import Permission, PermissionGate
+from fanout.orchestrator.deep_agent.skills import Skills
+from fanout.orchestrator.deep_agent.structured_output import OutputSchema, OutputType
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
 from fanout.orchestrator.deep_agent.toon import Tables
+from fanout.orchestrator.deep_agent.unusable_replies import (
+    OutputCheck,
+    ReplyRepair,
+    ToolErrors,
+    ValidText,
+)
+from fanout.orchestrator.deep_agent.web.search import ModelSearchTool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,3 +316,187 @@ def _instruction_of(
         return "\n".join(text for text in texts if text)
 
     return provide
+
+
+class BaseInstructions(Middleware):
+    """The agent's own prompt, general instructions, and how a sub-agent ends.
+
+    Args:
+        own: The agent's own prompt.
+        is_subagent: Whether another agent reads the result.
+        for_model: What its model needs to be told.
+    """
+
+    def __init__(self, own: str | None, *, is_subagent: bool, for_model: str = "") -> None:
+        parts = [own.strip() + "\n"] if own and own.strip() else []
+        parts.append(prompts.WORK + for_model)
+        if is_subagent:
+            parts.append(prompts.SUBAGENT)
+        self._text = "\n".join(parts)
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Return the instructions, which never change."""
+        del context, tools
+        return self._text
+
+
+@dataclass(frozen=True)
+class AgentFiles:
+    """The files of one agent, found anew for each call of a tool."""
+
+    unchecked: BackendSource
+    """Without the agent's rules, for sub-agents, who have them too."""
+    own: BackendSource
+    """Without the folders that the harness stores for the agent."""
+    shown: BackendSource
+    """With these folders, for the file tools."""
+    may_execute: bool
+    """Whether there is a shell; True for a factory, of which only a call can tell."""
+
+
+def agent_files(
+    backend: Backend | BackendFactory | None, history_path: str, gate: PermissionGate
+) -> AgentFiles:
+    """Return how an agent's files are found.
+
+    Args:
+        backend: The files, a function that finds them in the session's state, or None for the
+            state itself.
+        gate: Keeps the agent's rules.
+        history_path: The folder of the messages that a summary replaced.
+    """
+    if backend is None:
+        in_state: BackendSource = lambda context: StateBackend(context.state)  # noqa: E731 - typed
+        allowed: BackendSource = lambda context: gate.files(in_state(context), context)  # noqa: E731 - typed
+        return AgentFiles(in_state, allowed, allowed, may_execute=False)
+    unchecked = _source(backend)
+
+    def own(context: Any) -> Backend:
+        return gate.files(unchecked(context), context)
+
+    return AgentFiles(
+        unchecked,
+        own,
+        lambda context: with_artifacts(own(context), context.state, history=history_path),
+        may_execute=callable(backend) or isinstance(backend, Shell),
+    )
+
+
+def _source(backend: Backend | BackendFactory) -> BackendSource:
+    if callable(backend):
+        factory = backend
+        return lambda context: factory(context.state)
+    return lambda _: backend
+
+
+def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:
+    """Return the tools of all middleware, in order."""
+    return [tool for each in stack for tool in each.tools()]
+
+
+def chosen_tools(built_in: Sequence[Middleware], names: Collection[str] | None) -> list[BaseTool]:
+    """Return the built-in tools with these names; all of them for None.
+
+    Raises:
+        ValueError: There is no built-in tool of a name.
+    """
+    tools = tools_of(built_in)
+    if names is None:
+        return tools
+    existing = {tool.name for tool in tools} | {"execute", "task"}
+    unknown = sorted(set(names) - existing)
+    if unknown:
+        raise ValueError(
+            f"No such built-in tool: {', '.join(unknown)}. There are {', '.join(sorted(existing))}."
+        )
+    return [tool for tool in tools if tool.name in names]
+
+
+class UniqueNames(Middleware):
+    """Checks that no two tools have the same name once the tools of toolsets are known.
+
+    Of two ADK would silently use the last.
+    """
+
+    async def before_model(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> None:
+        """Look at what the model is about to be offered.
+
+        Raises:
+            AmbiguousTool: Two tools have the same name.
+        """
+        del callback_context
+        offered = [
+            declared.name or ""
+            for tool in llm_request.config.tools or ()
+            if isinstance(tool, types.Tool)
+            for declared in tool.function_declarations or ()
+        ]
+        if fault := _double(offered):
+            raise AmbiguousTool(fault)
+
+
+def unique_tools(tools: Sequence[AgentTool]) -> list[AgentTool]:
+    """Return the tools if their names are unique.
+
+    Of two with the same name ADK would silently use the last, which might be the unguarded one.
+
+    Raises:
+        ValueError: Two tools have the same name.
+    """
+    if fault := _double([name for tool in tools if (name := tool_name(tool))]):
+        raise ValueError(fault)
+    return list(tools)
+
+
+def _double(names: Sequence[str]) -> str:
+    """Return a sentence about names that are there twice; empty for none."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if not twice:
+        return ""
+    hint = " delegation=None leaves the built-in task out." if "task" in twice else ""
+    return f"Two tools are named {', '.join(twice)}; each needs a name of its own.{hint}"
+
+
+def check_for_model(tools: Sequence[AgentTool], model: BaseLlm) -> None:
+    """Check that a model can do what the tools ask of it.
+
+    Raises:
+        ModelNotConfigured: The model has no search of its own, and a tool needs it.
+    """
+    for tool in tools:
+        if isinstance(tool, ModelSearchTool):
+            tool.check_for(model)
+
+
+def approval_gate(
+    interrupt_on: InterruptOn,
+    inherited: InterruptOn,
+    built_in: Sequence[Middleware],
+    tools: Sequence[AgentTool],
+) -> ApprovalGate:
+    """Return an agent's approval gate.
+
+    Its policy may name every built-in tool, because it applies to sub-agents too.
+    """
+    own = tools_of(built_in)
+    names = {tool.name for tool in own} | {"execute"}
+    single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
+    names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
+    agents = [tool_name(tool) for tool in (*own, *single) if delegates_to_one(tool)]
+    inherited = merge_policies(
+        {**inherited, **delegation_policy(inherited, agents)},
+        delegation_policy(interrupt_on, agents),
+    )
+    return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
+
+
+def delegates_to_one(tool: AgentTool) -> bool:
+    """Return whether a tool stands for one sub-agent."""
+    return bool(getattr(tool, "delegates_to_one", False))
+
+
+def delegates(tool: AgentTool) -> bool:
+    """Return whether a toolset has tools of its own that delegate, such as `task`."""
+    return bool(getattr(tool, "delegates", False))

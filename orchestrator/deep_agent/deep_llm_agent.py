@@ -23,7 +23,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.adk.private_names import BaseLlmRequestProcessor
+from fanout.orchestrator.deep_agent.adk_private_names import BaseLlmRequestProcessor
 from fanout.orchestrator.deep_agent.tool import CheckedTool
 
 TOOLS = "agent_tools"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -13,9 +13,14 @@ from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import DictState, state_copy
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.logs import Logger
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 """A backend's errors for a missing source, which is no fault: not every project has one."""
+log = Logger(__name__)
+
+Notify = Callable[[str], Awaitable[None]]
+"""Is given a sentence for the person who runs an agent, once for each thing to know."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,39 @@ def _absolute(path: str, root: str) -> str:
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:
     """Return the agent's current files, for reading only: changes would be lost."""
     return backend_of(_Reading(state_copy(context.state)))
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to know of a file."""
+
+    event: str
+    """What happened, for the log."""
+    path: str
+    fault: str
+    """Why; nothing of the file is quoted."""
+
+    def __str__(self) -> str:
+        return f"{self.event}: {self.path}: {self.fault}."
+
+
+class Notices:
+    """Notifies of each thing once, and not before every model call.
+
+    Args:
+        notify: Who is told, beside the log; None for nobody.
+    """
+
+    def __init__(self, notify: Notify | None) -> None:
+        self._notify = notify
+        self._told: set[Notice] = set()
+
+    async def tell(self, notices: Iterable[Notice]) -> None:
+        """Tell what is new among all that is to be known now."""
+        now = list(dict.fromkeys(notices))
+        new = [notice for notice in now if notice not in self._told]
+        self._told = set(now)
+        for notice in new:
+            log.warning(notice.event, path=notice.path, fault=notice.fault)
+            if self._notify is not None:
+                await self._notify(str(notice))

@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
+from fanout.orchestrator.deep_agent.backends import processes
+from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
+from fanout.orchestrator.deep_agent.backends.local_shell import (
+    LocalShellBackend,
+    inherited_environment,
+)
+from fanout.orchestrator.deep_agent.backends.protocol import (
+    Backend,
+    BackendFactory,
+    Execution,
+    OutputSink,
+    Shell,
+)
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.execution.server_process import server_process
-from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.prompts import OTHER_FILES, OTHER_PATHS
+from fanout.orchestrator.deep_agent.tools.execute import (
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_OUTPUT_BYTES,
+    check_command,
+    execution_result,
+)
 
 Transport = Literal["sse", "http"]
+MAX_ERROR_BYTES = 16_384
+"""How much of a server's error output is kept for the text of an error: a long traceback."""
+
+QUOTED_CHARACTERS = 500
+"""The end of a server's error output, quoted when it has ended."""
+
+_MAX_SECONDS = 366 * 86_400.0
+"""A server runs as long as its session."""
+
+_READ_BYTES = 256 * 1024
+"""The size of one read from a server; a socket's buffer is smaller."""
 
 
 class ExecutionServer(TypedDict, total=False):
@@ -157,3 +190,126 @@ class LocalExecution(CompositeShell):
     def _owner(self, path: str) -> Mount:
         """Find the whole outputs of commands too, which no listing shows."""
         return self._outputs if self._outputs.owns(path) else super()._owner(path)
+
+
+@asynccontextmanager
+async def server_process(
+    command: str, args: Sequence[str], env: Mapping[str, str]
+) -> AsyncIterator[ServerProcess]:
+    """Run a server in this process's working directory until the context ends.
+
+    Everything that it started ends with it.
+
+    Args:
+        command: A program, by its path or its name on PATH.
+        args: Its arguments.
+        env: Variables beside those that every program gets.
+
+    Raises:
+        EOFError: There is no such program.
+    """
+    environment = {**inherited_environment(), **env}
+    program = await asyncio.to_thread(shutil.which, command, path=environment["PATH"])
+    if program is None:
+        raise EOFError(f"there is no program {command} on PATH; install it first")
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    launch = processes.Launch(
+        argv=[program, *args],
+        env=environment,
+        timeout_seconds=_MAX_SECONDS,
+        max_output_bytes=MAX_ERROR_BYTES,
+        cwd=".",
+        link=theirs,
+    )
+    errors = BoundedOutput.halves(MAX_ERROR_BYTES)
+    running = asyncio.create_task(processes.run(launch, _collector(errors)))
+    try:
+        yield _ServerProcess(reader, writer, errors, running)
+    finally:
+        running.cancel()  # it ends all processes
+        await asyncio.wait({running})
+        writer.close()
+        theirs.close()  # already closed, unless the process was never started
+
+
+class _ServerProcess:
+    """A running server."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        errors: BoundedOutput,
+        running: asyncio.Task[Execution],
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._errors, self._running = errors, running
+
+    async def send(self, data: bytes) -> None:
+        """See `ServerProcess.send`."""
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except ConnectionError:
+            raise await self._end() from None
+
+    async def receive(self) -> bytes:
+        """See `ServerProcess.receive`."""
+        data = b""
+        with suppress(ConnectionError):  # it ended with unread input
+            data = await self._reader.read(_READ_BYTES)
+        if not data:
+            raise await self._end()
+        return data
+
+    @property
+    def error_output(self) -> bytes:
+        """See `ServerProcess.error_output`."""
+        return self._errors.content()
+
+    async def _end(self) -> EOFError:
+        """Wait for the end and return why."""
+        ended = await asyncio.shield(self._running)
+        errors = ended.output.decode(errors="replace").strip()
+        quoted = f": {errors[-QUOTED_CHARACTERS:]}" if errors else ""
+        return EOFError(f"it ended with exit code {ended.exit_code}{quoted}")
+
+
+def _collector(errors: BoundedOutput) -> OutputSink:
+    async def collect(part: bytes) -> None:
+        errors.add(part)
+
+    return collect
+
+
+def create_local_execute_tool() -> Callable[[str], dict[str, Any]]:
+    """Return a plain function that runs a shell command in this process's working directory.
+
+    There is no isolation: a command may do whatever this process's user may do. It gets the few
+    variables of the environment that programs need, and none that may be a key.
+
+    A deep agent needs it not: `create_deep_agent(execution="local")` gives it the built-in tool,
+    which does not block, shows its output while it runs, and takes a time limit.
+    """
+    shell_in = cache(LocalShellBackend)  # it keeps the whole outputs of commands
+
+    def execute(command: str) -> dict[str, Any]:
+        """Execute a shell command locally and return the output.
+
+        Args:
+            command: The shell command to execute.
+        """
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, _run(command, shell_in(Path.cwd()))).result()
+
+    return execute
+
+
+async def _run(command: str, shell: Shell) -> dict[str, Any]:
+    try:
+        check_command(command)
+    except ToolMistake as mistake:
+        return {"status": "error", "output": str(mistake), "exit_code": -1, "truncated": False}
+    ended = await shell.execute(command, DEFAULT_TIMEOUT_SECONDS, MAX_OUTPUT_BYTES)
+    return execution_result(ended, DEFAULT_TIMEOUT_SECONDS)

@@ -23,13 +23,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.approval.gate import AWAITING
-from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
-from fanout.orchestrator.deep_agent.guards.replies import PLACEHOLDERS
+from fanout.orchestrator.deep_agent.approval import AWAITING, pending_approvals
 from fanout.orchestrator.deep_agent.messages import is_request, parts_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from fanout.orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.unusable_replies import PLACEHOLDERS
 
 FRAMEWORK_PREFIX = "adk_"
 """Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are

@@ -1,1 +1,0 @@
-"""Where fanout reaches behind ADK's public interface."""

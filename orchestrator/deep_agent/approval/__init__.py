@@ -1,1 +1,0 @@
-"""Approvals: guarded calls, which run only after a person's decision."""

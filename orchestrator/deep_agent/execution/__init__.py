@@ -1,1 +1,0 @@
-"""Where an agent's commands and code run, if not on its backend."""

@@ -1,1 +1,0 @@
-"""Limits and repairs of runs: budgets, repeated calls, unanswered calls, unusable replies."""

@@ -1,1 +1,0 @@
-"""Files in an agent's instruction: memory and skills."""

@@ -1,1 +1,0 @@
-"""Permissions: which files an agent may read and write, and which commands it may run."""
