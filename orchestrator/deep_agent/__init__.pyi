@@ -80,8 +80,8 @@ from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.roster import SubagentType as SubagentType
 from .delegation.roster import agent_identifier as agent_identifier
 from .delegation.subagents import DelegationStyle as DelegationStyle
-from .delegation.task import TaskRecord as TaskRecord
-from .delegation.task import combined_answer as combined_answer
+from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import combined_answer as combined_answer
 
 # Where an agent's commands and code run, if not on its backend
 from .execution import ExecutionChoice as ExecutionChoice
@@ -128,15 +128,17 @@ from .middleware import StateSlot as StateSlot
 from .models.access import access_fault as access_fault
 from .models.access import service_faults as service_faults
 from .models.access import service_name as service_name
-from .models.facts import price as price
 
 # Models, their retries, usage and prices
-from .models.profiles import ModelProfile as ModelProfile
+from .models.facts import ModelProfile as ModelProfile
+from .models.facts import price as price
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.replies import say_ending as say_ending
+from .models.resolve import Trial as Trial
 from .models.resolve import key_variable as key_variable
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
+from .models.resolve import try_model as try_model
 from .models.retries import FALLBACK_FROM as FALLBACK_FROM
 from .models.retries import ModelProgress as ModelProgress
 from .models.retries import ResilientModel as ResilientModel
@@ -147,9 +149,7 @@ from .models.scripted_model import Script as Script
 from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
-from .models.trial import Trial as Trial
-from .models.trial import try_model as try_model
-from .models.usage import ModelUsage as ModelUsage
+from .models.tokens import ModelUsage as ModelUsage
 
 # Permissions
 from .permissions import Access as Access
@@ -171,9 +171,9 @@ from .tool import tabular as tabular
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
 from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS
-from .web.fetch import WebFetch as WebFetch
-from .web.search import SearchApi as SearchApi
+from .web import SearchApi as SearchApi
 
 # Tools for research
-from .web.search import Think as Think
-from .web.search import WebSearch as WebSearch
+from .web import Think as Think
+from .web import WebFetch as WebFetch
+from .web import WebSearch as WebSearch

@@ -45,6 +45,7 @@ instead of an answer."""
 
 NOTED_CHARACTERS = 2_000
 """How much of edited arguments is repeated to the model beside the result."""
+
 COVERED_BY: Mapping[str, tuple[str, ...]] = {
     "multi_edit": ("multi_edit", "edit_file"),
     "apply_patch": ("apply_patch", "edit_file", "write_file", "delete_file"),

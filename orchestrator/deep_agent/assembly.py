@@ -20,13 +20,13 @@ from google.genai import types
 
 from fanout.orchestrator.approvals import InterruptOn, delegation_policy, merge_policies
 from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.adk_internals import DeepLlmAgent
 from fanout.orchestrator.deep_agent.approval import ApprovalFlow, ApprovalGate
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.context.eviction import Eviction, with_artifacts
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from fanout.orchestrator.deep_agent.dangling_calls import DanglingCalls
-from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from fanout.orchestrator.deep_agent.delegation.roster import (
@@ -49,13 +49,13 @@ from fanout.orchestrator.deep_agent.knowledge import Notify
 from fanout.orchestrator.deep_agent.loop_guard import LoopGuard, LoopPolicy
 from fanout.orchestrator.deep_agent.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
-from fanout.orchestrator.deep_agent.models.facts import takes_inline
-from fanout.orchestrator.deep_agent.models.profiles import (
+from fanout.orchestrator.deep_agent.models.facts import (
     EDIT_TOOLS,
     EditTool,
     ModelProfile,
     edit_tools_for,
     profile_of,
+    takes_inline,
 )
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_model
@@ -73,7 +73,7 @@ from fanout.orchestrator.deep_agent.unusable_replies import (
     ToolErrors,
     ValidText,
 )
-from fanout.orchestrator.deep_agent.web.search import ModelSearchTool
+from fanout.orchestrator.deep_agent.web import ModelSearchTool
 
 
 @dataclass(frozen=True, kw_only=True)

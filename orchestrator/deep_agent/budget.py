@@ -29,7 +29,7 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.dangling_calls import is_frameworks
 from fanout.orchestrator.deep_agent.messages import is_reply, text_of
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
+from fanout.orchestrator.deep_agent.models.tokens import ModelUsage, reply_usage, summary_calls
 from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
 from fanout.orchestrator.deep_agent.tool import error_result
 from fanout.orchestrator.deep_agent.unusable_replies import PLACEHOLDERS

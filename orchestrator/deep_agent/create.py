@@ -31,7 +31,7 @@ from fanout.orchestrator.deep_agent.knowledge import Notify
 from fanout.orchestrator.deep_agent.loop_guard import LoopPolicy
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
+from fanout.orchestrator.deep_agent.models.facts import ModelProfile
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.permissions import Permission
 from fanout.orchestrator.deep_agent.structured_output import OutputType
@@ -139,6 +139,7 @@ def create_deep_agent(
 
 _TEXT = ((str,), "a text")
 _LIST = ((Collection,), "a list")
+
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "model": ((str, BaseLlm), "the name of a model, or a model of ADK"),
     **dict.fromkeys(("instruction", "name", "description"), _TEXT),

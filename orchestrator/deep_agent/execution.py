@@ -40,6 +40,7 @@ from fanout.orchestrator.deep_agent.tools.execute import (
 )
 
 Transport = Literal["sse", "http"]
+
 MAX_ERROR_BYTES = 16_384
 """How much of a server's error output is kept for the text of an error: a long traceback."""
 

@@ -17,6 +17,7 @@ from fanout.orchestrator.logs import Logger
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 """A backend's errors for a missing source, which is no fault: not every project has one."""
+
 log = Logger(__name__)
 
 Notify = Callable[[str], Awaitable[None]]

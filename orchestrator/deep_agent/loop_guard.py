@@ -50,6 +50,7 @@ changes, so there has to be an end."""
 
 SNAPSHOTS = ("*snapshot*", "*screenshot*")
 """Tools that look at something which others change, such as a browser's page."""
+
 REPEATED_CALL = "REPEATED_CALL"
 """The error code of a run that the guard ended."""
 

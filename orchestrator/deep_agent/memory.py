@@ -28,7 +28,7 @@ from fanout.orchestrator.deep_agent.knowledge import (
 )
 from fanout.orchestrator.deep_agent.markdown import markdown_blocks
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS
+from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every
@@ -42,6 +42,7 @@ _TOO_LARGE = f"only its first {MAX_FILE_BYTES:,} bytes are shown"
 _TAG = "memory_file"
 _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+
 _MARK = re.compile(r"\\[\\`<]|`+|<!--")
 """What a code span or a comment begins with, and the escapes that keep them from beginning."""
 

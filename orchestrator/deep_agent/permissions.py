@@ -51,11 +51,13 @@ Mode = Literal["allow", "deny", "ask"]
 _STRICTER: dict[Mode, int] = {"allow": 0, "ask": 1, "deny": 2}
 _FLAGS = glob.GLOBSTAR | glob.BRACE | glob.DOTGLOB | glob.FORCEUNIX
 EVERYTHING = ("/**",)
+
 MAX_WALKED = 100_000
 """The files that a walk or a search looks at, those included that the agent may not see."""
 
 MAX_DELETED = 10_000
 """The files of a directory that is deleted: each has to be checked before the first is gone."""
+
 _DECISIONS: tuple[Decision, ...] = ("approve", "reject")
 
 

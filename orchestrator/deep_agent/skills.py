@@ -42,6 +42,7 @@ _END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
 _END_WITHOUT_A_LINE = re.compile(r"^[ \t]*$|^#", re.MULTILINE)
 _FIELD = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?$")
 _BLOCK_SCALAR = re.compile(r"[|>][+-]?\d?[+-]?")
+
 SKILL_FILES = ("SKILL.md", "skill.md")
 """The names of a skill's file; the first one that exists is read."""
 

@@ -30,6 +30,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 INJECTED = ("self", "tool_context")
 """Parameters that are not declared to the model."""
+
 MAX_DECLARATIONS = 256
 """Declarations that are kept: those of twenty definitions, whose descriptions differ."""
 

@@ -33,7 +33,7 @@ from fanout.orchestrator.deep_agent.models.replies import (
     drop_calls,
     unreadable_arguments,
 )
-from fanout.orchestrator.deep_agent.models.usage import reply_usage
+from fanout.orchestrator.deep_agent.models.tokens import reply_usage
 from fanout.orchestrator.deep_agent.prompts import (
     MALFORMED_REPLY,
     REPLACED_CHARACTERS,
@@ -60,13 +60,16 @@ MAX_ERROR_CHARACTERS = 2_000
 MIN_REPEATED_CHARACTERS = 12
 """A continuation that begins with as many characters of the cut text repeats them: fewer may be
 equal by chance."""
+
 BEGINNING_CHARACTERS = 24
 """How much of both is compared to see whether the model began its answer again."""
+
 MAX_REPEATED_CHARACTERS = 400
 """How much of the cut text is compared with its continuation: models repeat a line or two."""
 
 CUT_ERROR = "REPLY_CUT"
 MALFORMED_ERROR = "MALFORMED_REPLY"
+
 REPLY_ERRORS = frozenset({CUT_ERROR, MALFORMED_ERROR})
 """The error codes of runs whose last replies were rejected; their messages are ours, and quote the
 service at most."""
@@ -76,6 +79,7 @@ CUT_ANSWER = "answer_cut"
 INVALID_ANSWER = "answer_not_valid"
 TOO_LONG = "conversation_too_long"
 IMAGES_REFUSED = "images_refused"
+
 PLACEHOLDERS = {UNREADABLE_REPLY, CUT_ANSWER, INVALID_ANSWER, TOO_LONG, IMAGES_REFUSED}
 """The names of placeholder calls, which replace unusable replies; no tool has such a name."""
 

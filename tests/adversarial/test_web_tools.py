@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch
+from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch, web
 from fanout.orchestrator.deep_agent.tools import documents
-from fanout.orchestrator.deep_agent.web import fetch
-from fanout.orchestrator.deep_agent.web.public_http import public_client
+from fanout.orchestrator.deep_agent.web import public_client
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
 
@@ -44,7 +43,7 @@ class Site(BaseHTTPRequestHandler):
             return
         body, kind = PAGE, "text/html; charset=utf-8"
         if path == "/big":
-            body, kind = b"x" * (fetch.MAX_BYTES + 1), "text/plain"
+            body, kind = b"x" * (web.MAX_BYTES + 1), "text/plain"
         elif path == "/image":
             kind = "image/png"
         elif path == "/comments":
@@ -56,7 +55,7 @@ class Site(BaseHTTPRequestHandler):
         elif path == "/encoded":
             body, kind = b"a-" + b"b9" * 100_000, "text/plain; charset=punycode"
         elif path == "/long":
-            body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
+            body, kind = b"y" * (web.MAX_CHARACTERS + 5), "text/plain"
         elif path == "/flood":
             self._flood()
             return
@@ -227,7 +226,7 @@ async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on
         first = await fetched(f"{url}/long", allowed=HERE)
         rest = await fetched(f"{url}/long", allowed=HERE, offset=first["next_offset"])
     assert page["content"] == "# Bread\nRye & wheat."
-    assert len(first["content"]) == fetch.MAX_CHARACTERS
+    assert len(first["content"]) == web.MAX_CHARACTERS
     assert rest["content"] == "yyyyy"
     assert "next_offset" not in rest
 

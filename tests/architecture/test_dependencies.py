@@ -38,7 +38,7 @@ OF_AN_EXTRA = {
     "opentelemetry": "otel",
     "tornado": "flower",
 }
-ADK_PRIVATE_NAMES = "orchestrator/deep_agent/adk_private_names.py"
+ADK_PRIVATE_NAMES = "orchestrator/deep_agent/adk_internals.py"
 
 
 def imported_modules(text: str) -> Iterator[str]:

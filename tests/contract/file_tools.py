@@ -5,7 +5,7 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.backends.state import DictState
-from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS
+from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools

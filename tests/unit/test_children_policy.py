@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from fanout.workers.agent.delegation.child_specs import ChildSpecs
 from tests.builders import make_spec
 

@@ -32,6 +32,7 @@ MAX_DEPTH = 200
 so deep."""
 
 _DRIVE = re.compile(r"^[A-Za-z]:")
+
 MAX_PATTERN_CHARACTERS = 500
 """Longer than any pattern that a person writes; patterns are compiled to regular expressions."""
 

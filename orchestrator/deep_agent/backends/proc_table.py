@@ -30,10 +30,13 @@ NEXT_STUCK_SECONDS = 0.05
 
 _stuck: set[int] = set()
 """Those processes for which a thread still waits; their environments count as empty until then."""
+
 Seen = TypeVar("Seen")
+
 _MAX_LISTINGS = 20
 """The most listings in a look. Each has fewer new processes than the one before, unless they are
 started faster than they are read. Then those that were seen must be killed first."""
+
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found in any session."""
 

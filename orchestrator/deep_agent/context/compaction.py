@@ -16,7 +16,7 @@ from google.adk.events import Event, EventActions
 from google.adk.events.event_actions import EventCompaction
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.adk_private_names import (
+from fanout.orchestrator.deep_agent.adk_internals import (
     call_ids,
     is_in_context,
     is_of_tool_branch,
@@ -24,8 +24,7 @@ from fanout.orchestrator.deep_agent.adk_private_names import (
     without_rewound,
 )
 from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
-from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
-from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
+from fanout.orchestrator.deep_agent.models.tokens import MODEL_CALLS, tokens_in, tokens_of
 
 TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store preserves."""
@@ -33,6 +32,7 @@ TIMESTAMP_STEP_SECONDS = 1e-6
 FROM_THE_BEGINNING = 0.0
 """Where each summary's range starts: it replaces everything before its cut, the previous summary
 included."""
+
 CONTEXT_SUMMARY = "context_summary"
 """Key of a summary event's metadata: the fields of its `ContextSummary`."""
 

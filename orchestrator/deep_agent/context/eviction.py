@@ -22,7 +22,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Bac
 from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.size import characters
+from fanout.orchestrator.deep_agent.models.tokens import characters
 from fanout.orchestrator.deep_agent.prompts import (
     RESULT_CUT,
     RESULT_DROPPED,
@@ -53,11 +53,13 @@ MAX_NAME_CHARACTERS = 100
 
 BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
 """Tools that limit their results themselves and say how to read on."""
+
 LARGE_TOOL_RESULTS = "/large_tool_results"
 """Tool results that were too long for the context."""
 
 CONVERSATION_HISTORY = "/conversation_history"
 """Messages that a summary replaced."""
+
 LINE_CHARACTERS = 2_000
 """Longer lines are wrapped: read_file and grep show whole lines, and one line must leave room for
 others."""
@@ -67,6 +69,7 @@ WORD_CHARACTERS = 100
 
 TEXT_CHARACTERS = 200
 """A longer text, or one of several lines, is printed below its JSON, with its own line breaks."""
+
 MAX_FOLDER_CHARACTERS = 128
 """The length of a session's id in a path; a file's name has at most 255 bytes."""
 

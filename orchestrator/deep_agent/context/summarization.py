@@ -55,7 +55,7 @@ from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMi
 from fanout.orchestrator.deep_agent.messages import summary_text
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.size import (
+from fanout.orchestrator.deep_agent.models.tokens import (
     DEFAULT_WINDOW_TOKENS,
     counted_tokens,
     counts_since_summary,
@@ -92,6 +92,7 @@ REJECTED_KEEP_SHARE = 0.5
 
 OLD_ARGUMENTS_SHARE = 0.5
 """Share of the trigger from which long arguments of old calls are shortened."""
+
 MAX_OLD_ARGUMENT_CHARACTERS = 2_000
 """Longer texts among an old call's arguments are shortened."""
 

@@ -19,8 +19,11 @@ from fanout.orchestrator.deep_agent.budget import Budget
 from fanout.orchestrator.deep_agent.context.eviction import CONVERSATION_HISTORY, is_artifact
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from fanout.orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
-from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
+from fanout.orchestrator.deep_agent.models.tokens import (
+    CHARACTERS_PER_TOKEN,
+    ModelUsage,
+    reply_usage,
+)
 from fanout.orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
 from fanout.orchestrator.logs import Logger
 
@@ -44,6 +47,7 @@ LAST_ENTRIES = 10
 
 LAST_ENTRY_CHARACTERS = 500
 """How much of each of them."""
+
 MAX_TASK_CHARACTERS = 40_000
 """10,000 tokens: a task is repeated in full unless it contains whole documents."""
 
@@ -55,6 +59,7 @@ MAX_WINDOW_SHARE = 0.1
 
 MAX_TODO_CHARACTERS = 200
 """The length of one step of the plan; read_todos returns it in full."""
+
 MAX_DECISIONS = 10
 """The newest; S1's limit."""
 
@@ -68,6 +73,7 @@ _WORDS = re.compile(
 )
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _HEADING = re.compile(r"^#+\s*(.*)$", re.MULTILINE)
+
 MAX_CHANGED_FILES = 200
 """In a summary; all of them are among the workspace's changes anyway."""
 

@@ -33,7 +33,7 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.cancellation import cancel_or_abandon
-from fanout.orchestrator.deep_agent.adk_private_names import StreamingMode
+from fanout.orchestrator.deep_agent.adk_internals import StreamingMode
 from fanout.orchestrator.deep_agent.approval import (
     ApprovalGate,
     PendingApproval,
@@ -43,7 +43,7 @@ from fanout.orchestrator.deep_agent.budget import shared_budget, usage_of
 from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
 from fanout.orchestrator.deep_agent.delegation.child_files import ChildFiles
 from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, Member
-from fanout.orchestrator.deep_agent.delegation.task import TaskRecord
+from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
 from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
 from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.messages import last_reply, summary_of, text_of
@@ -60,10 +60,12 @@ MAX_SUMMARY_CHARACTERS = 80_000
 
 PROGRESS_AUTHOR = "task"
 """The author of the lines that name a child's tool calls."""
+
 APP_NAME = "subagent"
 USER_ID = "parent"
 
 Emit = Callable[[Event], None]
+
 _COPIED = (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)
 """Agents that find their sub-agents only in `sub_agents`, so that copies may take their place."""
 

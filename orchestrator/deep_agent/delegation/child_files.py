@@ -45,6 +45,7 @@ same tests would otherwise conflict in files that nobody wrote."""
 Marks = Mapping[str, tuple[int, ...]]
 """What tells a changed file from an unchanged one, by path relative to the folder. The time of the
 last change of the inode is among it, which a command cannot set back."""
+
 MAX_WATCHED_FILES = 200_000
 """In a folder on which a child works directly: a second for comparing them."""
 

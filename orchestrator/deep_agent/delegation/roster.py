@@ -11,20 +11,23 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.permissions import Permission
 from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
 from fanout.orchestrator.deep_agent.structured_output import OutputType
 
 SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
 """The sub-agent that does a task; other harnesses call the argument `agent_type`."""
+
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the original task."""
 
 ABANDON_SECONDS = 2.0
 """How long a sub-agent that was stopped may take to end, after which it is left behind: enough to
 kill a command and its processes on a busy machine."""
+
 GENERAL_PURPOSE = "general-purpose"
 
 
@@ -163,3 +166,35 @@ def _as_member(made: SubAgentSpec | BaseNode) -> Member:
     forks = context == "fork"
     description = f"{made['description']} {FORKED_NOTE}" if forks else made["description"]
     return Member(made["name"], description, made, made.get("output_schema"), forks)
+
+
+class Task(BaseModel):
+    """One task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    description: str
+    subagent_type: SubagentType = GENERAL_PURPOSE
+    context: str = ""
+    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """None for the limit that the agent was made with."""
+
+
+def task_of(item: dict[str, Any], number: int) -> Task:
+    """Return the task that an item of `tasks` describes.
+
+    Args:
+        item: The item, as the model wrote it.
+        number: Its index, for the error's text.
+
+    Raises:
+        ToolMistake: A key is missing, unknown or of the wrong type.
+    """
+    try:
+        return Task.model_validate(item)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ToolMistake(
+            f"tasks[{number}]: {fault}. It takes {', '.join(Task.model_fields)}."
+        ) from None

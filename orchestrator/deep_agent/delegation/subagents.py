@@ -34,14 +34,14 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     MAX_DEPTH,
     Member,
     SubagentType,
-    agent_identifier,
-)
-from fanout.orchestrator.deep_agent.delegation.task import (
-    Answer,
     Task,
+    agent_identifier,
+    task_of,
+)
+from fanout.orchestrator.deep_agent.delegation.task_record import (
+    Answer,
     TaskRecord,
     combined_answer,
-    task_of,
 )
 from fanout.orchestrator.deep_agent.delegation.team import Team
 from fanout.orchestrator.deep_agent.failures import ToolMistake
@@ -53,6 +53,7 @@ PAUSED_CALL_PREFIX = "subagents:"
 """Prefix of the state key of a paused call; its id follows."""
 
 Outcome = TaskRecord | Question
+
 Steps = AsyncGenerator[Event | Answer]
 """Progress events, then one result."""
 
@@ -77,6 +78,7 @@ Tasks = Annotated[
         "timeout_seconds, as for task"
     ),
 ]
+
 DelegationStyle = Literal["task", "agent_tools"]
 """One tool for all sub-agents, or one tool for each; `tasks` is there in both styles."""
 

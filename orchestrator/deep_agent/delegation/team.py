@@ -37,15 +37,16 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     Member,
     SubAgentLimits,
     SubAgentSpec,
+    Task,
     agent_identifier,
     built_in_tools_of,
 )
-from fanout.orchestrator.deep_agent.delegation.task import Task
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
 
 ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 """Creates a child that works on these files."""
+
 PARENT = "parent"
 """The name under which a child sees the messages of its parent."""
 

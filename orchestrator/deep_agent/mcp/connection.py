@@ -73,6 +73,7 @@ _TEMPORARY_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatu
 
 _PROTOCOL_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RuntimeError)
 """What the SDK and our transports raise when a server sends invalid data."""
+
 MAX_CHECKED_CHARACTERS = 256 * 1024
 """The length of a structured result that is compared with its schema; a longer one would take
 seconds, and the comparison only adds a note."""

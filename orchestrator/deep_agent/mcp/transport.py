@@ -47,6 +47,7 @@ CONNECT_SECONDS = 10.0
 _REQUESTS_LEFT_OPEN_SECONDS = 3600.0
 """The SDK limits the time of calls; this is for the stream on which a server may write at any
 time."""
+
 LARGE_BYTES = 256 * 1024
 """A larger message is read in a thread: it would block all other agents for milliseconds."""
 

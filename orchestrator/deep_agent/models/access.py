@@ -19,11 +19,15 @@ from fanout.orchestrator.deep_agent.models.facts import PROVIDERS
 
 CHAT = "chat/"
 """The prefix of models of any server that speaks OpenAI's Chat Completions."""
+
 RESPONSES = "responses/"
 """The prefix of models that are asked through OpenAI's Responses."""
+
 OLLAMA = "ollama/"
 """The prefix of models of Ollama, which are asked through its Chat Completions."""
+
 OLLAMA_PORT = 11434
+
 LITELLM = "litellm"
 """The name of the service of all models that are asked through LiteLLM and have no other one."""
 

@@ -165,6 +165,7 @@ HOSTS: Mapping[str, tuple[str, ...]] = {
 label, for regions and accounts. A provider that is not here has no known host: its address has to
 be set, and so has that of one on this machine (`llamafile`, `lemonade`, `langgraph` and the like):
 a name would otherwise reach what listens there by chance."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _THIS_MACHINE = {"localhost", "::1"}

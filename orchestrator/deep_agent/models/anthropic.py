@@ -54,6 +54,7 @@ VARIABLES = (
 MAX_OUTPUT_TOKENS = 16_000
 """The size of a reply: a file of 60 kB. Anthropic counts it against the context window, so this is
 not the maximum."""
+
 MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
 """The maximum of every model of that family."""
 
@@ -64,6 +65,7 @@ _WITHOUT_SEARCH = (
     "claude-3-sonnet",
     "claude-3-haiku",
 )
+
 MAX_SEARCHES = 5
 """In one request; Anthropic bills each one beside the tokens."""
 
@@ -74,6 +76,7 @@ SEARCH_TOOL = anthropic_types.WebSearchTool20250305Param(
     type="web_search_20250305", name="web_search", max_uses=MAX_SEARCHES
 )
 """The newer versions filter pages by running code, which fewer models can and few searches need."""
+
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
 """Reasons that ADK's class knows, by those of OpenAI's chat completions."""
 

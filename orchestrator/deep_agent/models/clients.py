@@ -21,9 +21,12 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 
 _clients: dict[tuple[asyncio.AbstractEventLoop, Hashable], object] = {}
 _making = threading.Lock()
+
 UNREACHABLE_URL = "http://127.0.0.1:9"
 """The discard port, on which nothing listens on today's machines."""
+
 NO_KEY = "warm-up"
+
 WARM_UP_SECONDS = 10.0
 """A proxy may accept the request and not answer; nothing depends on it."""
 

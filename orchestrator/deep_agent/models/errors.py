@@ -30,7 +30,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelUnavailable,
 )
 from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.size import input_tokens, request_tokens
+from fanout.orchestrator.deep_agent.models.tokens import input_tokens, request_tokens
 from fanout.orchestrator.shortening import one_line
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -140,14 +140,18 @@ _PYTHON_TEXT = re.compile(
 
 _KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
 """Endings of the names of variables that contain a provider's secret."""
+
 _MIN_SECRET_CHARACTERS = 8
 """A shorter value is a placeholder for a key, and may be part of any word."""
+
 _LITELLM_HEAD = re.compile(r"^(?:litellm\.(?:\w+: )+(?:\w+Exception - )?)+")
 """The class names before the service's own message."""
+
 _LITELLM_UNREADABLE = re.compile(
     r"^(?:Error in|Invalid) response object|^Empty or invalid response"
 )
 """What LiteLLM says of an answer that is no reply, with a status of its own."""
+
 _AUTHORIZATION = re.compile(r"(?i)(bearer |x-api-key\W+|x-goog-api-key\W+)[^\s'\",}]+")
 
 MAX_MESSAGE_CHARACTERS = 300
@@ -157,8 +161,10 @@ _UNVERSIONED = frozenset({"/chat/completions", "/responses"})
 _LACKS_VERSION = ", which usually ends in /v1"
 
 _UNREADABLE = "its answer could not be read"
+
 _OF_PROGRAMS = (AttributeError, LookupError, TypeError, AssertionError)
 """What a client raises that takes a reply for what it is not: its text says nothing of it."""
+
 NEAR_WINDOW_SHARE = 0.9
 """Share of the window from which an estimate may be above it: it is made from characters."""
 
@@ -178,6 +184,7 @@ _EXCESS = (
     r"(?:exceed|overflow|too (?:long|large|many|big)|(?:long|larg|great)er than|more than|maximum"
     r"|at most|limit|not enough|does not fit|must (?:be|have) (?:<|less|short))"
 )
+
 _ABOUT_LENGTH = re.compile(
     rf"{_SUBJECT}.{{0,80}}{_EXCESS}|{_EXCESS}.{{0,80}}{_SUBJECT}", re.IGNORECASE
 )

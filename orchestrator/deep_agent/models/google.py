@@ -13,7 +13,7 @@ from google.adk.models.gemma_llm import Gemma as AdkGemma
 from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
-from fanout.orchestrator.deep_agent.adk_private_names import check_answers
+from fanout.orchestrator.deep_agent.adk_internals import check_answers
 from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.clients import (
     NO_KEY,

@@ -17,7 +17,7 @@ from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
-from fanout.orchestrator.deep_agent.adk_private_names import import_litellm
+from fanout.orchestrator.deep_agent.adk_internals import import_litellm
 from fanout.orchestrator.deep_agent.models import access, addresses
 from fanout.orchestrator.deep_agent.models.addresses import HOSTS
 from fanout.orchestrator.deep_agent.models.clients import NO_KEY, UNREACHABLE_URL, warm_up

@@ -10,8 +10,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from fanout.orchestrator.deep_agent.models.size import request_tokens
-from fanout.orchestrator.deep_agent.models.usage import reply_usage
+from fanout.orchestrator.deep_agent.models.tokens import reply_usage, request_tokens
 
 
 @runtime_checkable

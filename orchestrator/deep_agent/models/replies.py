@@ -44,15 +44,19 @@ _STOPPED = frozenset(
 _MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call"})
 
 _CHAT_REASONS = ((_DONE, "stop"), (_CUT, "length"), (_STOPPED, "content_filter"))
+
 MAX_QUOTED_CHARACTERS = 200
 """How much of an answer that is no reply an error quotes."""
 
 _NO_STREAM = ("application/json", "text/html")
 """The beginnings of media types of answers that are not streamed."""
+
 UNREADABLE = "unreadable_arguments"
 """The only key of arguments that are no object; no tool has such an argument."""
+
 Arguments = Callable[[Any], str]
 """Returns the arguments of a call, as its service sent them, in a form that ADK's class reads."""
+
 CLEANED_CALLS = "cleaned_calls"
 """Key of a reply's metadata: the positions of the calls whose results say that characters of the
 reply were replaced."""

@@ -5,14 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.registry import LLMRegistry
+from google.genai import types
 
-from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.adk_internals import (
+    is_registered_as,
+    registered_models,
+)
+from fanout.orchestrator.deep_agent.failures import (
+    ModelDenied,
+    ModelFailed,
+    ModelNotConfigured,
+    ModelRefused,
+    ModelReplyUnusable,
+)
 from fanout.orchestrator.deep_agent.models import access
 from fanout.orchestrator.deep_agent.models.access import missing_key
 from fanout.orchestrator.deep_agent.models.clients import Preloading
@@ -26,8 +42,6 @@ from fanout.orchestrator.deep_agent.models.retries import (
 from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 from fanout.orchestrator.model_names import SCRIPTED, name_fault
 
-__all__ = ["ModelNotConfigured", "key_variable", "preload_client", "resilient", "resolve_model"]
-
 KNOWN_NAMES = (
     "gemini-…, claude-…, gpt-…, responses/gpt-…, chat/NAME (any server that speaks OpenAI's "
     "interface, at OPENAI_BASE_URL), ollama/NAME, provider/model (through LiteLLM), "
@@ -36,6 +50,21 @@ KNOWN_NAMES = (
 
 _loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, int]] = WeakKeyDictionary()
 """What `preload_client` has loaded: the environment at that time, by the model's name."""
+
+TRIAL_SECONDS = 120.0
+"""For one answer: a local server may load the model first."""
+
+MAX_TRIAL_TOKENS = 256
+"""Of an answer: enough for a call, little enough for a slow machine."""
+
+_STATUSES_OF_REQUESTS = {500, 501}
+"""What servers also answer to a request that they do not take: llama.cpp, to tools."""
+
+TOOL = types.FunctionDeclaration(
+    name="report_ready",
+    description="Reports that you are ready.",
+    parameters_json_schema={"type": "object", "properties": {}},
+)
 
 
 def key_variable(name: str) -> str | None:
@@ -178,11 +207,9 @@ def _single(name: str, agent_name: str) -> BaseLlm:
     for prefix, provider in PROVIDERS.items():
         if name.startswith(prefix):
             return _MAKERS[provider](name)
-    from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
-
-    if (known := registry.class_name_of(name)) is not None:
+    if (known := registered_class(name)) is not None:
         maker = _OF_CLASS.get(known)
-        return maker(registry.without_class(name)) if maker else registry.made(name)
+        return maker(without_class(name)) if maker else made_by_registry(name)
     if "/" in name:
         return _litellm(name)
     raise ModelNotConfigured(f"Unknown model: {name}. A model is one of {KNOWN_NAMES}.")
@@ -202,9 +229,7 @@ def _gemma(name: str) -> BaseLlm:
 
 def _claude(name: str) -> BaseLlm:
     if access.is_claude_on_vertex():
-        from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
-
-        return registry.made(name)  # on Vertex AI, as ADK's registry has it
+        return made_by_registry(name)  # on Vertex AI, as ADK's registry has it
     _require_package(name)
     from fanout.orchestrator.deep_agent.models.anthropic import claude  # noqa: PLC0415 - optional
 
@@ -255,3 +280,109 @@ _OF_CLASS: dict[str, Callable[[str], BaseLlm]] = {
 def _require_package(name: str) -> None:
     if (fault := access.lacking_package(name)) is not None:
         raise ModelNotConfigured(fault)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a request to a model."""
+
+    fault: str = ""
+    """Why it did not answer; empty: it did."""
+    seconds: float = 0.0
+    """How long its answer took."""
+    streams: bool = True
+    takes_tools: bool = True
+    calls_tools: bool = False
+    """Whether it called the tool that it was asked to call."""
+    refusal: str = ""
+    """What the service said when it refused tools, or to stream."""
+
+
+async def try_model(name: str) -> Trial:
+    """Ask a model to call a tool, once; if that is refused, without streaming or without tools.
+
+    Args:
+        name: A name as for `resolve_model`.
+
+    Raises:
+        ModelNotConfigured: The name is unknown, or its key or package is missing.
+    """
+    first = await _asked(name, tools=True, stream=True)
+    if not isinstance(first, ModelFailed):
+        return first
+    refusal = _words(first)
+    is_about_request = isinstance(first, (ModelRefused, ModelReplyUnusable))
+    is_about_request = is_about_request and not isinstance(first, ModelDenied)
+    if is_about_request or first.status in _STATUSES_OF_REQUESTS:
+        for tools, stream in ((True, False), (False, True), (False, False)):
+            again = await _asked(name, tools=tools, stream=stream)
+            if isinstance(again, Trial):
+                return replace(again, streams=stream, takes_tools=tools, refusal=refusal)
+    return Trial(fault=refusal)
+
+
+async def _asked(name: str, *, tools: bool, stream: bool) -> Trial | ModelFailed:
+    model = resolve_model(
+        name, agent_name="trial", retries=RetryPolicy(attempts=1, reply_seconds=TRIAL_SECONDS)
+    )
+    config = types.GenerateContentConfig(
+        max_output_tokens=MAX_TRIAL_TOKENS,
+        tools=[types.Tool(function_declarations=[TOOL])] if tools else None,
+    )
+    text = f"Call the tool {TOOL.name}." if tools else "Say that you are ready."
+    request = LlmRequest(contents=[types.UserContent(text)], config=config)
+    begun = time.monotonic()
+    try:
+        responses = model.generate_content_async(request, stream=stream)
+        replies = [response async for response in responses if not response.partial]
+    except ModelFailed as failure:
+        return failure
+    has_called = any(each.get_function_calls() for each in replies)
+    return Trial(seconds=time.monotonic() - begun, calls_tools=has_called)
+
+
+def _words(failure: ModelFailed) -> str:
+    return str(failure).replace(", after all retries", "")
+
+
+def registered_class(name: str) -> str | None:
+    """Return the name of the class that the registry has for a model; None if it has none.
+
+    Unlike the registry itself it does not load LiteLLM, which takes seconds, to look for more.
+    """
+    entries = registered_models()
+    if prefixed := _class_in(name):
+        return prefixed
+    found = next((entry for regex, entry in entries.items() if re.fullmatch(regex, name)), None)
+    return None if found is None else _name_of(found)
+
+
+def without_class(name: str) -> str:
+    """Return a model's name without the class before its colon."""
+    return name.partition(":")[2] if _class_in(name) else name
+
+
+def made_by_registry(name: str) -> BaseLlm:
+    """Create a model as ADK does.
+
+    Raises:
+        ModelNotConfigured: Its package or a variable of the environment is missing.
+    """
+    try:
+        return LLMRegistry.new_llm(name)
+    except (ImportError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise ModelNotConfigured(f"{name} cannot be used: {why}") from error
+
+
+def _class_in(name: str) -> str | None:
+    """Return the registered class that stands before a name's colon, however it is written."""
+    prefix, colon, _ = name.partition(":")
+    if not colon:
+        return None
+    classes = map(_name_of, registered_models().values())
+    return next((each for each in classes if is_registered_as(prefix, each)), None)
+
+
+def _name_of(entry: type[BaseLlm] | tuple[str, str]) -> str:
+    return entry[1] if isinstance(entry, tuple) else entry.__name__

@@ -27,7 +27,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import PrivateAttr
 
-from fanout.orchestrator.deep_agent.adk_private_names import LlmCapabilities
+from fanout.orchestrator.deep_agent.adk_internals import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelContextSuspected,
@@ -54,17 +54,22 @@ GEMINI_MIN_TOKENS = 32_768
 """The size of the previous request from which a cache is created. Creating it is billed like one
 more request, and Gemini discounts shorter repetitions by itself; an agent that has read this much
 makes many more calls."""
+
 GEMINI_TTL_SECONDS = 300
 """Storage is billed by time, and a cache does not grow with the conversation: the next one holds
 more of it."""
+
 GEMINI_USER_TURNS = 5
 """After how many messages of the user a new cache is created."""
+
 GEMINI_CREATE_TIMEOUT_SECONDS = 20
 """A cache that takes longer to create costs more time than it saves; the request is sent without
 it."""
+
 CLAUDE_MIN_TOKENS = 2_048
 """Most Claude models cache nothing smaller. Writing costs a quarter more, reading nine tenths
 less."""
+
 CLAUDE_TTL_SECONDS = 300
 """The shorter and cheaper of Anthropic's two; each use renews it, and agents call more often."""
 
@@ -89,6 +94,7 @@ and a key or a model's name is corrected by a person."""
 REPLY_SECONDS = 600.0
 """How long a model may take until its first response, which is the whole reply if it is not
 streamed. The default of OpenAI's and Anthropic's clients."""
+
 STREAM_PAUSE_SECONDS = 300.0
 """How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes
 minutes."""

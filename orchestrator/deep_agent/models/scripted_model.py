@@ -47,7 +47,7 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.deep_agent.adk_private_names import LlmCapabilities
+from fanout.orchestrator.deep_agent.adk_internals import LlmCapabilities
 from fanout.orchestrator.deep_agent.failures import ScriptFailed
 from fanout.orchestrator.deep_agent.messages import above_summary, summed_up_replies
 from fanout.orchestrator.regular_files import read_regular_file

@@ -19,6 +19,7 @@ it, lines are paired by their position."""
 
 
 BYTE_ORDER_MARK = "\ufeff"
+
 MAX_TEXT_CHARACTERS = 1_000_000
 """A larger file gets no hint: it would take longer than the model needs to read again."""
 

@@ -14,7 +14,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.adk_private_names import StreamingMode
+from fanout.orchestrator.deep_agent.adk_internals import StreamingMode
 from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
@@ -40,6 +40,7 @@ BACKGROUND = "background"
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""
+
 LIVE_OUTPUT_SECONDS = 1.0
 """Between two events: a person reads no faster, and every front end handles each event. A shorter
 command shows nothing and costs nothing."""

@@ -44,6 +44,7 @@ _MAX_LINE_BYTES = 4 * MAX_RESULT_CHARACTERS
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """UTF-8's bytes after the first of a character."""
+
 LARGE_BYTES = 256 * 1024
 """Work on more data runs in a thread: it would block all other agents for milliseconds."""
 

@@ -19,7 +19,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import Entry
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS, EditTool
+from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS, EditTool
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.editing import Edit

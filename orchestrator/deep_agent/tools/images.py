@@ -31,6 +31,7 @@ from fanout.orchestrator.deep_agent.unusable_replies import IMAGES_REFUSED, as_p
 MAX_IMAGE_BYTES = 3_750_000
 """Of any file that is shown as it is: 5 MB in base64, the smallest limit on an image among the
 model providers."""
+
 _BEGINNINGS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -61,6 +62,7 @@ MEDIA_ENDINGS = frozenset(
 
 SENSES = {"audio": "listen to", "video": "watch", "image": "look at", "document": "look at"}
 """What a model does with each kind."""
+
 MAX_IMAGES_IN_VIEW = 3
 """The newest images in one request: three of the largest, in base64, stay below Gemini's 20 MB."""
 

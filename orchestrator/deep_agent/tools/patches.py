@@ -31,6 +31,7 @@ MAX_SHOWN_CHARACTERS = 80
 
 _UNIFIED_RANGE = re.compile(r"-\d+(,\d+)? \+\d+(,\d+)? @@ ?")
 """The line numbers of a unified diff, which some models write after `@@`."""
+
 MAX_SHOWN_PLACES = 3
 """Places that the error about an ambiguous hunk names."""
 
@@ -43,6 +44,7 @@ _READINGS: tuple[Reading, ...] = (
     lambda line: in_plain_characters(line).strip(),
 )
 """How lines are compared, from exact to lenient: models drop whitespace at the ends of lines."""
+
 SeenVersion = Callable[[str], str | None]
 """Returns the version of a file that the agent saw; None if it saw none."""
 

@@ -16,7 +16,7 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from google.adk.agents.invocation_context import InvocationContext
 
-from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from fanout.orchestrator.deep_agent.adk_internals import DeepLlmAgent
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.agent.subagent import Subagent

@@ -10,7 +10,7 @@ import yaml
 from google.adk.events import Event
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.deep_agent.models.usage import summary_calls
+from fanout.orchestrator.deep_agent.models.tokens import summary_calls
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec

@@ -20,7 +20,7 @@ from google.genai import types
 
 import fanout.orchestrator.adk as our_adk
 from fanout.orchestrator import deep_agent
-from fanout.orchestrator.deep_agent import adk_private_names
+from fanout.orchestrator.deep_agent import adk_internals
 from fanout.workers import agent as worker_agent
 
 CALL = types.Part(function_call=types.FunctionCall(id="call-1", name="read_file", args={}))
@@ -36,11 +36,11 @@ def event(*parts: types.Part, author: str = "agent", **fields) -> Event:
 def test_a_prefix_ends_before_a_call_whose_response_is_later():
     said, called, answered = event(types.Part(text="Hello")), event(CALL), event(RESPONSE)
 
-    cut = adk_private_names.self_contained_prefix([said, called], [said, called, answered])
+    cut = adk_internals.self_contained_prefix([said, called], [said, called, answered])
 
     assert list(cut) == [said]
     whole = [said, called, answered]
-    assert list(adk_private_names.self_contained_prefix(whole, whole)) == whole
+    assert list(adk_internals.self_contained_prefix(whole, whole)) == whole
 
 
 def test_a_rewind_takes_back_the_events_of_its_invocation_and_later_ones():
@@ -52,11 +52,11 @@ def test_a_rewind_takes_back_the_events_of_its_invocation_and_later_ones():
         actions=EventActions(rewind_before_invocation_id="two"),
     )
 
-    assert adk_private_names.without_rewound([kept, undone, rewind]) == [kept]
+    assert adk_internals.without_rewound([kept, undone, rewind]) == [kept]
 
 
 def test_call_ids_are_those_of_function_calls():
-    assert adk_private_names.call_ids([event(CALL), event(RESPONSE)]) == {"call-1"}
+    assert adk_internals.call_ids([event(CALL), event(RESPONSE)]) == {"call-1"}
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_call_ids_are_those_of_function_calls():
 def test_an_event_of_another_branch_or_scope_is_not_in_the_context(branch, scope, included):
     one = event(types.Part(text="Hello"), branch=branch, isolation_scope=scope)
 
-    assert adk_private_names.is_in_context("root", one, None, node_path=None) is included
+    assert adk_internals.is_in_context("root", one, None, node_path=None) is included
 
 
 def test_what_happened_inside_of_a_tool_is_of_its_branch():
     inside = event(types.Part(text="Hello"), branch="root.read_file@call-1", author="read_file")
     outside = event(types.Part(text="Hello"), branch="root")
 
-    assert not adk_private_names.is_of_tool_branch("root", outside, "agent", {"call-1"})
-    assert adk_private_names.is_of_tool_branch("root", inside, "agent", {"call-1"})
+    assert not adk_internals.is_of_tool_branch("root", outside, "agent", {"call-1"})
+    assert adk_internals.is_of_tool_branch("root", inside, "agent", {"call-1"})
 
 
 def test_a_tools_declaration_has_its_name():
@@ -82,18 +82,18 @@ def test_a_tools_declaration_has_its_name():
         """Look there."""
         return where
 
-    assert adk_private_names.declaration_of(FunctionTool(look)).name == "look"
+    assert adk_internals.declaration_of(FunctionTool(look)).name == "look"
 
 
 def test_the_registry_maps_patterns_to_classes_or_to_where_they_are():
-    entries = adk_private_names.registered_models()
+    entries = adk_internals.registered_models()
 
     assert entries
     assert all(isinstance(pattern, str) for pattern in entries)
     for entry in entries.values():
         assert isinstance(entry, tuple) or issubclass(entry, BaseLlm)
-    assert adk_private_names.is_registered_as("gemini", Gemini.__name__)
-    assert not adk_private_names.is_registered_as("claude", Gemini.__name__)
+    assert adk_internals.is_registered_as("gemini", Gemini.__name__)
+    assert not adk_internals.is_registered_as("claude", Gemini.__name__)
 
 
 @pytest.mark.timeout(300)  # LiteLLM's import reads thousands of files
@@ -103,23 +103,21 @@ def test_litellm_becomes_known_to_adks_module(monkeypatch):
     pytest.importorskip("litellm")
     lite_llm = importlib.import_module("google.adk.models.lite_llm")
 
-    adk_private_names.import_litellm()
+    adk_internals.import_litellm()
 
     assert lite_llm.litellm is importlib.import_module("litellm")
 
 
 def test_a_run_has_a_streaming_mode_and_a_model_its_capabilities():
-    streaming_mode = adk_private_names.StreamingMode
+    streaming_mode = adk_internals.StreamingMode
 
     assert RunConfig(streaming_mode=streaming_mode.SSE).streaming_mode is streaming_mode.SSE
-    assert isinstance(
-        Gemini(model="gemini-2.5-flash").capabilities, adk_private_names.LlmCapabilities
-    )
-    assert adk_private_names.LlmCapabilities(output_schema_and_tools=True).output_schema_and_tools
+    assert isinstance(Gemini(model="gemini-2.5-flash").capabilities, adk_internals.LlmCapabilities)
+    assert adk_internals.LlmCapabilities(output_schema_and_tools=True).output_schema_and_tools
 
 
 def test_a_flow_takes_a_processor_before_its_compaction():
-    class Processor(adk_private_names.BaseLlmRequestProcessor):
+    class Processor(adk_internals.BaseLlmRequestProcessor):
         async def run_async(self, invocation_context, llm_request):
             del invocation_context, llm_request
             for nothing in ():
@@ -136,8 +134,8 @@ def test_a_flow_takes_a_processor_before_its_compaction():
 
 @pytest.mark.parametrize(
     ("where", "names"),
-    adk_private_names.OVERRIDDEN.items(),
-    ids=[class_name for _, class_name in adk_private_names.OVERRIDDEN],
+    adk_internals.OVERRIDDEN.items(),
+    ids=[class_name for _, class_name in adk_internals.OVERRIDDEN],
 )
 def test_what_our_subclasses_override_exists(where, names):
     module, class_name = where
@@ -147,7 +145,7 @@ def test_what_our_subclasses_override_exists(where, names):
 
 
 def test_what_our_subclasses_use_of_adks_private_names_is_listed():
-    listed = set().union(*adk_private_names.OVERRIDDEN.values())
+    listed = set().union(*adk_internals.OVERRIDDEN.values())
     unlisted = {
         f"{cls.__module__}.{cls.__name__}": used - listed
         for cls in our_classes_on_adk()

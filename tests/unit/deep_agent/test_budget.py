@@ -20,7 +20,7 @@ from fanout.orchestrator.deep_agent import budget as budget_module
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits, budget_of, usage_of
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from tests.unit.deep_agent.running import Run, call, scripted
 
 LONG = 3600.0

@@ -17,7 +17,7 @@ from fanout.orchestrator.deep_agent.delegation import child as one_child
 from fanout.orchestrator.deep_agent.delegation import subagents
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
-from fanout.orchestrator.deep_agent.delegation.task import TaskRecord, combined_answer
+from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import recorder, says, seen
 from tests.unit.deep_agent.test_subagents import asks, calls, names, parent, worker

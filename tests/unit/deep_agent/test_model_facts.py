@@ -10,7 +10,7 @@ from fanout.orchestrator.deep_agent.models.facts import (
     context_window,
     price,
 )
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 
 MILLION = 1_000_000
 UNKNOWN = [

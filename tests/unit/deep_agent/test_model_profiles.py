@@ -8,7 +8,7 @@ from google.adk.models.llm_request import LlmRequest
 
 from fanout.orchestrator.deep_agent import Middleware, ModelProfile, create_deep_agent
 from fanout.orchestrator.deep_agent.approval import decisions_for
-from fanout.orchestrator.deep_agent.models.profiles import (
+from fanout.orchestrator.deep_agent.models.facts import (
     DEFAULT_PROFILE,
     EDIT_TOOLS,
     edit_tools_for,

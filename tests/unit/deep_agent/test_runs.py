@@ -10,7 +10,7 @@ from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
 from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable, ScriptFailed
-from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 

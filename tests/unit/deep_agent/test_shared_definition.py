@@ -8,7 +8,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.deep_agent import Budget, create_deep_app
-from fanout.orchestrator.deep_agent.adk_private_names import declaration_of
+from fanout.orchestrator.deep_agent.adk_internals import declaration_of
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.budget import BudgetLimits
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools

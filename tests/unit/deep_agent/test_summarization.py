@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
-from fanout.orchestrator.deep_agent.models.usage import summary_calls
+from fanout.orchestrator.deep_agent.models.tokens import summary_calls
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     Watched,

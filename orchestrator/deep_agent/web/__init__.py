@@ -1,1 +1,0 @@
-"""Tools that read the web, for agents that research in this process."""
