@@ -1,7 +1,17 @@
-"""Requests for approval and their answers, read from and written to a session's events.
+"""Guarded calls, which run only after a person's decision.
 
-A request identifies the call by a fingerprint of the tool and its exact arguments; an answer is
-valid for the call with that fingerprint only.
+It uses ADK's confirmation protocol. A guarded call requests confirmation before it runs. ADK turns
+the request into a call of `adk_request_confirmation`, which a front end answers with a function
+response of the same id, and then makes the original call again. Requests and answers are events of
+the session, so another process can resume the run. A request identifies the call by a fingerprint
+of the tool and its exact arguments; without a valid answer for that fingerprint the tool does not
+run and the request is repeated.
+
+A front end calls `pending_approvals` with a session's events, and sends `answers_message` as the
+next message. The vocabulary is in `orchestrator.approvals`.
+
+A policy about one tool holds for the others that do the same: which tools an agent changes files
+with depends on its model, and what a person approves must not.
 """
 
 from __future__ import annotations

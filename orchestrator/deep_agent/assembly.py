@@ -1,4 +1,4 @@
-"""Puts an agent together: its middleware in order, its tools and its instruction."""
+"""Puts an agent together: its middleware in order, its tools, its instruction and its files."""
 
 from __future__ import annotations
 

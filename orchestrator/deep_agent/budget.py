@@ -4,6 +4,8 @@ The run ends in an orderly way: before the last reply that fits, the model is as
 tool calls in that reply are dropped; if not even that fits, no model is called. Tokens and money
 are known only after a call, so a limit may be exceeded by as much as a call is larger than the one
 before it. When the time is over the run is cancelled and its open calls are answered.
+
+An ADK plugin enforces it.
 """
 
 from __future__ import annotations

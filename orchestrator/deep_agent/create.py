@@ -116,7 +116,7 @@ def create_deep_agent(
             all lists applies.
         summarization: When and how a long conversation is summarized; defaults when not given.
         model_profile: The edit tools and the prompt for this model; from the table in
-            `models/profiles.py` when not given.
+            `models/facts.py` when not given.
         name: Converted to an identifier, as ADK requires: `general-purpose` becomes
             `general_purpose`.
         description: The description for other agents.

@@ -1,4 +1,9 @@
-"""What `create_deep_agent(execution=…)` means: a shell of this machine, or an MCP server."""
+"""Where an agent's commands and code run, if not on its backend: `create_deep_agent(execution=…)`.
+
+That is a shell of this machine, also as a function `execute` for any ADK agent, or an MCP server,
+also as a process of this machine. A worker never starts one: there a server with a command runs in
+the job's sandbox.
+"""
 
 from __future__ import annotations
 

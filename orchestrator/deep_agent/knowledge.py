@@ -1,4 +1,4 @@
-"""Access to the files that are put into an agent's instruction."""
+"""The files that are put into an agent's instruction: where they are, and their faults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Memory: AGENTS.md files are put into the instruction, marked as material and not as orders.
 
 They are read before every model call: reading a small file costs as much as checking whether it has
-changed, and the text is never outdated.
+changed, and the text is never outdated. HTML comments are left out: a person who reads the page
+does not see them.
 """
 
 from __future__ import annotations

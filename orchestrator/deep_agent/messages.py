@@ -1,4 +1,8 @@
-"""The text of messages in a conversation: events, and replies of a model."""
+"""The text of messages in a conversation: replies of a model, and summaries in them.
+
+A summary of older messages is recognized by its first sentence; of an agent's last message its
+parent reads what follows the last `## Summary`.
+"""
 
 from __future__ import annotations
 

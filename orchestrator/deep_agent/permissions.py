@@ -1,4 +1,13 @@
-"""Rules for files and commands: allow, deny or ask; by path, by operation, by predicate."""
+"""Rules for files and commands: allow, deny or ask; by path, by operation, by predicate.
+
+A backend keeps the rules, under all of the agent's tools. What may not be read does not appear in
+listings and searches. A link is judged by its own path and by where it leads. A search that would
+look into a file which needs a question asks it first: without the file its answer would be wrong. A
+command is not covered by rules for paths, so an agent with both needs a rule for `execute` as well.
+
+A tool finds out what it touches while it runs. What needs a question raises; the call becomes a
+request, and runs again, whole, when a person has approved exactly this call.
+"""
 
 # ruff: noqa: D102 - the protocol says what each method means
 

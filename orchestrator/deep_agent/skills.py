@@ -2,6 +2,11 @@
 
 They are searched for before every model call, on any backend, so that a skill that appears or
 changes during a run is seen at once. The list is limited, and names what it leaves out.
+
+The front matter is read by the rules of the format (agentskills.io). What the agent needs is a name
+and a description. The person hears of a fault that leaves both clear; a skill without them is left
+out. People write `description: Use when: …`, which YAML refuses, tabs, and values such as `no` and
+`1.0`, which YAML turns into something else: here every value is the text that was written.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 ADK's FunctionTool builds a model class per closure (2.6 ms each, on the event loop) and keeps a
 thousand of them, with everything that they hold, in a cache. Here the declaration belongs to the
 method in its class: built once, holding no sandbox.
+
+A tool made from an async generator method reports progress before it returns a result. ADK can do
+that for a generator, but it stores the result twice: in an event of the generator's own and in the
+tool's response.
 """
 
 # mypy: disable-error-code="name-defined"

@@ -1,4 +1,4 @@
-"""Repairs of replies that cannot be used, and of tools that raise.
+"""Repairs of replies that cannot be used, of tools that raise, and of texts that are not valid.
 
 An unusable reply becomes a placeholder call by the model, which is answered with what is wrong. So
 the events stay a well-formed conversation that any process can resume, and every retry is an

@@ -1,4 +1,16 @@
-"""The tool `web_fetch`: a page of the public web as text."""
+"""Tools for research on the public web: `web_fetch`, `web_search`, and `think` between two steps.
+
+They run where the agent's loop runs, with that process's network, so agent definitions do not name
+them: a job's network is none unless its definition allows hosts.
+
+The client reaches public addresses only. The address is checked where a connection is made, and the
+connection goes to the checked address: so a redirect, a name that resolves to a private address,
+and a name that resolves to another address the second time are all refused alike. Proxies of the
+environment are not used, because they would make the connection.
+
+A search by the agent's own model is a request of its own, in which the model has no other tool. So
+it works beside any tools, and whichever model continues can read its result.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Files in a directory of this machine, and nowhere else.
 
-Nothing leads out of the root: paths are resolved one name at a time on open directories
-(`jail.py`), so a link that is swapped in between two steps leads nowhere either. All work is done
-in threads. The public methods take and return path texts (`orchestrator.path_text`), all others the
-paths of the operating system.
+Nothing leads out of the root, by links, `..` or races: each name of a path is opened relative to
+its open parent and never followed by the kernel; a link is read and its names are resolved in the
+same way. This is openat2's RESOLVE_BENEATH, which Python cannot call. All work is done in threads.
+The public methods take and return path texts (`orchestrator.path_text`), all others the paths of
+the operating system.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means

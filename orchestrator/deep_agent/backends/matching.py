@@ -1,4 +1,7 @@
-"""Matching of paths by glob patterns and of lines by text, the same for every backend."""
+"""Paths, glob patterns and searched text, by the same rules for every backend.
+
+A path is a path text (`orchestrator.path_text`): a backend on real files converts it.
+"""
 
 from __future__ import annotations
 

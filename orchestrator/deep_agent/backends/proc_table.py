@@ -1,8 +1,10 @@
-"""Reads what `/proc` says about a process, without waiting long for any of them.
+"""The processes of this machine as `/proc` has them, and which command has started each.
 
-The kernel reads an environment from the process's memory, and waits while that is mapped anew. This
+The kernel reads an environment from the process's memory, and waits while its map is changed. This
 takes microseconds, but as long as its disk lets the process wait: a slow or hostile one could keep
-the commands of all others from being stopped.
+the commands of all others from being stopped, so no read waits long. One look at all processes is
+shared by all who ask at the same time: when hundreds of commands are stopped at once, a look for
+each of them would take minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The messages that an agent's model sees, and where they may be cut for a summary.
+"""The messages that an agent's model sees, where a summary may cut them, and what summaries did.
 
 ADK replaces all messages within the time range of a compaction event by the summary in the event.
 So a cut is safe where no call is open, and where every message before it is older than every
-message after it.
+message after it. Each summary's event has its statistics.
 """
 
 from __future__ import annotations

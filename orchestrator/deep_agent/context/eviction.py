@@ -1,4 +1,9 @@
-"""Stores tool results that are too long in files, and gives the model a preview."""
+"""What leaves a model's context is kept in files: long results of tools, and whole conversations.
+
+The model gets a preview and the path. The files are in the session's state, whose changes are
+journaled: so they survive a crash, and never appear among a workspace's changes. Nothing of a text
+is left out: only line breaks and JSON's indentation are added, so that it can be read in pages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 A summary is one event of the session, written once, with which any process can resume. The messages
 stay in the session's events and in files that the agent can read.
+
+Long arguments of old calls are shortened in requests, never in the session: what was written to a
+file is in the file. Which calls are old is decided once between two summaries, at the first reply
+after which the conversation has reached a certain size: so requests keep the same beginning, which
+providers cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Summaries of messages by a model, with a fallback for when the model fails."""
+"""What a summary says: a model's text, or for a model that fails the decisions and changed files.
+
+The task stays verbatim above it. A backend that knows its changes is asked for the changed files
+(`TracksChanges`): a worker's sandbox, and the overlay of a sub-agent in process. On other backends
+the changes by the file tools are joined with the files whose time is newer than the conversation,
+which one bounded walk finds; a file that a command deleted is missed there, unless a file tool had
+changed it before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""One delegated task in this process: a sub-agent's run, its files, and what came of it."""
+"""One delegated task in this process: a sub-agent's run in its own session, and what came of it.
+
+An agent that a program made itself is bound by its parent's approval policy, and so is every
+LlmAgent below it. In those that ADK's own agents run, the gate comes after the agent's callbacks,
+so that it sees a call as it would run. A plugin checks all others: agents that a custom agent keeps
+in its fields, nodes of a workflow, agents that are tools.
+"""
 
 from __future__ import annotations
 

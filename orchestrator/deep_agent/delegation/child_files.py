@@ -1,4 +1,11 @@
-"""The files that one child works on, and what becomes of its changes."""
+"""The files that one child works on, and what becomes of its changes.
+
+A child with a shell works on an overlay of the folder; its commands run in a copy, which is made
+when the first of them runs. Before each command the copy gets the overlay's changes, and after each
+the overlay gets those of the command, so file tools and commands see the same files. The copy is
+made twice: commands change one, the other is what a changed file is compared with. Hard links would
+not do, because a command may change a file in place.
+"""
 
 from __future__ import annotations
 

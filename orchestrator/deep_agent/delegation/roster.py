@@ -1,4 +1,4 @@
-"""The sub-agents of an agent, by name, with checked specifications."""
+"""The sub-agents of an agent: their specifications, names and limits, and their tasks."""
 
 from __future__ import annotations
 

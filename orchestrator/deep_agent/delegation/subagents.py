@@ -5,6 +5,10 @@ parent's messages, plan or state, and only its last message is returned. Its cha
 staged, and merged into the parent's files when it has succeeded. So are those of its commands,
 which run in a copy; where none can be made, one child with a shell at a time works on the files
 directly.
+
+The tasks of one call are done at the same time. A call may be interrupted by questions to a person,
+which are asked one at a time. Meanwhile the session's state holds the records of the tasks that are
+done, and the runs of those that wait.
 """
 
 from __future__ import annotations

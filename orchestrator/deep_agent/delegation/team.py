@@ -1,4 +1,10 @@
-"""The sub-agents of one agent, ready to take tasks."""
+"""The sub-agents of one agent, ready to take tasks.
+
+A child that forks sees its parent's conversation. The messages are those of another agent for it,
+so ADK shows them as text: no call of the parent can be taken for one of its own, whatever tools and
+model it has. It gets copies; nothing of what it does comes into the parent's conversation but its
+result.
+"""
 
 from __future__ import annotations
 

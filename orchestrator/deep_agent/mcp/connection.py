@@ -1,4 +1,4 @@
-"""The session with an MCP server, held by its own asyncio task.
+"""The session with an MCP server, held by its own asyncio task, and the results of its tools.
 
 A session consists of anyio scopes, which must be left by the task that entered them, but tools are
 called from many tasks. So one task opens the session, waits, and closes it.

@@ -1,7 +1,10 @@
 """Transports to an MCP server: HTTP, server-sent events, and a process's input and output.
 
 Each is what the SDK calls a transport: a context with two streams of messages, from the server and
-to it.
+to it. The SDK rejects a message as a whole: one tool with an odd schema would cost all tools, one
+unknown block the whole result, and a line that is not JSON the time until its call is given up. So
+`Received` keeps what can be read, and makes what cannot be read an error of the one call that it
+answers.
 """
 
 from __future__ import annotations

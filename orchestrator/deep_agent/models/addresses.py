@@ -1,8 +1,9 @@
-"""Where the requests of models may go: to the services' own hosts, and to configured addresses.
+"""Where requests of LiteLLM's models may go: to services' own hosts and configured addresses.
 
 A model's name comes from jobs, and an answer from anywhere. Neither may lead a request to another
 host, for example to what listens on a worker's own machine: an address that a client derives from
-the name is refused, and so is a redirect.
+the name is refused, and so is a redirect. `HOSTS` are those that LiteLLM asks when no other address
+is set; a test asks every provider of the installed LiteLLM, and compares where its requests go.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class Destinations:
 
     Args:
         origins: The servers.
-        hosts: Patterns of hosts that are asked with HTTPS; see `providers.hosts.HOSTS`.
+        hosts: Patterns of hosts that are asked with HTTPS; see `HOSTS`.
     """
 
     origins: tuple[Origin, ...] = ()

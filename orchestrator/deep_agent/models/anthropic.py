@@ -1,4 +1,10 @@
-"""Claude over Anthropic's own client, which makes one attempt: ResilientModel retries."""
+"""Claude over Anthropic's own client, which makes one attempt: ResilientModel retries.
+
+Replies are checked before ADK's class reads them, because it knows four kinds of blocks, always
+expects a usage, and raises errors of Python at anything else. It also refuses a reply with the
+blocks of Anthropic's web search, and cannot send them back: here a search is a conversation of its
+own, whose pages become the reply's grounding.
+"""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)

@@ -1,4 +1,8 @@
-"""One client for all agents of a process: creating one blocks for up to half a second."""
+"""What the clients of all providers share: one for each loop, loaded before its first use.
+
+Creating a client blocks for up to half a second, and it loads much of its code when it is first
+used: a first request to an address where nothing listens loads that.
+"""
 
 from __future__ import annotations
 

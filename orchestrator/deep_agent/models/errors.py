@@ -2,6 +2,9 @@
 
 They are recognized by status, code or class, and by their message if nothing else distinguishes
 them. The clients are optional packages, so their exceptions are known by attributes and names only.
+Where a service's code does not say that a request is too long, `PassedRequests` compares it with
+those that passed: a wrong guess costs one attempt with a shorter request, and if that fails as
+well, the service's own words end the run.
 """
 
 from __future__ import annotations

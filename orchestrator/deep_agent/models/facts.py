@@ -1,6 +1,7 @@
-"""The context windows and prices of models.
+"""What is known of each model: its window and prices, its media, its edit tools and prompt.
 
-Both come from the table in the package `genai-prices`; nothing is fetched.
+Windows and prices come from the table in the package `genai-prices`; nothing is fetched. A model
+without a profile gets the default one, which is the same for all.
 """
 
 from __future__ import annotations

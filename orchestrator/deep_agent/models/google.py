@@ -1,4 +1,8 @@
-"""Gemini over Google's own client, which makes one attempt: ResilientModel retries."""
+"""Gemini over Google's own client, which makes one attempt: ResilientModel retries.
+
+Replies are checked before the client reads them, because it takes an error with a good status for
+an empty reply, and raises errors of Python at arguments that are no object.
+"""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)

@@ -1,7 +1,11 @@
-"""How a reply ended, as its service says it: complete, cut, stopped for its content, or unknown.
+r"""What a service answered, read before it counts as a reply: its form, its calls, how it ended.
 
-Services have words of their own for it, and new ones every year. What is unknown here is no reason
-to believe a reply, and none to end a run: the request is repeated.
+Services have words of their own for the end of a reply, and new ones every year. What is unknown
+here is no reason to believe a reply, and none to end a run: the request is repeated. Many services
+copy the form of OpenAI's chat completions and fill it as they like: an error or a page with status
+200, no choices, arguments that are no object or encoded twice. At some of these ADK's classes raise
+errors of Python, and others they take for replies. A model may also send half of a surrogate pair
+(`\ud83d` without what follows it), which no encoding can hold.
 """
 
 from __future__ import annotations

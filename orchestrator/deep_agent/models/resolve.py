@@ -1,4 +1,9 @@
-"""Models by name, with retries and fallbacks."""
+"""Models by name, with retries and fallbacks, and a trial of one: a small request.
+
+A name without a client of ours is looked up in ADK's registry (Gemma, Vertex AI, Apigee, a
+program's own classes), which maps patterns of names to classes. A name may also begin with a class,
+such as `Claude:claude-sonnet-4-5`.
+"""
 
 from __future__ import annotations
 

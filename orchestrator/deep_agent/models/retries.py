@@ -4,7 +4,8 @@ It falls back at once from a model that does not exist or that the key may not u
 
 One implementation for all providers: it waits as long as a service asks (`Retry-After`, Gemini's
 `retryDelay`) and limits how long a service may be silent. The providers' own clients differ in
-both, or do neither.
+both, or do neither. Each attempt is reported to the `ModelProgress` of the run, and asks the
+provider to cache the beginning of the conversation where that pays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of a model's context messages take: as its service reported it, else estimated."""
+"""How many tokens messages have: as the service reported it, else estimated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Replacing text in a file's text: pure functions."""
+"""Replacing text in a file's text: pure functions.
+
+A model does not see the carriage returns at the ends of lines nor a byte order mark, and an edit
+keeps them. Where a text is not found, the error names the lines that are nearly the same by their
+numbers, and never repeats what is in them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The tool `execute`: a shell."""
+"""The tool `execute`: a shell, whose output is shown live while a command runs.
+
+Live output is ADK's partial events: for people only, and never stored.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Reading and changing files, the same for every backend: limits, messages, formats.
 
-A `ToolMistake` is the agent's mistake; any other exception is a failure of the backend.
+A `ToolMistake` is the agent's mistake; any other exception is a failure of the backend. The lines
+of a text file are read block by block.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Images, documents, sounds and films in tool results, converted to media in requests.
+"""Images, documents, sounds and films that a model looks at, from a file to the media of a request.
 
-The session stores the result with the image as base64, which in a request would be megabytes of
-text that no model can see as an image. So requests, and only they, have the image as media in a
-separate message after the results: not every provider accepts media in a tool's result, and one
-request may be sent to several.
+A provider rejects a whole request for one invalid file, so a kind is known by how the file begins,
+and not by its name. The session stores the result with the image as base64, which in a request
+would be megabytes of text that no model can see as an image. So requests, and only they, have the
+image as media in a separate message after the results: not every provider accepts media in a tool's
+result, and one request may be sent to several.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Carrying out a patch on files: everything is checked before the first write."""
+"""Patches in the V4A format ("*** Begin Patch"), which some models are trained to write.
+
+A patch has sections that add, delete, update or move a file. A hunk of an update gives lines that
+are in the file, with `-` before those to remove, and lines to add with `+`; lines after `@@` say
+where to begin looking. There are no line numbers. Everything is checked before the first write. No
+kept package reads V4A for Python 3.11.
+"""
 
 from __future__ import annotations
 

@@ -149,4 +149,4 @@ async def test_no_provider_of_litellm_asks_an_address_that_is_not_its_own(
     assert len({provider for provider, _ in asked}) > 80
     assert refused.keys() >= NOT_KNOWN
     lacking = refused.keys() - NOT_KNOWN - OTHERS_HOST
-    assert not lacking, "hosts.py lacks a host of these providers"
+    assert not lacking, "addresses.py lacks a host of these providers"
