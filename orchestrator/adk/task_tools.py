@@ -1,7 +1,8 @@
 """The coordinator's tools: `task` and those that work with started tasks.
 
 Each call becomes a job. No tool raises, because that would cancel the other calls of the same reply
-and end the coordinator's run: a failure is returned as a result with `status: error`.
+and end the coordinator's run: a failure is returned as a result with `status: error`. `deliver` is
+the parent's side of such a job: submit it, follow its journal, merge its changes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from fanout.orchestrator.adk.delivery import Delivery, collect, deliver
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client import JobClient
@@ -58,8 +59,11 @@ from fanout.orchestrator.delegation.tool_texts import (
     described,
 )
 from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.workspace.merge_report import MergeReport
 
 Steps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""
@@ -333,3 +337,66 @@ class _AgentTool(ProgressTool):
 
 def _call_id(tool_context: ToolContext) -> str:
     return str(tool_context.function_call_id)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The result of a job, and the report of the merge of its changes."""
+
+    result: JobResult
+    merge: MergeReport | None
+    """None when nothing was merged."""
+
+
+async def deliver(
+    client: JobClient, spec: JobSpec, workspace: Path
+) -> AsyncGenerator[JournalEvent | Delivery]:
+    """Run a job on a workspace: yield its journal's events as they are written, then its delivery.
+
+    Cancelling or closing the generator cancels the job. A second call with the same job id follows
+    the same job, so a restarted parent waits for the jobs that it had submitted.
+
+    Args:
+        client: Submits the job.
+        spec: The job.
+        workspace: The folder that the job starts from and whose files its changes are merged into.
+
+    Raises:
+        JobFailure: The job cannot be submitted or followed, or its changes cannot be merged.
+    """
+    try:
+        job_id = await client.submit(spec, workspace=workspace)
+        async with aclosing(client.events(job_id)) as events:
+            async for event in events:
+                yield event
+    except (asyncio.CancelledError, GeneratorExit):
+        # It may have been stored before `submit` returned.
+        await asyncio.shield(_cancel_quietly(client, spec.id))
+        raise
+    yield await collect(client, job_id, workspace)
+
+
+async def _cancel_quietly(client: JobClient, job_id: str) -> None:
+    """Cancel a job; a failure is ignored, because no caller is left that could handle it."""
+    with suppress(JobFailure):
+        await client.cancel(job_id)
+
+
+async def collect(client: JobClient, job_id: str, workspace: Path) -> Delivery:
+    """Wait for the end of a submitted job and merge its changes.
+
+    Merging again changes nothing. Changes of a job that did not succeed are not merged; they can be
+    viewed and applied by hand.
+
+    Args:
+        client: Reads the result.
+        job_id: The job.
+        workspace: The folder whose files the changes are merged into.
+
+    Raises:
+        JobFailure: The result cannot be read, or the changes cannot be merged.
+    """
+    result = await client.wait(job_id)
+    if not result.success:
+        return Delivery(result, None)
+    return Delivery(result, await client.merge(result, workspace))

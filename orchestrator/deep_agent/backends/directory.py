@@ -57,7 +57,7 @@ _NEW_FILE_MODE = 0o666
 
 
 @dataclass(frozen=True)
-class Place:
+class OpenedPlace:
     """A name in an open directory; there need not be anything of that name."""
 
     directory: int
@@ -69,7 +69,7 @@ class Place:
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
 
 
-class Jail:
+class DirectoryJail:
     """A directory that no path can leave: such a path raises PermissionError."""
 
     def __init__(self, root: Path, linked: Mapping[str, Path] | None = None) -> None:
@@ -95,7 +95,7 @@ class Jail:
         *,
         follow_last: bool,
         make_parents: bool = False,
-    ) -> Iterator[Place]:
+    ) -> Iterator[OpenedPlace]:
         """Where the last name is, its parents resolved.
 
         `follow_last` also follows links there.
@@ -133,7 +133,7 @@ class _Resolution:
         self._stack: list[int] = []
         self._stack.append(self._keep(os.open(self._root, _DIRECTORY)))
 
-    def resolve(self, names: Sequence[str], *, follow_last: bool) -> Place:
+    def resolve(self, names: Sequence[str], *, follow_last: bool) -> OpenedPlace:
         ahead = list(reversed(names))
         while ahead:
             name = ahead.pop()
@@ -142,33 +142,33 @@ class _Resolution:
             if name == "..":
                 self._go_up()
                 continue
-            place = Place(self._stack[-1], name)
+            place = OpenedPlace(self._stack[-1], name)
             if (ahead or follow_last) and self._is_link(place):
                 ahead += reversed(self._target(place))
             elif not ahead:
                 return place
             else:
                 self._enter(place)
-        return Place(self._stack[-1], ".")
+        return OpenedPlace(self._stack[-1], ".")
 
     def _go_up(self) -> None:
         if len(self._stack) == 1:
             raise PermissionError(errno.EACCES, "leads out of the directory")
         self._stack.pop()
 
-    def _enter(self, place: Place) -> None:
+    def _enter(self, place: OpenedPlace) -> None:
         if self._make_parents:
             with suppress(FileExistsError):
                 os.mkdir(place.name, dir_fd=place.directory)
         self._stack.append(self._keep(os.open(place.name, _DIRECTORY, dir_fd=place.directory)))
 
-    def _is_link(self, place: Place) -> bool:
+    def _is_link(self, place: OpenedPlace) -> bool:
         try:
             return stat.S_ISLNK(place.lstat().st_mode)
         except FileNotFoundError:
             return False
 
-    def _target(self, link: Place) -> list[str]:
+    def _target(self, link: OpenedPlace) -> list[str]:
         """Return the names in a link's target; an absolute one must be below a known directory."""
         self._links += 1
         if self._links > MAX_LINKS:
@@ -231,7 +231,8 @@ class DirectoryBackend:
         linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
         self._roots = {prefix: roots[prefix] for prefix in sorted(roots, key=len, reverse=True)}
         self._jails = {
-            prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)
+            prefix: DirectoryJail(roots[prefix], linked)
+            for prefix in sorted(roots, key=len, reverse=True)
         }
 
     @property
@@ -297,7 +298,7 @@ class DirectoryBackend:
         except ValueError as error:  # a NUL, or a character that is not valid in a file name
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from error
 
-    def _locate(self, path: str) -> tuple[Jail, Sequence[str]]:
+    def _locate(self, path: str) -> tuple[DirectoryJail, Sequence[str]]:
         """The directory that a path is in, and the names below it.
 
         Raises:
@@ -310,7 +311,7 @@ class DirectoryBackend:
 
     def _place(
         self, path: str, *, follow_last: bool, make_parents: bool = False
-    ) -> AbstractContextManager[Place]:
+    ) -> AbstractContextManager[OpenedPlace]:
         jail, names = self._locate(path)
         return jail.place(names, follow_last=follow_last, make_parents=make_parents)
 
@@ -414,7 +415,7 @@ class DirectoryBackend:
                     search.leave_out(path_text(name))
         return search.result()
 
-    def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, Place]]:
+    def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, OpenedPlace]]:
         """Yield the files to search, each with its open parent."""
         if only is None and self._above_mount(path) is None and self._stat(path).kind == "file":
             only = [path]
@@ -427,7 +428,7 @@ class DirectoryBackend:
             if stat.S_ISREG(found.st_mode):
                 yield name, place
 
-    def _files(self, path: str) -> Iterator[tuple[str, os.stat_result, Place]]:
+    def _files(self, path: str) -> Iterator[tuple[str, os.stat_result, OpenedPlace]]:
         """Yield the paths below a directory except directories, each with its open parent.
 
         Links are not followed.
@@ -441,7 +442,7 @@ class DirectoryBackend:
                 if relative.count("/") >= MAX_DEPTH:
                     directories.clear()
                 for name in sorted({*names, *links}):
-                    place = Place(directory=descriptor, name=name)
+                    place = OpenedPlace(directory=descriptor, name=name)
                     with suppress(OSError):
                         full = posixpath.normpath(posixpath.join(path, relative, name))
                         yield full, place.lstat(), place
@@ -458,7 +459,7 @@ def _is_link(name: str, directory: int) -> bool:
 
 
 @contextmanager
-def _opened(place: Place) -> Iterator[BinaryIO]:
+def _opened(place: OpenedPlace) -> Iterator[BinaryIO]:
     """Open a regular file for reading."""
     descriptor = os.open(place.name, _READ, dir_fd=place.directory)
     with os.fdopen(descriptor, "rb") as file:
@@ -486,14 +487,14 @@ def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
         yield rest
 
 
-def _remove_tree(place: Place) -> None:
+def _remove_tree(place: OpenedPlace) -> None:
     try:
         shutil.rmtree(place.name, dir_fd=place.directory)
     except RecursionError:
         raise OSError(errno.ENAMETOOLONG, "too many directories in each other") from None
 
 
-def _existing_mode(place: Place, *, create_only: bool) -> int | None:
+def _existing_mode(place: OpenedPlace, *, create_only: bool) -> int | None:
     """Return the permissions to keep; None for a new file."""
     try:
         found = place.lstat()
@@ -508,7 +509,7 @@ def _existing_mode(place: Place, *, create_only: bool) -> int | None:
     return stat.S_IMODE(found.st_mode)
 
 
-def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> None:
+def _put(place: OpenedPlace, data: bytes, *, mode: int | None, create_only: bool) -> None:
     """Write beside the place and move into it.
 
     A reader sees the old file or the new one, never half.

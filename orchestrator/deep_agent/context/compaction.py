@@ -62,7 +62,7 @@ def later_than(last: float, timestamp: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class AgentConversation:
     """The messages of one agent in a session, oldest first."""
 
     messages: Sequence[Event]
@@ -96,7 +96,7 @@ class Conversation:
         return len(self_contained_prefix(self.messages[:wanted], self.messages))
 
 
-def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> Conversation:
+def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> AgentConversation:
     """Return the messages from which ADK makes the contents of the next request.
 
     Args:
@@ -113,7 +113,7 @@ def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> 
     calls = call_ids(events)
     messages = [event for event in events if _is_message(event, context, calls)]
     shown_from = sum(event.timestamp <= end for event in messages)
-    return Conversation(messages=messages, summary=summary, shown_from=shown_from)
+    return AgentConversation(messages=messages, summary=summary, shown_from=shown_from)
 
 
 def _is_message(event: Event, context: InvocationContext, calls: set[str]) -> bool:
@@ -148,7 +148,7 @@ def tail_start(messages: Sequence[Event], keep_tokens: int) -> int:
 
 def compaction_event(
     context: InvocationContext,
-    conversation: Conversation,
+    conversation: AgentConversation,
     cut: int,
     *,
     content: types.Content,

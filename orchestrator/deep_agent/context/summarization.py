@@ -34,8 +34,8 @@ from fanout.orchestrator.deep_agent.budget import budget_of
 from fanout.orchestrator.deep_agent.context import eviction
 from fanout.orchestrator.deep_agent.context.compaction import (
     MAX_FILES,
+    AgentConversation,
     ContextSummary,
-    Conversation,
     compaction_event,
     conversation_of,
     put_in_order,
@@ -257,7 +257,7 @@ class Summarization(Middleware):
         await self._compact(context, conversation, cut)
 
     async def _compact(
-        self, context: InvocationContext, conversation: Conversation, cut: int
+        self, context: InvocationContext, conversation: AgentConversation, cut: int
     ) -> None:
         replaced = conversation.messages[conversation.shown_from : cut]
         session, calls = context.session, SideCallAccount(budget_of(context))
@@ -323,7 +323,7 @@ class Summarization(Middleware):
             return max(len(messages) - max(int(amount * share), 1), 0)
         return tail_start(messages, int(self._tokens(self._config.keep) * share))
 
-    def _cut(self, conversation: Conversation, *, share: float) -> int:
+    def _cut(self, conversation: AgentConversation, *, share: float) -> int:
         return conversation.safe_cut(self._tail_start(conversation.messages, share=share))
 
     def _counted(self, context: InvocationContext) -> int | None:
@@ -339,7 +339,10 @@ class Summarization(Middleware):
         return counted is not None and counted < self._tokens(self._config.trigger)
 
     async def _size(
-        self, context: InvocationContext, conversation: Conversation, request: LlmRequest | None
+        self,
+        context: InvocationContext,
+        conversation: AgentConversation,
+        request: LlmRequest | None,
     ) -> tuple[int, int]:
         """Return the conversation's size and the size of the trigger, in the trigger's unit."""
         most = self._tokens(self._config.trigger)
@@ -373,7 +376,7 @@ def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:
 
 
 def old_calls(
-    conversation: Conversation,
+    conversation: AgentConversation,
     agent_name: str,
     limit_tokens: int,
     tail_start: Callable[[Sequence[Event]], int],
@@ -408,7 +411,7 @@ def shorten(contents: Sequence[types.Content], calls: int) -> None:
                 content.parts[index] = part.model_copy(update={"function_call": call})
 
 
-def _reached(conversation: Conversation, agent_name: str, limit: int) -> int | None:
+def _reached(conversation: AgentConversation, agent_name: str, limit: int) -> int | None:
     """Return the index of the first message after which the conversation has this size, or None."""
     summarized_at = conversation.summary.timestamp if conversation.summary else 0.0
     size = tokens_in(conversation.summary_content)

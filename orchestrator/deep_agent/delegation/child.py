@@ -48,7 +48,7 @@ from fanout.orchestrator.deep_agent.approval import (
 from fanout.orchestrator.deep_agent.budget import shared_budget, usage_of
 from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
 from fanout.orchestrator.deep_agent.delegation.child_files import ChildFiles
-from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, Member
+from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, RosterMember
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
 from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
 from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
@@ -97,7 +97,7 @@ class Child:
     """
 
     def __init__(
-        self, member: Member, run: ChildRun, files: ChildFiles, *, task_id: str, call_id: str
+        self, member: RosterMember, run: ChildRun, files: ChildFiles, *, task_id: str, call_id: str
     ) -> None:
         self.task_id = task_id
         self._member = member

@@ -81,7 +81,7 @@ def marks_of(root: Path, max_files: int) -> Marks | None:
 
 
 @dataclass
-class Changes:
+class CopyChanges:
     """What commands changed since it was last asked for."""
 
     files: list[StagedFile] = field(default_factory=list)
@@ -153,12 +153,12 @@ class FolderCopy:
         target.write_bytes(data)
         self._marks[path] = _mark(target.lstat())
 
-    def changes(self) -> Changes:
+    def changes(self) -> CopyChanges:
         """Return what commands changed since the last call of `put` or `seen` for each file."""
         now = dict(_entries(self.path))
         changed = [path for path, status in now.items() if self._marks.get(path) != _mark(status)]
         ignored = self._ignored([path for path in changed if not (self._before / path).exists()])
-        found = Changes(marks={path: _mark(now[path]) for path in changed})
+        found = CopyChanges(marks={path: _mark(now[path]) for path in changed})
         for path in changed:
             status = now[path]
             if path in ignored or not stat.S_ISREG(status.st_mode):
@@ -171,7 +171,7 @@ class FolderCopy:
         found.removed_folders = self._removed_folders()
         return found
 
-    def seen(self, path: str, changes: Changes) -> None:
+    def seen(self, path: str, changes: CopyChanges) -> None:
         """Count the change of a file as taken over."""
         if path in changes.marks:
             self._marks[path] = changes.marks[path]
@@ -517,7 +517,7 @@ class ShellOverlay(OverlayBackend):
             finally:
                 await asyncio.to_thread(self._copy.remove)
 
-    def _stage_all(self, copy: FolderCopy, changes: Changes) -> None:
+    def _stage_all(self, copy: FolderCopy, changes: CopyChanges) -> None:
         for file in changes.files:
             path = self._text(file.path)
             self.put(replace(file, path=path))

@@ -95,7 +95,7 @@ class SubAgentSpec(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Member:
+class RosterMember:
     """A sub-agent that may be called."""
 
     name: str
@@ -124,7 +124,7 @@ def built_in_tools_of(spec: SubAgentSpec, inherited: Collection[str]) -> Collect
 
 def roster_of(
     subagents: Sequence[SubAgentSpec | BaseNode], taken: Collection[str]
-) -> dict[str, Member]:
+) -> dict[str, RosterMember]:
     """Return the sub-agents by their names as identifiers, a general-purpose one included.
 
     Args:
@@ -134,7 +134,7 @@ def roster_of(
     Raises:
         ValueError: A specification is invalid, or a name is taken.
     """
-    members: dict[str, Member] = {}
+    members: dict[str, RosterMember] = {}
     for member in map(_as_member, subagents):
         key = agent_identifier(member.name)
         if key in members:
@@ -151,9 +151,9 @@ def roster_of(
     return members
 
 
-def _as_member(made: SubAgentSpec | BaseNode) -> Member:
+def _as_member(made: SubAgentSpec | BaseNode) -> RosterMember:
     if isinstance(made, BaseNode):
-        return Member(made.name, made.description, made)
+        return RosterMember(made.name, made.description, made)
     known = SubAgentSpec.__annotations__
     unknown = sorted(set(made) - set(known))
     if unknown:
@@ -165,7 +165,7 @@ def _as_member(made: SubAgentSpec | BaseNode) -> Member:
         raise ValueError(f"The context of {made['name']} is isolated or fork, not {context}.")
     forks = context == "fork"
     description = f"{made['description']} {FORKED_NOTE}" if forks else made["description"]
-    return Member(made["name"], description, made, made.get("output_schema"), forks)
+    return RosterMember(made["name"], description, made, made.get("output_schema"), forks)
 
 
 class Task(BaseModel):

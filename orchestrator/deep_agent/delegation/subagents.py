@@ -36,7 +36,7 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     ABANDON_SECONDS,
     GENERAL_PURPOSE,
     MAX_DEPTH,
-    Member,
+    RosterMember,
     SubagentType,
     Task,
     agent_identifier,
@@ -300,7 +300,7 @@ class AgentTool(ProgressTool):
 
     delegates_to_one = True
 
-    def __init__(self, team: Team, member: Member) -> None:
+    def __init__(self, team: Team, member: RosterMember) -> None:
         self._team = team
         self._member = member
         super().__init__(self.delegate)

@@ -40,7 +40,7 @@ from fanout.orchestrator.deep_agent.delegation.child_files import (
     fits,
 )
 from fanout.orchestrator.deep_agent.delegation.roster import (
-    Member,
+    RosterMember,
     SubAgentLimits,
     SubAgentSpec,
     Task,
@@ -61,7 +61,7 @@ PARENT = "parent"
 class Team:
     """The sub-agents of one agent."""
 
-    members: Mapping[str, Member]
+    members: Mapping[str, RosterMember]
     """By their names as identifiers."""
     make: ChildMaker
     approval: InheritedApproval
@@ -116,7 +116,7 @@ class Team:
             call_id=str(context.function_call_id),
         )
 
-    async def _child_files(self, member: Member, context: ToolContext) -> ChildFiles:
+    async def _child_files(self, member: RosterMember, context: ToolContext) -> ChildFiles:
         files = self.files(context)
         if isinstance(member.made, BaseNode):
             return OwnFiles(files, self.lock)
@@ -128,7 +128,7 @@ class Team:
             return StagedShellFiles(files, self.lock)
         return DirectFiles(files, self._turn())
 
-    def agent(self, member: Member, files: Backend) -> BaseNode:
+    def agent(self, member: RosterMember, files: Backend) -> BaseNode:
         """Return a member's agent for one run on these files."""
         return member.made if isinstance(member.made, BaseNode) else self.make(member.made, files)
 

@@ -89,7 +89,7 @@ listed may have other credentials, or need none, and is not refused for want of 
 
 
 @dataclass(frozen=True)
-class Service:
+class ModelService:
     """How the models of a service are reached."""
 
     package: str = ""
@@ -132,10 +132,12 @@ class Service:
         return () if self.is_own_server else self.keys
 
 
-_OPENAI = Service("openai", "openai", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"))
+_OPENAI = ModelService(
+    "openai", "openai", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+)
 _SERVICES = {
-    "google": Service("", "", CREDENTIALS_OF_GOOGLE, ("GOOGLE_GEMINI_BASE_URL",)),
-    "anthropic": Service(
+    "google": ModelService("", "", CREDENTIALS_OF_GOOGLE, ("GOOGLE_GEMINI_BASE_URL",)),
+    "anthropic": ModelService(
         "anthropic",
         "anthropic",
         CREDENTIALS_OF_ANTHROPIC,
@@ -143,17 +145,17 @@ _SERVICES = {
     ),
     "openai": _OPENAI,
 }
-_OLLAMA = Service("openai", "openai", (), ("OLLAMA_HOST",), f"http://127.0.0.1:{OLLAMA_PORT}")
+_OLLAMA = ModelService("openai", "openai", (), ("OLLAMA_HOST",), f"http://127.0.0.1:{OLLAMA_PORT}")
 
 
-def service_of(name: str) -> Service | None:
+def service_of(name: str) -> ModelService | None:
     """Return how a model is reached; None for one that is known to ADK's registry only, or to none.
 
     Args:
         name: One name as for `resolve_model`.
     """
     if name.startswith("scripted:"):
-        return Service()
+        return ModelService()
     if name.startswith((CHAT, RESPONSES)):
         return _OPENAI
     if name.startswith(OLLAMA):
@@ -246,7 +248,7 @@ def lacking_package(name: str) -> str | None:
     return f"{name} {fault}" if fault else None
 
 
-def _fault(service: Service, *, needs_address: bool) -> str:
+def _fault(service: ModelService, *, needs_address: bool) -> str:
     """Return why a service cannot be reached, as a sentence without its subject; empty: it can."""
     if fault := _package_fault(service) or _address_fault(service):
         return fault
@@ -257,7 +259,7 @@ def _fault(service: Service, *, needs_address: bool) -> str:
     return _unreached(service)
 
 
-def _package_fault(service: Service) -> str:
+def _package_fault(service: ModelService) -> str:
     if service.is_installed:
         return ""
     return (
@@ -293,15 +295,15 @@ def _litellm_provider(name: str) -> str:
     return provider if is_one else ""
 
 
-def _of_litellm(provider: str) -> Service:
+def _of_litellm(provider: str) -> ModelService:
     if provider == "openai":
-        service = Service("litellm", "litellm", _OPENAI.keys, _OPENAI.addresses)
+        service = ModelService("litellm", "litellm", _OPENAI.keys, _OPENAI.addresses)
         return service if service.is_installed or not _OPENAI.is_installed else _OPENAI
     if provider == "ollama_chat":
         addresses, default = ("OLLAMA_API_BASE", "OLLAMA_HOST"), _OLLAMA.default_address
-        return Service("litellm", "litellm", (), addresses, default)
+        return ModelService("litellm", "litellm", (), addresses, default)
     keys = _LITELLM_KEYS.get(provider, ())
-    return Service("litellm", "litellm", keys, tuple(_address_names(provider)))
+    return ModelService("litellm", "litellm", keys, tuple(_address_names(provider)))
 
 
 def _address_names(provider: str) -> Iterator[str]:
@@ -310,7 +312,7 @@ def _address_names(provider: str) -> Iterator[str]:
     yield f"{provider.upper()}_API_BASE"
 
 
-def _address_fault(service: Service) -> str:
+def _address_fault(service: ModelService) -> str:
     if not service.address or _host(service.address):
         return ""
     return (
@@ -319,7 +321,7 @@ def _address_fault(service: Service) -> str:
     )
 
 
-def _unreached(service: Service) -> str:
+def _unreached(service: ModelService) -> str:
     """Return a sentence without its subject if a server is on this machine and does not listen.
 
     Other machines are not asked: they may be reached through a proxy.

@@ -303,7 +303,7 @@ def _place(lines: _Lines, hunk: Hunk, start: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileChange:
+class PatchedFile:
     """What a patch does to one file."""
 
     path: str
@@ -353,7 +353,7 @@ class Patching:
         self._files = Files(backend)
         self._locator = Locator(backend)
 
-    async def planned(self, sections: Sequence[Section], seen: SeenVersion) -> list[FileChange]:
+    async def planned(self, sections: Sequence[Section], seen: SeenVersion) -> list[PatchedFile]:
         """Return what a patch does to each file, without doing it.
 
         Args:
@@ -363,27 +363,27 @@ class Patching:
         Raises:
             ToolMistake: A section cannot be carried out.
         """
-        changes: list[FileChange] = []
+        changes: list[PatchedFile] = []
         for section in sections:
             path = self._locator.resolved(section.path)
             if isinstance(section, AddedFile):
                 await self._refuse_existing(path)
-                changes.append(FileChange(path=path, before=None, after=encoded(section.text)))
+                changes.append(PatchedFile(path=path, before=None, after=encoded(section.text)))
                 continue
             before = await self._files.current(path, seen(path))
             if isinstance(section, DeletedFile):
-                changes.append(FileChange(path=path, before=before, after=None))
+                changes.append(PatchedFile(path=path, before=before, after=None))
             else:
                 changes += await self._update(section, path, before)
         return sorted(changes, key=lambda each: each.after is None)
 
-    async def carry_out(self, changes: Sequence[FileChange]) -> None:
+    async def carry_out(self, changes: Sequence[PatchedFile]) -> None:
         """Make all changes; after a failure those that were made are undone.
 
         Raises:
             ToolMistake: A file could not be written, or was created meanwhile.
         """
-        made: list[FileChange] = []
+        made: list[PatchedFile] = []
         try:
             for change in changes:
                 async with self._locator.errors(change.path):
@@ -396,16 +396,16 @@ class Patching:
             outcome = f"These stay changed: {', '.join(left)}." if left else "Nothing was changed."
             raise ToolMistake(f"{str(failure).rstrip('.')}. {outcome}") from None
 
-    async def _update(self, section: UpdatedFile, path: str, before: bytes) -> list[FileChange]:
+    async def _update(self, section: UpdatedFile, path: str, before: bytes) -> list[PatchedFile]:
         mark, text = split_byte_order_mark(before.decode())
         after = encoded(mark + await asyncio.to_thread(patched, text, section.hunks, path))
         if section.new_path is None:
-            return [FileChange(path=path, before=before, after=after)]
+            return [PatchedFile(path=path, before=before, after=after)]
         new_path = self._locator.resolved(section.new_path)
         await self._refuse_existing(new_path)
         return [
-            FileChange(path=new_path, before=None, after=after),
-            FileChange(path=path, before=before, after=None),
+            PatchedFile(path=new_path, before=None, after=after),
+            PatchedFile(path=path, before=before, after=None),
         ]
 
     async def _refuse_existing(self, path: str) -> None:
@@ -415,7 +415,7 @@ class Patching:
             return  # there is nothing, or the write says what is wrong
         raise ToolMistake(f"File already exists: {path}. Update it instead of adding it.")
 
-    async def _make(self, change: FileChange) -> None:
+    async def _make(self, change: PatchedFile) -> None:
         if change.after is None:
             await self._backend.delete(change.path)
         else:
@@ -423,7 +423,7 @@ class Patching:
                 change.path, change.after, create_only=change.before is None
             )
 
-    async def _is_undone(self, change: FileChange) -> bool:
+    async def _is_undone(self, change: PatchedFile) -> bool:
         try:
             if change.before is None:
                 await self._backend.delete(change.path)

@@ -15,7 +15,7 @@ from google.genai import types
 
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
-from fanout.orchestrator.deep_agent.context.compaction import Conversation
+from fanout.orchestrator.deep_agent.context.compaction import AgentConversation
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from tests.unit.deep_agent.long_conversations import (
@@ -151,7 +151,7 @@ def test_what_waits_for_a_person_is_never_cut_off() -> None:
         *_pair("b", asks),
         *_pair("c"),
     ]
-    conversation = Conversation(messages=messages, summary=None, shown_from=0)
+    conversation = AgentConversation(messages=messages, summary=None, shown_from=0)
     cuts = [conversation.safe_cut(wanted) for wanted in range(len(messages) + 1)]
     assert cuts == [0, 1, 1, 3, 3, 3, 3, 3]
 

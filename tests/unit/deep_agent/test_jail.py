@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.orchestrator.deep_agent.backends import matching
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, Jail
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, DirectoryJail
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -59,7 +59,7 @@ def test_the_jail_holds_even_for_names_that_the_tools_refuse(jail, parts):
     root, _ = jail
     inside = {Path(folder).stat().st_ino for folder, _, _ in os.walk(root)}
     try:
-        with Jail(root).place(
+        with DirectoryJail(root).place(
             [part for part in parts if part and "/" not in part], follow_last=True
         ) as place:
             assert os.fstat(place.directory).st_ino in inside
