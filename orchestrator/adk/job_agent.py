@@ -1,6 +1,6 @@
 """`JobAgent`: an ADK agent whose messages are jobs, for `adk web`, `adk run` and one's own agents.
 
-It keeps nothing but the id of its job, in the session's state. The job goes on when the reader of
+It keeps nothing but the id of its job, in the session's state. The job continues when the reader of
 its events leaves, and the next message of the session continues it.
 
 A person sees one line for each job below it. While they run, each change of a job's state is a

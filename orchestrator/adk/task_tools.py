@@ -206,7 +206,7 @@ class TaskTools:
 
     @polling
     async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """Say how a task stands. The model reads `CHECK_TASK`."""
+        """Return the state of a task. The model reads `CHECK_TASK`."""
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:

@@ -342,7 +342,7 @@ class BaseInstructions(Middleware):
 
 @dataclass(frozen=True)
 class AgentFiles:
-    """The files of one agent, found anew for each call of a tool."""
+    """The files of one agent, looked up for each call of a tool."""
 
     unchecked: BackendSource
     """Without the agent's rules, for sub-agents, who have them too."""

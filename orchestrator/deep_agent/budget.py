@@ -62,6 +62,13 @@ class Account:
     """Whose limits they are: text that follows their value in messages."""
 
 
+PLUGIN = "budget"
+"""The plugin's name in ADK."""
+
+MAX_BUDGETS = 1_000
+"""Budgets of runs in one process, active or waiting. The budget of an older run is read from its
+session again, except its time."""
+
 Accounts = Callable[[ModelUsage], Awaitable[Sequence[Account]]]
 """Reads the current accounts that a run shares with others; it is given what the run itself has
 used."""
@@ -264,13 +271,6 @@ def _is_model_call(event: Event) -> bool:
     is_question = any(map(is_frameworks, event.get_function_calls()))
     return event.usage_metadata is not None or (is_reply(event) and not is_question)
 
-
-PLUGIN = "budget"
-"""The plugin's name in ADK."""
-
-MAX_BUDGETS = 1_000
-"""Budgets of runs in one process, active or waiting. The budget of an older run is read from its
-session again, except its time."""
 
 BudgetFactory = Callable[[Sequence[Event]], Budget]
 """Creates the budget of a run, given the events that its session already has of it."""

@@ -66,7 +66,7 @@ class ExecutionServer(TypedDict, total=False):
     """A program, started in this process's working directory."""
     args: Sequence[str]
     env: Mapping[str, str]
-    """Variables for it, beside those that every program gets; none of this process's may be a key.
+    """Variables for it, besides those that every program gets; none of this process's may be a key.
     """
     uri: str
     """The address of a running server."""
@@ -209,7 +209,7 @@ async def server_process(
     Args:
         command: A program, by its path or its name on PATH.
         args: Its arguments.
-        env: Variables beside those that every program gets.
+        env: Variables besides those that every program gets.
 
     Raises:
         EOFError: There is no such program.

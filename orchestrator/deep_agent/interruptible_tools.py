@@ -212,7 +212,7 @@ async def _called_in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
-    """Await a tool's call; one that goes on when it is cancelled is left to itself."""
+    """Await a tool's call; one that continues when it is cancelled is left to itself."""
     call = asyncio.create_task(_without_exit(work))
     try:
         return await asyncio.shield(call)

@@ -90,7 +90,7 @@ class Notices:
     """Notifies of each thing once, and not before every model call.
 
     Args:
-        notify: Who is told, beside the log; None for nobody.
+        notify: Gets each notice, besides the log; None for nobody.
     """
 
     def __init__(self, notify: Notify | None) -> None:

@@ -55,7 +55,7 @@ class MemoryFiles(Middleware):
         backend_of: Finds the agent's files.
         sources: The paths of the memory files, in the order in which they are shown; relative ones
             are below the root of the agent's own files.
-        notify: Who is told of a file that is not shown, or not all of it.
+        notify: Gets a notice of each file that is not shown, or not all of it.
 
     Raises:
         ValueError: A path is invalid.

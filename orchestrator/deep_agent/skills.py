@@ -315,7 +315,7 @@ class Skills(Middleware):
         backend_of: Finds the agent's files.
         sources: Folders that are skills or contain skills; later ones win. Relative ones are below
             the root of the agent's own files.
-        notify: Who is told of a skill that is left out, or is not as the format says.
+        notify: Gets a notice of each skill that is left out, or is not as the format says.
 
     Raises:
         ValueError: A source is not a valid path.

@@ -9,7 +9,7 @@ and a name that resolves to another address the second time are all refused alik
 environment are not used, because they would make the connection.
 
 A search by the agent's own model is a request of its own, in which the model has no other tool. So
-it works beside any tools, and whichever model continues can read its result.
+it works with any other tools, and whichever model continues can read its result.
 """
 
 from __future__ import annotations

@@ -36,12 +36,9 @@ from fanout.orchestrator.deep_agent.prompts import (
     RESULT_READERS,
     RESULT_TOO_LARGE,
 )
-from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES
+from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_RESULT_CHARACTERS
 from fanout.orchestrator.deep_agent.tools.search import MAX_WALKED_FILES
 from fanout.orchestrator.valid_text import clean
-
-MAX_INLINE_CHARACTERS = 80_000
-"""About 20,000 tokens, the most that one tool result may take of a model's context."""
 
 PREVIEW_LINES = 10
 """Lines from the beginning, and as many from the end."""
@@ -111,7 +108,7 @@ class Eviction(Middleware):
             state: The session's state, in which the result is stored.
         """
         size = characters(response)
-        if tool in BOUNDED or size <= MAX_INLINE_CHARACTERS:
+        if tool in BOUNDED or size <= MAX_RESULT_CHARACTERS:
             return None
         value = _bare(response)
         text = await asyncio.to_thread(readable, value) if size > LARGE_BYTES else readable(value)

@@ -82,7 +82,7 @@ class SubAgentSpec(TypedDict, total=False):
     model: str | BaseLlm
     skills: Sequence[str]
     permissions: Sequence[Permission]
-    """Rules for files and commands, beside its parent's, which always hold."""
+    """Rules for files and commands, besides its parent's, which always hold."""
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
     output_schema: OutputType

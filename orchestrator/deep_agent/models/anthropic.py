@@ -73,7 +73,7 @@ _WITHOUT_SEARCH = (
 )
 
 MAX_SEARCHES = 5
-"""In one request; Anthropic bills each one beside the tokens."""
+"""In one request; Anthropic bills each one besides the tokens."""
 
 MAX_CONTINUATIONS = 4
 """After as many pauses (`pause_turn`) the search ends with what it has."""

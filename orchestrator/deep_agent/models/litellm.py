@@ -102,7 +102,7 @@ class CheckedClient(lite_llm.LiteLLMClient):
         return contextlib.nullcontext()
 
     async def acompletion(self, model: Any, messages: Any, tools: Any, **more: Any) -> Any:
-        """Send a request; `chat_replies` says what is raised beside LiteLLM's own errors."""
+        """Send a request; `checked_reply` says what is raised besides LiteLLM's own errors."""
         attempts = {"max_retries": 0, "num_retries": 0}
         with self._checked_requests(model):
             answer = await super().acompletion(model, messages, tools, **{**attempts, **more})

@@ -35,7 +35,7 @@ MAX_TIMEOUT_SECONDS = 3600.0
 MAX_OUTPUT_BYTES = 75_000
 """The size of an output in the result: its beginning and its end; the whole of a longer one is in a
 file. With its mark and notices it is below what one result may take of a conversation
-(`eviction.MAX_INLINE_CHARACTERS`): what is cut here is not cut a second time there, which would
+(`files.MAX_RESULT_CHARACTERS`): what is cut here is not cut a second time there, which would
 store a part as the whole and count the wrong lines as missing."""
 
 BACKGROUND = "background"

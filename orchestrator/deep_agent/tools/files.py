@@ -218,15 +218,6 @@ class WriteResult:
     """The number of replacements of an edit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """The outcome of the upload or download of one file."""
-
-    path: str
-    content: bytes | None = None
-    error: str | None = None
-
-
 class Files:
     """File operations on one backend.
 
@@ -423,30 +414,6 @@ class Files:
         async with self._locator.errors(path):
             await self._backend.delete(path)
         return path
-
-    async def upload_files(self, files: Sequence[tuple[str, bytes]]) -> list[Transfer]:
-        """Write files, replacing existing ones; a failure does not stop the others."""
-        results = []
-        for path, content in files:
-            try:
-                target = self._locator.resolved(path)
-                async with self._locator.errors(target):
-                    await self._backend.write_bytes(target, content)
-                results.append(Transfer(path=target))
-            except ToolMistake as mistake:
-                results.append(Transfer(path=path, error=str(mistake)))
-        return results
-
-    async def download_files(self, names: Sequence[str]) -> list[Transfer]:
-        """Read files; a failure does not stop the others."""
-        results = []
-        for name in names:
-            try:
-                content = await self._whole(self._locator.resolved(name), "read it in parts")
-                results.append(Transfer(path=name, content=content))
-            except ToolMistake as mistake:
-                results.append(Transfer(path=name, error=str(mistake)))
-        return results
 
     async def _whole(self, path: str, instead: str, max_bytes: int | None = None) -> bytes:
         """Return a file's bytes, or say what to do instead if they are more than the limit."""
