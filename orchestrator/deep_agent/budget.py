@@ -36,6 +36,13 @@ from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
 from fanout.orchestrator.deep_agent.tool import error_result
 from fanout.orchestrator.deep_agent.unusable_replies import PLACEHOLDERS
 
+PLUGIN = "budget"
+"""The plugin's name in ADK."""
+
+MAX_BUDGETS = 1_000
+"""Budgets of runs in one process, active or waiting. The budget of an older run is read from its
+session again, except its time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
@@ -61,13 +68,6 @@ class Account:
     whose: str = ""
     """Whose limits they are: text that follows their value in messages."""
 
-
-PLUGIN = "budget"
-"""The plugin's name in ADK."""
-
-MAX_BUDGETS = 1_000
-"""Budgets of runs in one process, active or waiting. The budget of an older run is read from its
-session again, except its time."""
 
 Accounts = Callable[[ModelUsage], Awaitable[Sequence[Account]]]
 """Reads the current accounts that a run shares with others; it is given what the run itself has

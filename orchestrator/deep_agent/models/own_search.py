@@ -32,7 +32,7 @@ def searching(model: BaseLlm) -> BaseLlm | None:
 def search_request(model: BaseLlm, prompt: str) -> LlmRequest:
     """Return a request that the model answers from the web, with pages in its grounding.
 
-    It has no other tools: Gemini 2.5 refuses a search together with function calls, and of Claude's search
+    It has no other tools: Gemini 2.5 refuses a search with function calls, and of Claude's search
     ADK keeps nothing for the next request.
     """
     tools = [

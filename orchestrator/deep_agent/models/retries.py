@@ -107,7 +107,7 @@ moment, and an agent that tells the model what was wrong asks again anyway."""
 
 
 class ModelProgress(Protocol):
-    """Gets the progress of the requests of a run. It must return at once, and gets no text of them."""
+    """Gets the progress of a run's requests. It must return at once, and gets no text of them."""
 
     def asked(self, model: str, attempt: int) -> None:
         """A request is sent.
