@@ -35,8 +35,8 @@ from fanout.orchestrator.deep_agent.delegation.apply_changes import (
     apply_changes,
 )
 from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.git.text_merge import is_text
+from fanout.orchestrator.path_text import os_path, path_text
 
 MAX_COPIED_FILES = 20_000
 """A tree of sources has fewer; a tree with installed packages has more, and copying it for each
