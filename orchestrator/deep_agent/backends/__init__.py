@@ -1,5 +1,5 @@
 """Backends: where an agent's files are and its commands run.
 
 Begin with `protocol.py`, then `state.py`. Every implementation passes the same tests
-(`tests/contract`), also the one on a sandbox (`workers/sandbox/backend.py`).
+(`tests/contract`), also sandboxes (`workers/sandbox/protocol.py`).
 """
