@@ -27,7 +27,7 @@ HOOK = """
 import sys, os, json, tempfile
 sys.path.insert(0, "/opt/steward")
 from pathlib import Path
-from fanout.workers.sandbox.inside.collection import jail
+from fanout.workers.sandbox.inside import jail
 home = Path(tempfile.mkdtemp(dir="/var/tmp"))
 home.chmod(0o711)
 (home / "scratch").mkdir()
@@ -136,9 +136,9 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
         if main_module == "steward":
-            name = "fanout/workers/sandbox/inside/collection/jail.py"
+            name = "fanout/workers/sandbox/inside/jail.py"
             files[name] = files[name].replace(b"MAX_SECONDS = 300", b"MAX_SECONDS = 3")
-            name = "fanout/workers/sandbox/inside/collection/change_bundle.py"
+            name = "fanout/workers/sandbox/inside/change_bundle.py"
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '

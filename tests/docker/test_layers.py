@@ -125,7 +125,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
 
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
-        name = "fanout/workers/sandbox/inside/layers.py"
+        name = "fanout/workers/sandbox/inside/snapshots.py"
         at = b"        above: set[str] = set()\n"
         assert at in files[name]
         files[name] = files[name].replace(at, at + b"        import time; time.sleep(600)\n")

@@ -26,7 +26,7 @@ from fanout.workers.sandbox.docker.naming import Names
 from fanout.workers.sandbox.docker.steward.prepared import Prepared
 from fanout.workers.sandbox.docker.steward.program import STORE, steward_code, steward_command
 from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
-from fanout.workers.sandbox.inside.overlays import RENAMING
+from fanout.workers.sandbox.inside.disks import RENAMING_OVERLAY
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
 from fanout.workers.sandbox.resident.client import ResidentClient
@@ -219,7 +219,7 @@ class Steward:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
         shown = f"{self.mount_point}/{home}/layers"
         lower = ":".join(f"{shown}/{element.id}/tree" for element in chain)
-        return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING)) <= _MAX_OPTION_BYTES
+        return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING_OVERLAY)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, home: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:

@@ -17,8 +17,8 @@ from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
 from fanout.workers.sandbox.docker.steward.program import STORE, steward_command
+from fanout.workers.sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
-from fanout.workers.sandbox.inside.overlays import PLAIN, RENAMING
 from fanout.workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
@@ -197,7 +197,7 @@ def _workspaces(root: str) -> list[dict[str, str]]:
         {
             "type": "overlay",
             "device": "overlay",
-            "o": f"{layers},({PLAIN}|{RENAMING}),nosuid,nodev",
+            "o": f"{layers},({PLAIN_OVERLAY}|{RENAMING_OVERLAY}),nosuid,nodev",
         },
     ]
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from fanout.workers.sandbox.errors import SnapshotUnusable
-from fanout.workers.sandbox.inside import archives, layers
+from fanout.workers.sandbox.inside import archives, snapshots
 from fanout.workers.sandbox.layers import Element
 
 
@@ -44,7 +44,7 @@ def unpack_element(element: Element, archive: Path, target: Path, below: Path | 
         below: the folder of what a layer is put on, whose files are shared; None for a snapshot.
 
     Raises:
-        SnapshotUnusable: see `archives.unpack` and `layers.merge_into`.
+        SnapshotUnusable: see `archives.unpack` and `snapshots.merge_into`.
         OSError: the file system refused.
         CalledProcessError: what is below could not be copied.
     """
@@ -61,8 +61,8 @@ def unpack_element(element: Element, archive: Path, target: Path, below: Path | 
         if below is None:
             tree = written
         else:
-            layers.copy_linked(below, tree)
-            layers.merge_into(tree, written, removed, _keep_owner)
+            snapshots.copy_linked(below, tree)
+            snapshots.merge_into(tree, written, removed, _keep_owner)
         tree.rename(target)
     except archives.UnusableArchive as error:
         raise SnapshotUnusable(f"The {element} cannot be used: {error}.") from error

@@ -15,9 +15,9 @@ from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFiles, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_git import GitFailed
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
+from fanout.workers.sandbox.inside.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.change_git import GitFailed
+from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.inside.disks import walked_bytes
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.processes import JobFolder

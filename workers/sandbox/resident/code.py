@@ -20,11 +20,9 @@ def code_files(main_module: str = "resident") -> dict[str, bytes]:
         main_module: a module of `workers.sandbox.inside` whose `main()` is run.
     """
     package = resources.files(INSIDE.replace("/", "."))
-    folders = {INSIDE: package, f"{INSIDE}/collection": package / "collection"}
     files = {
-        f"{path}/{file.name}": file.read_bytes()
-        for path, folder in folders.items()
-        for file in folder.iterdir()
+        f"{INSIDE}/{file.name}": file.read_bytes()
+        for file in package.iterdir()
         if file.name.endswith(".py")
     }
     for above in ("fanout", "fanout/workers", "fanout/workers/sandbox"):

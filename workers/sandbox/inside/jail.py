@@ -20,17 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanout.workers.sandbox.inside import disks, frames
-from fanout.workers.sandbox.inside.collection import change_bundle, change_git, change_scan, merged
-from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
+from fanout.workers.sandbox.inside import (
+    change_bundle,
+    change_git,
+    change_scan,
+    disks,
+    frames,
+)
+from fanout.workers.sandbox.inside.fork_server import ForkFailed, ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
-    from fanout.workers.sandbox.inside.collection.change_sides import Root
-    from fanout.workers.sandbox.inside.collection.fork_server import Requester
-    from fanout.workers.sandbox.inside.collection.merged import Marks
+    from fanout.workers.sandbox.inside.change_scan import Marks
+    from fanout.workers.sandbox.inside.change_sides import Root
+    from fanout.workers.sandbox.inside.fork_server import Requester
     from fanout.workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
@@ -128,11 +133,13 @@ class Jail:
             view = View(_descriptor(tree), _descriptor(after), {})
             _become(agent_id, ())
             os.environ["TMPDIR"] = str(scratch)
-            return view._replace(marks=merged.read_marks(view.after, marked)) if marked else view
+            return (
+                view._replace(marks=change_scan.read_marks(view.after, marked)) if marked else view
+            )
         os.chown(scratch, JAIL_ID, JAIL_ID)
         _change_root(before, after, scratch)
         after = Path("/mnt/after")
-        marks = merged.read_marks(after, marked) if marked else {}
+        marks = change_scan.read_marks(after, marked) if marked else {}
         _become(JAIL_ID, (_DAC_READ_SEARCH,))
         os.environ["TMPDIR"] = "/mnt/scratch"
         return View(Path("/mnt/before"), after, marks)
@@ -190,7 +197,7 @@ def _bind(source: Path, target: Path, flags: int) -> None:
 def _write(out: IO[bytes], view: View, *, is_overlay: bool) -> None:
     """Write the bundle of the changes that can be seen."""
     if is_overlay:
-        side = merged.MergedSide(view.before, view.after, view.marks)
+        side = change_scan.MergedSide(view.before, view.after, view.marks)
         candidates = change_scan.scan_overlay(view.before, view.after, side)
         change_bundle.write_bundle(out, view.before, side, candidates)
     else:
