@@ -430,7 +430,7 @@ def test_only_one_module_starts_git() -> None:
         "workers/agent/remote/received_files.py",  # applies a patch in the job's sandbox
         "workers/attempt/stray_commits.py",  # looks in the job's sandbox
         "workers/sandbox/merge_target.py",  # as above
-        "workers/sandbox/docker/images/fitness.py",  # says whether an image has it
+        "workers/sandbox/docker/images.py",  # says whether an image has it
     }
     assert 'which("git")' in inspect.getsource(doctor_checks)
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.docker.steward import program as steward_program
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]

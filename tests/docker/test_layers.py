@@ -12,11 +12,11 @@ import pytest
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.workers.sandbox.docker import steward_client
+from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.docker.steward import program as steward_program
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.code import code_files
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
 

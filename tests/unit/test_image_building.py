@@ -4,10 +4,14 @@ import io
 
 import pytest
 
+from fanout.workers.sandbox.docker.image_building import (
+    ImageStatus,
+    Progress,
+    Wanted,
+    expected_seconds,
+    to_build,
+)
 from fanout.workers.sandbox.docker.image_failures import image_missing, unfit
-from fanout.workers.sandbox.docker.images.building import Wanted, expected_seconds, to_build
-from fanout.workers.sandbox.docker.images.catalog import ImageStatus
-from fanout.workers.sandbox.docker.images.progress import Progress
 
 
 def status(name: str, *, fresh: bool, base: str = "") -> ImageStatus:

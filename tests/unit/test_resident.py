@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import commands, frames
 from fanout.workers.sandbox.inside.loop import Loop
 from fanout.workers.sandbox.protocol import Command
 from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.code import code_files
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
 from fanout.workers.sandbox.resident.uploads import upload

@@ -22,6 +22,7 @@ from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.container import Container, Shape, Started
 from fanout.workers.sandbox.docker.disk_quota import (
     RESERVE_BYTES,
     RESERVE_SETTING,
@@ -30,19 +31,19 @@ from fanout.workers.sandbox.docker.disk_quota import (
     DiskWatch,
 )
 from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.holders import EmptyNetworks, networks_are_slow
 from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
 from fanout.workers.sandbox.docker.naming import JOB, Names
-from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
-from fanout.workers.sandbox.docker.opening.container import Container, Started
-from fanout.workers.sandbox.docker.opening.gate import StartGate
-from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
-from fanout.workers.sandbox.docker.opening.resource_limits import require_limits
-from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
-from fanout.workers.sandbox.docker.opening.shape import Shape
-from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
-from fanout.workers.sandbox.docker.removals import Removals
+from fanout.workers.sandbox.docker.removals import Leftovers, LivingWorkers, Removals
+from fanout.workers.sandbox.docker.starts import (
+    ContainerStarts,
+    Owner,
+    StartGate,
+    lighter_runtime,
+    require_limits,
+)
 from fanout.workers.sandbox.docker.steward_client import Steward
+from fanout.workers.sandbox.docker.warm_pool import WARM_PER_CORE, Opening, WarmPool
 from fanout.workers.sandbox.egress.bundle import install_bundle
 from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.proxy import Egress

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward.program import STORE, steward_command
+from fanout.workers.sandbox.docker.steward_client import STORE, steward_command
 from fanout.workers.sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.protocol import WORKSPACE

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward.program import steward_code
+from fanout.workers.sandbox.docker.steward_client import steward_code
 from fanout.workers.sandbox.engine_proxy.configurations import (
     IMAGE,
     NAME,

@@ -1,31 +1,56 @@
-"""Starts containers: prepares the files, creates the container and waits for its resident."""
+"""Starts containers: prepares the files, creates the container and waits for its resident.
+
+How many start at once is limited by a gate, since the processor limits starts: more would delay
+each. The lighter OCI runtime is used where it is fit. An engine that runs containers without the
+limits that they are created with is refused.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from asyncio import Future, get_running_loop
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import structlog
 
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.attach import AttachStream
+from fanout.workers.sandbox.docker.container import Container, LimitedClient, Shape, Started
 from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.holders import NONE, EmptyNetworks, Holder
 from fanout.workers.sandbox.docker.image_failures import unfit
 from fanout.workers.sandbox.docker.naming import Names, Role
-from fanout.workers.sandbox.docker.networks import NONE, EmptyNetworks
-from fanout.workers.sandbox.docker.opening.container import Container, LimitedClient, Started
-from fanout.workers.sandbox.docker.opening.shape import Shape
-from fanout.workers.sandbox.docker.steward.prepared import Prepared
-from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.errors import SandboxDied, SandboxNotSecluded, SandboxStartFailed
+from fanout.workers.sandbox.docker.steward_client import Prepared, Steward
+from fanout.workers.sandbox.errors import (
+    EngineUnfit,
+    SandboxDied,
+    SandboxNotSecluded,
+    SandboxStartFailed,
+)
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.protocol import WORKSPACE
 from fanout.workers.sandbox.resident.client import ResidentClient
 from fanout.workers.sandbox.resident.replies import integer
 
+_LIMITS = {"Memory": "memory_bytes", "PidsLimit": "pids"}
+"""Those that stewards have too, by their names in a container's configuration. A limit of the
+processor that an engine cannot keep is an error of the container's start."""
+_USUAL, _LIGHTER = "runc", "crun"
+"""Both isolate alike. The lighter one takes a tenth less of the engine's processor for a start."""
+
+_FIT = b"fit"
+_PROBE = ("sh", "-c", "mkdir /sys/fs/cgroup/probe 2>/dev/null || echo fit")
+_PROBE_SECONDS = 10.0
+"""The longest that a container takes to start and end on a busy engine."""
+
+log = structlog.get_logger(__name__)
 HEARTBEAT_SECONDS = 15.0
 """How long a resident waits for a sign of life from a worker whose connection is still open, for
 example because it is stopped. It is the longest lease of a job: afterwards another attempt may have
@@ -38,6 +63,119 @@ _MOUNT_FAILED = ("failed to mount local volume", "mounting volume")
 
 _MOST_INODE = (1 << 64) - 1
 """The kernel's number of a namespace."""
+
+
+def require_limits(host: str, created: Mapping[str, Any]) -> None:
+    """Refuse an engine that does not keep limits.
+
+    Args:
+        host: The engine's address.
+        created: The `HostConfig` of a container that was created with these limits.
+
+    Raises:
+        EngineUnfit: The message names the limits, and what such an engine needs.
+    """
+    lost = [limit for name, limit in _LIMITS.items() if not created.get(name)]
+    if lost:
+        raise EngineUnfit(
+            f"The Docker engine at {host} runs containers without the limits "
+            f"{', '.join(lost)}: a rootless engine needs control groups of version 2, "
+            "with their controllers delegated to its user."
+        )
+
+
+async def lighter_runtime(
+    engine: Engine, names: Names, image: str, info: Mapping[str, Any]
+) -> str | None:
+    """Return an engine's lighter runtime if it is fit; None to use the engine's default.
+
+    An engine lists runtimes that cannot start anything: `crun` refuses hosts with hybrid control
+    groups. With those of version 1, it gives a job a folder to write in beside its own, which no
+    limit of ours bounds. So one container is started with it and tries that. A default that is not
+    the usual one was chosen by somebody, for example for its isolation, and is kept.
+
+    Args:
+        engine: The engine.
+        names: Those of this worker.
+        image: The image of the container.
+        info: The engine's answer to `GET /info`.
+    """
+    if info.get("DefaultRuntime") != _USUAL or _LIGHTER not in (info.get("Runtimes") or {}):
+        return None
+    labels = names.labels("network")
+    config = container_config.probe_config(image, list(_PROBE), labels, runtime=_LIGHTER)
+    said, reason = b"", "its containers are not as closed as they must be"
+    try:
+        probe = await Holder.start(engine, names.container("network"), config)
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                said = await probe.end
+        finally:
+            await probe.close(engine)
+    except SandboxFailure as failure:
+        reason = str(failure)
+    except TimeoutError:
+        reason = "its container does not end"
+    if said.strip() == _FIT:
+        return _LIGHTER
+    log.info("the engine's lighter runtime is not used", runtime=_LIGHTER, reason=reason)
+    return None
+
+
+class StartGate:
+    """A semaphore with two queues: what nobody waits for starts when nothing else wants to."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._urgent: deque[Future[None]] = deque()
+        self._patient: deque[Future[None]] = deque()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a start that a job waits for has to wait for others."""
+        return bool(self._urgent)
+
+    @contextlib.asynccontextmanager
+    async def urgent(self) -> AsyncIterator[None]:
+        """Enter for a start that a job waits for."""
+        await self._enter(self._urgent)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextlib.asynccontextmanager
+    async def patient(self) -> AsyncIterator[None]:
+        """Enter for a start that nobody waits for."""
+        await self._enter(self._patient)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self, queue: deque[Future[None]]) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # its turn came together with the cancellation
+            else:
+                queue.remove(turn)
+            raise
+
+    def _leave(self) -> None:
+        for queue in (self._urgent, self._patient):
+            while queue:
+                turn = queue.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1
 
 
 class _NetworkShared(SandboxStartFailed):

@@ -2,14 +2,19 @@
 
 A warm sandbox is prepared under an id of its own. A job adopts it by one step of the steward, after
 which its files are the job's, also for other workers and after a crash. None is used twice.
+
+Which are wanted soon is seen from running jobs that have none yet and from queued ones; agents
+whose jobs seldom use theirs get none ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from asyncio import get_running_loop
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,14 +23,20 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.opening.container import Container, Started
-from fanout.workers.sandbox.docker.opening.demand import Demand
-from fanout.workers.sandbox.docker.opening.gate import StartGate
-from fanout.workers.sandbox.docker.opening.shape import Shape
-from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
+from fanout.workers.sandbox.docker.container import Container, Shape, Started
+from fanout.workers.sandbox.docker.starts import ContainerStarts, Owner, StartGate
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.protocol import SandboxSpec
 
+_LIKELY = 0.5
+"""The least share of jobs that use theirs: below, starting ahead costs more than it saves."""
+_NEWEST_SHARE = 0.2
+"""The weight of the newest job: four in a row that used none stop the starts for their agent."""
+_MOST_AGENTS = 256
+"""Remembered: more than an installation defines."""
+EXPECTED_SECONDS = 60.0
+"""How long a job is expected to want its sandbox soon: longer than most answers of a model. An idle
+container takes some ten MB of its host."""
 WARM_PER_CORE = 4
 """Of the engine's cores, unless a setting says how many: they start within a second, and take some
 fifty MB together."""
@@ -41,6 +52,115 @@ _FAILURE_PAUSE_SECONDS = 10.0
 """Without starts ahead after one that failed: jobs find out themselves what is wrong."""
 
 log = structlog.get_logger(__name__)
+
+
+class Habits:
+    """The share of the jobs of each agent that opened the sandbox that was expected for them."""
+
+    def __init__(self) -> None:
+        self._shares: OrderedDict[str, float] = OrderedDict()
+
+    def is_likely(self, agent: str) -> bool:
+        """Return whether a job of this agent probably uses a sandbox; a new agent's does."""
+        return self._shares.get(agent, 1.0) >= _LIKELY
+
+    def record(self, agent: str, *, used: bool) -> None:
+        """Record whether a job used the sandbox that was expected for it."""
+        share = self._shares.pop(agent, 1.0)
+        self._shares[agent] = share + _NEWEST_SHARE * (used - share)
+        if len(self._shares) > _MOST_AGENTS:
+            self._shares.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A sandbox that a job of an agent wants."""
+
+    agent: str
+    shape: Shape
+
+    @classmethod
+    def of(cls, spec: SandboxSpec) -> _Wish:
+        return cls(spec.agent, Shape.of(spec))
+
+
+@dataclass(eq=False)
+class _Expectation:
+    wish: _Wish
+    counts: bool = True
+    """It has not lasted too long."""
+
+
+class Demand:
+    """The sandboxes that are wanted soon, by shape.
+
+    Args:
+        on_more: called when it has grown.
+    """
+
+    def __init__(self, on_more: Callable[[], None]) -> None:
+        self._on_more = on_more
+        self._habits = Habits()
+        self._expected: dict[str, _Expectation] = {}
+        self._next: dict[str, _Wish] = {}
+        """In the order in which they will probably be dispatched."""
+        self._wanted: Counter[_Wish] = Counter()
+
+    @contextlib.contextmanager
+    def expect(self, spec: SandboxSpec) -> Iterator[None]:
+        """Expect that a job wants a sandbox, as long as the context is open."""
+        job_id = spec.job_id
+        self._note_dispatch(job_id)
+        expectation = self._expected[job_id] = _Expectation(_Wish.of(spec))
+        self._wanted[expectation.wish] += 1
+        lapse = get_running_loop().call_later(EXPECTED_SECONDS, self._discount, expectation)
+        self._on_more()
+        try:
+            yield
+        finally:
+            lapse.cancel()
+            if self._expected.get(job_id) is expectation:
+                del self._expected[job_id]
+                self._discount(expectation)
+                self._habits.record(expectation.wish.agent, used=False)
+
+    def note_opening(self, job_id: str) -> None:
+        """Take a job's sandbox from the demand: the job opens it."""
+        if (expectation := self._expected.pop(job_id, None)) is not None:
+            self._discount(expectation)
+            self._habits.record(expectation.wish.agent, used=True)
+
+    def expect_next(self, specs: Sequence[SandboxSpec]) -> None:
+        """Expect that the jobs that are queued want sandboxes, in place of those before."""
+        self._next = {
+            spec.job_id: _Wish.of(spec) for spec in specs if spec.job_id not in self._expected
+        }
+        self._on_more()
+
+    def wanted(self) -> Counter[Shape]:
+        """Return how many of each shape are wanted; agents that seldom use theirs want none."""
+        wishes = Counter(self._wanted)
+        wishes.update(self._next.values())
+        shapes: Counter[Shape] = Counter()
+        for wish, number in wishes.items():
+            if self._habits.is_likely(wish.agent):
+                shapes[wish.shape] += number
+        return shapes
+
+    def _note_dispatch(self, job_id: str) -> None:
+        """Take a job from the next ones, with those before it: other workers have them by now."""
+        if job_id in self._next:
+            for next_id in list(self._next):
+                del self._next[next_id]
+                if next_id == job_id:
+                    break
+
+    def _discount(self, expectation: _Expectation) -> None:
+        if expectation.counts:
+            expectation.counts = False
+            self._wanted[expectation.wish] -= 1
+            if not self._wanted[expectation.wish]:
+                del self._wanted[expectation.wish]
 
 
 @dataclass(frozen=True, eq=False)
