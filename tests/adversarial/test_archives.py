@@ -21,7 +21,7 @@ from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.inside import archives, snapshots
 from fanout.workers.sandbox.layers import Element
-from fanout.workers.sandbox.local import files as local_files
+from fanout.workers.sandbox.local import provider as local_files
 from tests.bundles import BundleBuilder, tree_of
 
 NAMES = st.lists(

@@ -44,11 +44,10 @@ from fanout.workers.sandbox.docker.starts import (
 )
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.docker.warm_pool import WARM_PER_CORE, Opening, WarmPool
-from fanout.workers.sandbox.egress.bundle import install_bundle
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.proxy import Egress
+from fanout.workers.sandbox.egress.tls import install_bundle
 from fanout.workers.sandbox.egress.traffic import Traffic
-from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.egress.uplink import AllowedHosts, Uplink
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
@@ -57,17 +56,17 @@ from fanout.workers.sandbox.errors import (
     SandboxDied,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.process import Process
 from fanout.workers.sandbox.protocol import (
     Command,
     IsLive,
+    Process,
     Sandbox,
     SandboxSpec,
     SnapshotSource,
     nobody,
 )
-from fanout.workers.sandbox.resident.live_process import resident_process
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.resident.tunnels import resident_process
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"

@@ -1,10 +1,11 @@
-"""Takes privileges from the commands of the local sandbox.
+"""What the commands of the local sandbox may do, and which folders they see (Linux).
 
 They run as the worker's user. That keeps them from the worker's keys only while they have not the
 capability to trace other processes: an undumpable worker is closed to its own user, and to root
 without CAP_SYS_PTRACE. So root's commands keep the capabilities that ordinary installations and
 tests use, and none that reaches other processes, devices or the kernel. Nobody's commands gain
-privileges by set-user-ID programs such as sudo.
+privileges by set-user-ID programs such as sudo. Where the worker is root, a thread leaves the
+process's mount namespace for one of its own, with the job's folders at `/workspace` and `/tmp`.
 
 All of this belongs to a thread, whose programs inherit it: no further program has to be started
 for each command.
@@ -13,6 +14,8 @@ for each command.
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fanout.workers.sandbox.errors import SandboxStartFailed
@@ -32,6 +35,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _HOLDING = ctypes.PyDLL(None)
 """The C library, whose functions keep the interpreter's lock: dozens of calls of a microsecond each
 would wait for it after each one."""
+_CLONE_NEWNS = 0x00020000
+_BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
 
 
 def check_privileges() -> None:
@@ -79,3 +84,23 @@ def _effective_capabilities() -> int:
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
+
+
+def enter_own_mounts(binds: Mapping[str, Path]) -> None:
+    """Give the calling thread its own mount namespace, for its whole life.
+
+    Args:
+        binds: The folders that its programs see, by the existing folders in whose places they see
+            them.
+
+    Raises:
+        OSError: The kernel refuses, or a folder does not exist.
+    """
+    call("unshare", _CLONE_NEWNS)
+    _mount("none", "/", _REC | _PRIVATE)  # or other namespaces would see the mounts
+    for place, folder in binds.items():
+        _mount(folder, place, _BIND)
+
+
+def _mount(source: Path | str, target: str, flags: int) -> None:
+    call("mount", os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)

@@ -27,8 +27,7 @@ from fanout.orchestrator.deep_agent.backends.proc.table import (
     variable_of,
 )
 from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
-from fanout.workers.sandbox.local.mounts import enter_own_mounts
-from fanout.workers.sandbox.local.privileges import take_privileges
+from fanout.workers.sandbox.local.privileges import enter_own_mounts, take_privileges
 from fanout.workers.sandbox.protocol import WORKSPACE, Command
 
 _READ_BYTES = 32 << 10

@@ -21,8 +21,7 @@ from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.inside.disks import walked_bytes
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.processes import JobFolder
-from fanout.workers.sandbox.process import Process
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, Sandbox
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,9 +16,10 @@ from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
-from fanout.workers.sandbox.resident.exchange import Exchange, Frame
 from fanout.workers.sandbox.resident.replies import integer, parse_reply, unwrap
 
+Frame = tuple[int, bytes, bytes]
+"""Kind, header and payload."""
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may remain unanswered before the sandbox counts as dead."""
 
@@ -30,6 +31,36 @@ OnFrame = Callable[[int, dict[str, Any], bytes], None]
 not wait; raises FrameError when the frame breaks the protocol."""
 
 _NO_REPLY = "the sandbox sent something that is not a reply"
+
+
+class PendingReply:
+    """What may still be received for a request."""
+
+    def __init__(self, *, takes_parts: bool, max_reply_bytes: int) -> None:
+        self.frames: asyncio.Queue[Frame | SandboxDied] = asyncio.Queue()
+        self.parts_left = frames.CHUNKS_IN_FLIGHT if takes_parts else 0
+        """How many parts may come before one of them is acknowledged."""
+        self.max_reply_bytes = max_reply_bytes
+        self.is_abandoned = False
+        """Nobody waits for it: what still comes is dropped."""
+
+    def check(self, kind: int, header_bytes: int, payload_bytes: int) -> None:
+        """Raise FrameError unless a frame of this kind and size may come."""
+        if kind == frames.MORE:
+            allowed = self.parts_left > 0 and not header_bytes
+            allowed = allowed and payload_bytes <= frames.CHUNK_BYTES
+        else:
+            allowed = header_bytes <= frames.MAX_REPLY_HEADER_BYTES
+            allowed = allowed and payload_bytes <= self.max_reply_bytes
+        if not allowed:
+            raise frames.FrameError("more than was requested or acknowledged")
+
+    def receive(self, kind: int, header: bytes, payload: bytes) -> None:
+        """Take a frame that passed `check`."""
+        if kind == frames.MORE:
+            self.parts_left -= 1
+        if not self.is_abandoned:
+            self.frames.put_nowait((kind, header, payload))
 
 
 class ByteStream(Protocol):
@@ -63,7 +94,7 @@ class ResidentClient:
         self._ttl_seconds = ttl_seconds
         self._reader = frames.FrameReader(self._accept)
         self._numbers = itertools.count(1)
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, PendingReply] = {}
         """Those whose reply has not arrived."""
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._turn = asyncio.Lock()
@@ -119,7 +150,7 @@ class ResidentClient:
 
     async def _end_processes(self, number: int) -> None:
         """Return when the resident has killed all processes, or has exited."""
-        self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
+        self._exchanges[number] = PendingReply(takes_parts=False, max_reply_bytes=0)
         await self._stream.write(_pack_request(number, "end", {}, b""))
         while data := await self._stream.read():
             for kind, its_number, header, _payload in self._reader.feed(data):
@@ -234,7 +265,7 @@ class ResidentClient:
         self._raise_if_dead()
         number = next(self._numbers)
         frame = _pack_request(number, op, arguments, payload)
-        exchange = self._exchanges[number] = Exchange(
+        exchange = self._exchanges[number] = PendingReply(
             takes_parts=on_chunk is not None, max_reply_bytes=max_reply_bytes
         )
         try:
@@ -282,7 +313,7 @@ class ResidentClient:
             await self._outgoing.put(frame)
         self._raise_if_dead()
 
-    async def _next_frame(self, exchange: Exchange, timeout_seconds: float | None) -> Frame:
+    async def _next_frame(self, exchange: PendingReply, timeout_seconds: float | None) -> Frame:
         try:
             async with asyncio.timeout(timeout_seconds):
                 frame = await exchange.frames.get()
@@ -293,7 +324,7 @@ class ResidentClient:
             raise frame
         return frame
 
-    async def _abandon(self, number: int, exchange: Exchange, stop_seconds: float) -> None:
+    async def _abandon(self, number: int, exchange: PendingReply, stop_seconds: float) -> None:
         """Cancel a request in the resident; wait for its end if there is time."""
         try:
             with contextlib.suppress(TimeoutError, SandboxFailure):

@@ -1,6 +1,6 @@
 """Which calls of the Engine API pass: those of a worker, with what a worker puts into them.
 
-Nothing of a request is forwarded as it came: a call that is known is written anew from its checked
+Nothing of a request is forwarded as it came: a call that is known is written again from its checked
 parts. The engine reads the names of JSON fields in any case and takes the last of two, so a
 configuration is compared whole with the one that `container_config` builds from its values.
 """
@@ -14,22 +14,219 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward_client import steward_code
-from fanout.workers.sandbox.engine_proxy.configurations import (
-    IMAGE,
-    NAME,
-    Refused,
-    canonical,
-    check_labels,
-    matches,
-    rebuilt_container,
-    shared_volumes,
-)
+from pydantic import ValidationError
 
+from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.holders import SHARED
+from fanout.workers.sandbox.docker.naming import ROLE
+from fanout.workers.sandbox.docker.steward_client import STORE, steward_code, steward_command
+from fanout.workers.sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
+from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
+from fanout.workers.sandbox.protocol import WORKSPACE
+
+NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
+"""The pattern of the names of our containers and volumes."""
+IMAGE = r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,250}"
+"""The pattern of the names of images."""
+_RUNTIME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
+_ID = "[A-Za-z0-9_-]+"
+_HOMES = f"(jobs|warm)/{_ID}"
+"""The folders of jobs and of warm sandboxes on a store."""
+_LAYERED = "(/layers|/disk|/renaming)?"
+"""Where in such a folder the layers of its overlay are."""
+
+Config = Mapping[str, Any]
 _LABEL = "fanout."
 _CONTAINER = r"(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,200})"
 _VERSION = re.compile(r"(?P<version>/v1\.[0-9]{2})?(?P<path>/[!-~]*)")
+
+
+class CallRefused(Exception):
+    """A call does not pass; the text says why, without its content."""
+
+
+def rebuilt_container(config: Config, root: str) -> dict[str, Any]:
+    """Return the configuration of a container, built by our own code.
+
+    Args:
+        config: the one that was asked for.
+        root: the engine's folder on its host, which contains its volumes.
+
+    Raises:
+        CallRefused: it is not one of a sandbox, a steward or a holder of a network namespace.
+    """
+    try:
+        labels, image = dict(config["Labels"]), config["Image"]
+        check_labels(labels)
+        _check(IMAGE, image)
+        match labels[ROLE]:
+            case "sandbox":
+                rebuilt = _sandbox(config, root)
+            case "steward":
+                rebuilt = _steward(config, root)
+            case "network":
+                rebuilt = container_config.holder_config(image=image, labels=labels)
+            case "shared":
+                rebuilt = _holder_of_disks(config, root)
+            case _:
+                raise CallRefused("its container has no role")
+    except (LookupError, TypeError, ValueError, AttributeError, ValidationError) as error:
+        raise CallRefused("its container is not configured as fanout's are") from error
+    if canonical(rebuilt) != canonical(config):
+        raise CallRefused("its container is not configured as fanout's are")
+    return rebuilt
+
+
+def shared_volumes(root: str) -> list[dict[str, str]]:
+    """Return the patterns of a volume that shows a store, with the disks mounted on it."""
+    store = rf"{re.escape(root)}/volumes/fanout-{_ID}/_data"
+    return [{"type": "none", "o": "bind,rshared", "device": store}]
+
+
+def matches(options: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
+    """Return whether options have exactly these names, each with a value of its pattern."""
+    return options.keys() == patterns.keys() and all(
+        re.fullmatch(pattern, options[name]) for name, pattern in patterns.items()
+    )
+
+
+def check_labels(labels: object) -> None:
+    """Check the labels of something of fanout's.
+
+    Raises:
+        CallRefused: they are malformed, or do not tell its role.
+    """
+    if not isinstance(labels, dict) or ROLE not in labels:
+        raise CallRefused("it has no label of fanout's")
+    if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        raise CallRefused("its labels are malformed")
+
+
+def canonical(config: Config) -> bytes:
+    """Return a configuration as JSON that is the same for equal ones."""
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def _sandbox(config: Config, root: str) -> dict[str, Any]:
+    host = config["HostConfig"]
+    environment = dict(entry.split("=", 1) for entry in config["Env"])
+    sizes = {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]}
+    limits = Limits(
+        cpus=host["NanoCpus"] / 1e9,
+        memory_bytes=host["Memory"],
+        pids=host["PidsLimit"],
+        disk_bytes=sizes["fsize"],
+        network=("host.invalid",) if "HTTP_PROXY" in environment else "none",
+    )
+    if (runtime := host.get("Runtime")) is not None:
+        _check(_RUNTIME, runtime)
+    if (network := host["NetworkMode"]) != "none":
+        _check(f"container:{NAME}", network)
+    user = int(config["User"].partition(":")[0])
+    if user < container_config.AGENT_ID:
+        raise CallRefused("its user is not one of fanout's")
+    workspace, output, code = host["Mounts"]
+    return container_config.sandbox_config(
+        image=config["Image"],
+        limits=limits,
+        network=network,
+        runtime=runtime,
+        mounts=[
+            _mount(workspace, WORKSPACE, _workspaces(root)),
+            _mount(output, OUTPUT_FOLDER, _outputs(root)),
+            _mount(code, container_config.CODE_FOLDER, _codes(root), read_only=True),
+        ],
+        labels=config["Labels"],
+        heartbeat_seconds=float(environment["FANOUT_RESIDENT_TTL"]),
+        user=user,
+    )
+
+
+def _steward(config: Config, root: str) -> dict[str, Any]:
+    (mount,) = config["HostConfig"]["Mounts"]
+    where = steward_command(0, 0).index("0")
+    sizes = [int(size) for size in config["Entrypoint"][where : where + 2]]
+    if may_mount := mount["Type"] == "bind":
+        _check(rf"{re.escape(root)}/volumes/fanout-{_ID}\.shared/_data", mount["Source"])
+        mounted = container_config.shared_bind(mount["Source"], STORE)
+    else:
+        mounted = _mount(mount, STORE, [{}])
+    return container_config.steward_config(
+        image=config["Image"],
+        mount=mounted,
+        command=steward_command(*sizes),
+        labels=config["Labels"],
+        may_mount=may_mount,
+    )
+
+
+def _holder_of_disks(config: Config, root: str) -> dict[str, Any]:
+    store, shared = config["HostConfig"]["Mounts"]
+    return container_config.holder_config(
+        image=config["Image"],
+        labels=config["Labels"],
+        mounts=[
+            _mount(store, STORE, [{}]),
+            _mount(shared, SHARED, shared_volumes(root)),
+        ],
+    )
+
+
+def _mount(
+    mount: Config, target: str, allowed: list[dict[str, str]], *, read_only: bool = False
+) -> dict[str, Any]:
+    """Return a mount of a volume of fanout's whose options match one of the patterns."""
+    volume = mount["VolumeOptions"]
+    options = volume["DriverConfig"]["Options"]
+    _check(NAME, mount["Source"])
+    check_labels(volume["Labels"])
+    if not any(matches(options, patterns) for patterns in allowed):
+        raise CallRefused("it mounts what is not a workspace")
+    return container_config.local_volume(
+        mount["Source"], target, options=options, labels=volume["Labels"], read_only=read_only
+    )
+
+
+def _workspaces(root: str) -> list[dict[str, str]]:
+    """Return the patterns of a workspace's mount.
+
+    They name the folders that the steward makes, and none below them: there, a job may have made a
+    link that the engine would follow on its host.
+    """
+    job = f"{_shown(root)}/{_HOMES}"
+    tree = f"({_shown(root)}/snapshots|{job}/lower)/{_ID}/tree"
+    home = f"{job}{_LAYERED}"
+    lower = f"{tree}(:{tree}){{0,{MAX_LAYERS}}}"
+    layers = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
+    return [
+        {"type": "none", "o": "bind", "device": f"{job}/tree"},
+        {
+            "type": "overlay",
+            "device": "overlay",
+            "o": f"{layers},({PLAIN_OVERLAY}|{RENAMING_OVERLAY}),nosuid,nodev",
+        },
+    ]
+
+
+def _outputs(root: str) -> list[dict[str, str]]:
+    """Return the patterns of the mount of a job's outputs, a folder that the steward makes."""
+    home = f"{_shown(root)}/{_HOMES}{_LAYERED}"
+    return [{"type": "none", "o": "bind", "device": f"{home}/output"}]
+
+
+def _codes(root: str) -> list[dict[str, str]]:
+    return [{"type": "none", "o": "bind,ro", "device": f"{_shown(root)}/code/[0-9a-f]+"}]
+
+
+def _shown(root: str) -> str:
+    """Return the pattern of the folders in which a store is shown."""
+    return rf"{re.escape(root)}/volumes/fanout-{_ID}(\.shared)?/_data"
+
+
+def _check(pattern: str, text: str) -> None:
+    if not re.fullmatch(pattern, text):
+        raise CallRefused("it has a malformed name")
 
 
 @dataclass(frozen=True)
@@ -72,22 +269,22 @@ class Rules:
         """Return the request to be sent for a call.
 
         Raises:
-            Refused: it is not a call of a worker.
+            CallRefused: it is not a call of a worker.
         """
         parts = urlsplit(call.target)
         found = _VERSION.fullmatch(parts.path)
         if found is None or parts.scheme or parts.netloc or parts.fragment:
-            raise Refused("its path is malformed")
+            raise CallRefused("its path is malformed")
         for method, pattern, handler in _ROUTES:
             match = pattern.fullmatch(found["path"])
             if match and method == call.method:
                 request = _Request(call, match.groupdict(), _query(parts.query))
                 passed = await handler(self, request)
                 if call.upgrade != passed.upgrade:
-                    raise Refused("it asks for the connection")
+                    raise CallRefused("it asks for the connection")
                 version = found["version"] or ""
                 return Passed(**{**vars(passed), "target": version + passed.target})
-        raise Refused("workers do not make it")
+        raise CallRefused("workers do not make it")
 
     async def look(self, request: _Request) -> Passed:
         """Pass a question about the engine itself."""
@@ -98,7 +295,7 @@ class Rules:
         """Pass a question about an image."""
         name = request.names["image"]
         if not re.fullmatch(IMAGE, name) or ".." in name:
-            raise Refused("its image's name is malformed")
+            raise CallRefused("its image's name is malformed")
         request.has_only({})
         return Passed("GET", f"/images/{quote(name)}/json")
 
@@ -122,7 +319,7 @@ class Rules:
         name = request.query.pop("name", "")
         request.has_only({})
         if not re.fullmatch(NAME, name):
-            raise Refused("its container's name is not one of fanout's")
+            raise CallRefused("its container's name is not one of fanout's")
         rebuilt = rebuilt_container(request.json(), self.root)
         mode = rebuilt["HostConfig"]["NetworkMode"]
         if mode != "none":
@@ -147,7 +344,7 @@ class Rules:
             or not isinstance(options, dict)
             or not any(matches(options, patterns) for patterns in allowed)
         ):
-            raise Refused("its volume is not one of fanout's")
+            raise CallRefused("its volume is not one of fanout's")
         check_labels(made["Labels"])
         return Passed("POST", "/volumes/create", canonical(made))
 
@@ -181,7 +378,7 @@ class Rules:
         name = request.query.pop("name", "")
         request.has_only({})
         if not re.fullmatch(NAME, name):
-            raise Refused("its container's name is not one of fanout's")
+            raise CallRefused("its container's name is not one of fanout's")
         await self._is_ours("container", request.names["container"], role="sandbox")
         return Passed("POST", f"{request.path}?name={quote(name)}")
 
@@ -190,7 +387,7 @@ class Rules:
         request.has_only({"path": "/opt"})
         archive, _ = steward_code()
         if request.call.body != archive:
-            raise Refused("it is not this release's code: the proxy and workers need the same")
+            raise CallRefused("it is not this release's code: the proxy and workers need the same")
         await self._is_ours("container", request.names["container"], role="steward")
         return Passed("PUT", f"{request.path}?path=/opt", archive, "application/x-tar")
 
@@ -199,7 +396,7 @@ class Rules:
         if labels is None:
             return  # the engine says so itself
         if ROLE not in labels or (role is not None and labels[ROLE] != role):
-            raise Refused(f"its {kind} is not fanout's")
+            raise CallRefused(f"its {kind} is not fanout's")
 
 
 @dataclass
@@ -221,23 +418,23 @@ class _Request:
         """Check what is left of the query.
 
         Raises:
-            Refused: it is another one.
+            CallRefused: it is another one.
         """
         if self.query != query:
-            raise Refused("its query is not a worker's")
+            raise CallRefused("its query is not a worker's")
 
     def json(self) -> dict[str, Any]:
         """Return the body.
 
         Raises:
-            Refused: it is no JSON object, or names a field twice.
+            CallRefused: it is no JSON object, or names a field twice.
         """
         try:
             value = json.loads(self.call.body, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise Refused("its body is not JSON") from error
+            raise CallRefused("its body is not JSON") from error
         if not isinstance(value, dict):
-            raise Refused("its body is not an object")
+            raise CallRefused("its body is not an object")
         return value
 
 
@@ -245,7 +442,7 @@ def _query(text: str) -> dict[str, str]:
     pairs = parse_qsl(text, keep_blank_values=True)
     query = dict(pairs)
     if len(query) != len(pairs):
-        raise Refused("its query names a parameter twice")
+        raise CallRefused("its query names a parameter twice")
     return query
 
 
@@ -263,10 +460,10 @@ def _listed(path: str, request: _Request, fixed: Mapping[str, str]) -> Passed:
         labels = list(filters.pop("label"))
         status = list(filters.pop("status", []))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused("it lists more than what is fanout's") from error
+        raise CallRefused("it lists more than what is fanout's") from error
     ours = [label for label in labels if str(label).startswith(_LABEL)]
     if filters or not ours or not all(isinstance(one, str) for one in (*labels, *status)):
-        raise Refused("it lists more than what is fanout's")
+        raise CallRefused("it lists more than what is fanout's")
     request.has_only(fixed)
     kept = {"label": labels, **({"status": status} if status else {})}
     return Passed("GET", f"{path}?{urlencode({**fixed, 'filters': json.dumps(kept)})}")

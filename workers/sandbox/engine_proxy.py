@@ -1,21 +1,33 @@
-"""One connection of a worker: read a request, ask the rules, relay the engine's answer.
+"""A proxy of the Docker engine's socket, which passes the calls that a worker makes.
 
-A connection carries one request. The engine is told to close it after its answer, so that answers
-are relayed without being read, and nothing that follows a request reaches the engine.
+Who can open the engine's socket is root on its host. A worker therefore opens the socket of this
+proxy, which passes only what `engine_rules` permits: a worker's calls, with the configurations that
+`workers/sandbox/docker` builds. It needs no right but to open the engine's socket:
+
+    python -P -m fanout.workers.sandbox.engine_proxy --listen /run/fanout/engine.sock
+
+Building images is not a worker's call: `fanout images build` needs the engine itself.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
+import os
+import signal
+import socket
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import h11
 import structlog
 
-from fanout.workers.sandbox.engine_proxy.configurations import Refused
-from fanout.workers.sandbox.engine_proxy.rules import Call, Passed, Rules
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.engine_rules import Call, CallRefused, Passed, Rules
 
 _HEAD_BYTES = 64 * 1024
 """The longest head of a request: a list's filters are its longest part."""
@@ -48,7 +60,7 @@ class EngineProxy:
                 async with asyncio.timeout(_REQUEST_SECONDS):
                     call, rest = await _read(reader)
                 await self._relay(await self._checked(call), rest, reader, writer)
-            except Refused as refused:
+            except CallRefused as refused:
                 await _answer(writer, 403, f"fanout's engine proxy refuses this call: {refused}.")
             except (h11.RemoteProtocolError, TimeoutError):
                 await _answer(writer, 400, "fanout's engine proxy cannot read this request.")
@@ -57,7 +69,7 @@ class EngineProxy:
     async def _checked(self, call: Call) -> Passed:
         try:
             return await self.rules.check(call)
-        except Refused as refused:
+        except CallRefused as refused:
             log.warning("engine call refused", method=call.method, reason=str(refused))
             raise
 
@@ -93,14 +105,14 @@ async def _read(reader: asyncio.StreamReader) -> tuple[Call, bytes]:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             if connection.they_are_waiting_for_100_continue:
-                raise Refused("it waits for a sign to go on")
+                raise CallRefused("it waits for a sign to go on")
             connection.receive_data(await reader.read(_PIECE_BYTES))
         elif isinstance(event, h11.Request):
             request = event
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > _BODY_BYTES:
-                raise Refused(f"its body is longer than {_BODY_BYTES} bytes")
+                raise CallRefused(f"its body is longer than {_BODY_BYTES} bytes")
         elif isinstance(event, h11.EndOfMessage) and request is not None:
             break
         else:  # the connection was closed before a request
@@ -150,3 +162,61 @@ async def _answer(writer: asyncio.StreamWriter, status: int, message: str) -> No
     fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     writer.write((head + fields + "Connection: close\r\n\r\n").encode() + body)
     await writer.drain()
+
+
+def main() -> None:
+    """Run the proxy with the options of the command line.
+
+    Raises:
+        SystemExit: The options are not usable, or the engine does not answer.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -P -m fanout.workers.sandbox.engine_proxy",
+        description="Let workers use a Docker engine for sandboxes, and for nothing else.",
+    )
+    parser.add_argument("--listen", required=True, type=Path, help="path of the socket to create")
+    parser.add_argument(
+        "--engine", default="/var/run/docker.sock", help="path of the engine's socket"
+    )
+    parser.add_argument(
+        "--mode", default="600", help="the new socket's mode; 660 lets its group connect"
+    )
+    options = parser.parse_args()
+    try:
+        asyncio.run(_serve(options.listen, options.engine, int(options.mode, 8)))
+    except (SandboxFailure, OSError) as error:
+        sys.exit(f"{error}")
+
+
+async def _serve(path: Path, engine_socket: str, mode: int) -> None:
+    engine = Engine(f"unix://{engine_socket}")
+    try:
+        rules = Rules(engine.labels_of, str((await engine.info())["DockerRootDir"]))
+        listening = _socket(path, mode)
+        server = await asyncio.start_unix_server(
+            EngineProxy(engine_socket, rules).serve, sock=listening
+        )
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        print("ready", file=sys.stderr, flush=True)  # noqa: T201 - the process's own words
+        await stopped.wait()
+        server.close()
+    finally:
+        await engine.close()
+
+
+def _socket(path: Path, mode: int) -> socket.socket:
+    """Return a bound socket that never had another mode."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o777 & ~mode)
+    try:
+        listening.bind(str(path))
+    finally:
+        os.umask(before)
+    return listening
+
+
+if __name__ == "__main__":
+    main()
