@@ -49,8 +49,7 @@ from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers import sandbox
-from fanout.workers.agent.live_configuration import LiveConfiguration
-from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.services import JobServices, LiveConfiguration
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.parked_messages import ParkedMessages

@@ -11,7 +11,7 @@ from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.workers.agent.history import History
 from fanout.workers.agent.remote.conversation import Conversation
-from fanout.workers.agent.remote.outgoing import (
+from fanout.workers.agent.remote.messages import (
     SentFiles,
     answer_text,
     media_types_of,

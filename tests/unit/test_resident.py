@@ -20,10 +20,9 @@ from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import commands, frames
 from fanout.workers.sandbox.inside.loop import Loop
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.client import ResidentClient, upload
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
-from fanout.workers.sandbox.resident.uploads import upload
 
 EXTRA_OPERATIONS = """
 import sys, time

@@ -11,8 +11,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import JobCancelled
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.store.ledger import Claim
-from fanout.workers.attempt.attempt import Attempt
-from fanout.workers.attempt.outcome import Outcome
+from fanout.workers.attempt.attempt import Attempt, Outcome
 from fanout.workers.heartbeat import elapsed_clock
 from tests.builders import make_spec
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -27,7 +29,13 @@ from fanout.orchestrator.jobs.failures import (
     NotUnderstood,
     SandboxFailure,
 )
-from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar, Unfinished
+from fanout.orchestrator.jobs.result import (
+    MAX_SUMMARY_CHARACTERS,
+    CollectionState,
+    JobResult,
+    ResultSoFar,
+    Unfinished,
+)
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.totals import (
@@ -46,16 +54,14 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.agent_gate import AgentGate
-from fanout.workers.attempt.attempt import Attempt
+from fanout.workers.attempt.attempt import Attempt, Outcome, commit, failure_in, result_of
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
-from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_of
-from fanout.workers.attempt.stray_commits import with_stray_commits
 from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.host_fitness import HostFitness
-from fanout.workers.sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
+from fanout.workers.sandbox import Command, HostFault, LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +88,15 @@ sooner, and one round of the loop would take longer."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
+MAX_COMMITS = 100
+"""That are asked for: a job makes some ten."""
+MAX_BRANCHES = 10
+"""That are named: more would hide the summary."""
+MAX_NAME_CHARACTERS = 100
+"""Of a branch's name or a commit's subject."""
+
+LOOK_SECONDS = 20.0
+"""For Git in a large repository; a usual one takes milliseconds."""
 
 
 class JobRunner:
@@ -579,3 +594,54 @@ def _note_end(trace: OpenSpan, outcome: Outcome, result: JobResult | Unfinished)
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood, HostFault))
+
+
+async def with_stray_commits(summary: str, sandbox: Sandbox, since: float) -> str:
+    """Return a summary with a sentence about the commits that do not come back, if there are any.
+
+    Args:
+        summary: The agent's.
+        sandbox: The job's sandbox, whose own Git is asked: its answer is as little believed as the
+            summary is.
+        since: When the job was submitted, in seconds since the epoch.
+    """
+    sentence = ""
+    with suppress(SandboxFailure, OSError):  # it fails again where it matters
+        sentence = await _sentence(sandbox, since)
+    if not sentence:
+        return summary
+    room = MAX_SUMMARY_CHARACTERS - len(sentence) - 2
+    return "\n\n".join(filter(None, (summary[:room], sentence)))
+
+
+async def _sentence(sandbox: Sandbox, since: float) -> str:
+    listing = (
+        *("git", "-c", "core.fsmonitor=false", "log", "-z", "--all", "--not", "HEAD", "--source"),
+        *("--no-show-signature", f"--since=@{int(since)}", f"--max-count={MAX_COMMITS}"),
+        "--format=%S%x09%h %s",
+    )
+    command = Command(argv=listing, timeout_seconds=LOOK_SECONDS, merge_stderr=False)
+    listed = await sandbox.run(command)
+    if listed.exit_code:
+        return ""
+    by_branch: defaultdict[str, list[str]] = defaultdict(list)
+    for line in filter(None, listed.output.decode("utf-8", "replace").split("\0")):
+        reference, _, commit = line.partition("\t")
+        by_branch[_shown(reference.removeprefix("refs/").removeprefix("heads/"))].append(commit)
+    named = [
+        f"{branch} ({len(commits)}, the last one is {_shown(commits[0])})"
+        for branch, commits in list(by_branch.items())[:MAX_BRANCHES]
+    ]
+    if not named:
+        return ""
+    more = f" and {len(by_branch) - MAX_BRANCHES} more" if len(by_branch) > MAX_BRANCHES else ""
+    return (
+        f"Commits outside of what was checked out at the end did not come back: {', '.join(named)}"
+        f"{more}. A job brings back the files of its workspace: have it merge or check out what "
+        "you want."
+    )
+
+
+def _shown(text: str) -> str:
+    clean = "".join(character if character.isprintable() else " " for character in text)
+    return clean[:MAX_NAME_CHARACTERS]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import IO
 
-from a2a.types import AgentCard, StreamResponse, Task
+from a2a.types import AgentCard, StreamResponse, Task, TaskState
 from google.adk.events import Event
 from google.genai import types
 
@@ -34,32 +34,48 @@ from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
-from fanout.workers.agent.live_log import LiveLog
 from fanout.workers.agent.remote.abandoned import cancel_task
-from fanout.workers.agent.remote.conversation import Conversation, Turn
-from fanout.workers.agent.remote.outgoing import (
+from fanout.workers.agent.remote.conversation import Conversation, State, Turn
+from fanout.workers.agent.remote.messages import (
+    Reply,
     SentFiles,
     answer_text,
     files_to_send,
-    message_of,
-    task_text,
-)
-from fanout.workers.agent.remote.received_files import put_files
-from fanout.workers.agent.remote.reply import (
-    Reply,
     fitting,
+    message_of,
     progress_text,
+    put_files,
     question_of,
     reply_of,
     reply_of_message,
+    task_text,
 )
-from fanout.workers.agent.remote.watching import QUESTIONS, STATES, stopped_task
 from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.session_journal import AttemptJournal, LiveLog
 from fanout.workers.agent.verification import Verifier, max_reworks, rejection
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox
 
+FIRST_PAUSE_SECONDS = 0.25
+"""Before a task is asked for again."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two questions: an agent that does not stream works for seconds at least."""
+OUTAGE_SECONDS = 60.0
+"""How long an agent may be unreachable, while the attempt goes on asking: it restarts."""
+
+STATES: dict[int, State] = {
+    TaskState.TASK_STATE_COMPLETED: "completed",
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_REJECTED: "rejected",
+    TaskState.TASK_STATE_CANCELED: "canceled",
+    TaskState.TASK_STATE_INPUT_REQUIRED: "input_required",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "auth_required",
+}
+"""The states in which an agent does not work on a task."""
+QUESTIONS = frozenset({"input_required", "auth_required"})
+"""Those in which it waits for a person."""
+
+Show = Callable[[StreamResponse], Awaitable[None]]
 ASK_PERSON = "answer_remote_agent"
 """The tool of the approvals by which a person answers the agent's questions."""
 FILE_TOOLS = frozenset(
@@ -68,6 +84,57 @@ FILE_TOOLS = frozenset(
 """The tools whose guard would be avoided if files came from elsewhere."""
 LEAST_SECONDS = 1.0
 """For an answer, when the job's time is nearly over: its deadline ends it."""
+
+
+async def stopped_task(
+    remote: RemoteConnection, task_id: str, show: Show, *, asked_by: str = ""
+) -> Task:
+    """Return a task when the agent's work on it has stopped.
+
+    Args:
+        remote: The connection to the agent.
+        task_id: The task.
+        show: Receives the updates of the task.
+        asked_by: The id of the question that was answered: a task that still asks it goes on.
+
+    Raises:
+        RemoteAgentUnavailable: The agent was unreachable for `OUTAGE_SECONDS`.
+        JobFailure: See `RemoteConnection`.
+    """
+    pause, reached_at = FIRST_PAUSE_SECONDS, elapsed_clock()
+    while True:
+        try:
+            task = await remote.task(task_id)
+            reached_at = elapsed_clock()
+            if has_stopped(task, asked_by):
+                return task
+            if remote.streams and await _follow(remote, task_id, show):
+                pause = FIRST_PAUSE_SECONDS
+                continue
+        except RemoteAgentUnavailable:
+            if elapsed_clock() - reached_at > OUTAGE_SECONDS:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def has_stopped(task: Task, asked_by: str) -> bool:
+    """Return whether an agent does not work on a task, other than because of an old question."""
+    state = STATES.get(task.status.state)
+    is_asked = state in QUESTIONS
+    message = task.status.message.message_id
+    return state is not None and not (is_asked and message and message == asked_by)
+
+
+async def _follow(remote: RemoteConnection, task_id: str, show: Show) -> bool:
+    """Show the updates of a task until its stream ends; return whether its state was among them."""
+    has_state = False
+    async for update in remote.updates(task_id):
+        await show(update)
+        has_state |= update.HasField("status_update") and (
+            update.status_update.status.state in STATES
+        )
+    return has_state
 
 
 class RemoteAgent:

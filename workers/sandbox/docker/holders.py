@@ -22,8 +22,7 @@ import structlog
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.attach import AttachStream
-from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.engine import AttachStream, Engine
 from fanout.workers.sandbox.docker.naming import Names
 
 SHARED = "/shared"

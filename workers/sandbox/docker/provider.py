@@ -22,7 +22,6 @@ from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.container import Container, Shape, Started
 from fanout.workers.sandbox.docker.disk_quota import (
     RESERVE_BYTES,
     RESERVE_SETTING,
@@ -36,8 +35,11 @@ from fanout.workers.sandbox.docker.image_failures import image_missing
 from fanout.workers.sandbox.docker.naming import JOB, Names
 from fanout.workers.sandbox.docker.removals import Leftovers, LivingWorkers, Removals
 from fanout.workers.sandbox.docker.starts import (
+    Container,
     ContainerStarts,
     Owner,
+    Shape,
+    Started,
     StartGate,
     lighter_runtime,
     require_limits,

@@ -19,15 +19,17 @@ import structlog
 
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.attach import AttachStream
-from fanout.workers.sandbox.docker.container import Container, LimitedClient, Shape, Started
-from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.container_config import named_hosts
+from fanout.workers.sandbox.docker.engine import AttachStream, Engine
 from fanout.workers.sandbox.docker.holders import NONE, EmptyNetworks, Holder
 from fanout.workers.sandbox.docker.image_failures import unfit
 from fanout.workers.sandbox.docker.naming import Names, Role
 from fanout.workers.sandbox.docker.steward_client import Prepared, Steward
+from fanout.workers.sandbox.egress.proxy import Egress
 from fanout.workers.sandbox.errors import (
+    DiskLimitExceeded,
     EngineUnfit,
     SandboxDied,
     SandboxNotSecluded,
@@ -35,10 +37,12 @@ from fanout.workers.sandbox.errors import (
 )
 from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
-from fanout.workers.sandbox.protocol import WORKSPACE
+from fanout.workers.sandbox.protocol import WORKSPACE, SandboxSpec
 from fanout.workers.sandbox.resident.client import ResidentClient
 from fanout.workers.sandbox.resident.replies import integer
 
+_SOME_HOST = ("host.invalid",)
+"""A container has no network of its own: only whether there are hosts is part of it."""
 _LIMITS = {"Memory": "memory_bytes", "PidsLimit": "pids"}
 """Those that stewards have too, by their names in a container's configuration. A limit of the
 processor that an engine cannot keep is an error of the container's start."""
@@ -63,6 +67,82 @@ _MOUNT_FAILED = ("failed to mount local volume", "mounting volume")
 
 _MOST_INODE = (1 << 64) - 1
 """The kernel's number of a namespace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """All of it. What is not in here is given to a sandbox when a job has it."""
+
+    image: str
+    limits: Limits
+    """Those that the container keeps."""
+    has_credentials: bool
+    labels: tuple[tuple[str, str], ...]
+    """Those that its container has besides our own."""
+    snapshot: str | None
+    layers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, spec: SandboxSpec) -> Shape:
+        """Return the shape of a sandbox."""
+        limits = spec.limits
+        return cls(
+            image=spec.image,
+            limits=Limits(
+                cpus=limits.cpus,
+                memory_bytes=limits.memory_bytes,
+                pids=limits.pids,
+                disk_bytes=limits.disk_bytes,
+                network=_SOME_HOST if named_hosts(limits) else "none",
+            ),
+            has_credentials=bool(spec.credentials),
+            labels=tuple(sorted(spec.labels.items())),
+            snapshot=spec.snapshot,
+            layers=spec.layers,
+        )
+
+
+class LimitedClient(ResidentClient):
+    """A resident's client that reports an exceeded limit when its sandbox was ended for it."""
+
+    exceeded: DiskLimitExceeded | None = None
+
+    async def request(self, *arguments: Any, **options: Any) -> tuple[dict[str, Any], bytes]:
+        """See `ResidentClient.request`.
+
+        Raises:
+            DiskLimitExceeded: the sandbox was ended for it.
+            SandboxFailure: see `ResidentClient.request`.
+        """
+        try:
+            return await super().request(*arguments, **options)
+        except SandboxDied:
+            if self.exceeded is not None:
+                raise self.exceeded from None
+            raise
+
+
+@dataclass
+class Container:
+    """A container that was created, and maybe started."""
+
+    name: str
+    """By which the engine finds it: once it is created its id, since an adoption renames it."""
+    volumes: tuple[str, ...]
+    """What it mounts of the files that are its job's alone."""
+    network: str
+    client: LimitedClient | None = None
+    egress: Egress | None = None
+    is_closed: bool = False
+
+
+@dataclass(frozen=True)
+class Started:
+    """A container that is ready, and the files in it."""
+
+    container: Container
+    client: LimitedClient
+    prepared: Prepared
 
 
 def require_limits(host: str, created: Mapping[str, Any]) -> None:

@@ -37,9 +37,8 @@ from fanout.workers.sandbox.inside.archives import add_member
 from fanout.workers.sandbox.inside.disks import RENAMING_OVERLAY
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
-from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.client import ResidentClient, use_while_sent
 from fanout.workers.sandbox.resident.replies import OperationFailed
-from fanout.workers.sandbox.resident.uploads import use_while_sent
 
 INSIDE = "fanout/workers/sandbox/inside"
 """Standard library only, Python 3.8 or later, nothing that python3-minimal lacks."""

@@ -23,8 +23,14 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.container import Container, Shape, Started
-from fanout.workers.sandbox.docker.starts import ContainerStarts, Owner, StartGate
+from fanout.workers.sandbox.docker.starts import (
+    Container,
+    ContainerStarts,
+    Owner,
+    Shape,
+    Started,
+    StartGate,
+)
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.protocol import SandboxSpec
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from fanout.workers.sandbox.inside.archives import ARCHIVE_END, write_member
-from fanout.workers.sandbox.inside.change_diffs import Change, diffs_of
-from fanout.workers.sandbox.inside.change_git import PathDiff, PrivateGit
+from fanout.workers.sandbox.inside.change_diffs import Change, PathDiff, PrivateGit, diffs_of
 from fanout.workers.sandbox.inside.change_sides import MAX_DEPTH, Contents, Side, Skip, Version
 
 if TYPE_CHECKING:

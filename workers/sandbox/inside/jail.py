@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fanout.workers.sandbox.inside import (
     change_bundle,
-    change_git,
+    change_diffs,
     change_scan,
     disks,
     frames,
@@ -380,7 +380,7 @@ def work(requester: Requester, *, isolated: bool) -> int:
         )  # fmt: skip
         with os.fdopen(1, "wb") as out:
             _write(out, view, is_overlay=marked != "")
-    except change_git.GitFailed:
+    except change_diffs.GitFailed:
         return GIT_FAILED
     except MemoryError:
         return NO_MEMORY

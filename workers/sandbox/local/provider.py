@@ -32,8 +32,13 @@ from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed, Snap
 from fanout.workers.sandbox.inside import archives, snapshots
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.local import processes as local_processes
-from fanout.workers.sandbox.local.privileges import check_privileges, enter_own_mounts
-from fanout.workers.sandbox.local.processes import JobFolder, home_below, seen_tmp
+from fanout.workers.sandbox.local.processes import (
+    JobFolder,
+    check_privileges,
+    enter_own_mounts,
+    home_below,
+    seen_tmp,
+)
 from fanout.workers.sandbox.local.sandbox import LocalSandbox, bundle_of
 from fanout.workers.sandbox.protocol import (
     WORKSPACE,

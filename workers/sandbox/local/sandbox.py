@@ -16,7 +16,7 @@ from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFi
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
 from fanout.workers.sandbox.inside.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.change_git import GitFailed
+from fanout.workers.sandbox.inside.change_diffs import GitFailed
 from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.inside.disks import walked_bytes
 from fanout.workers.sandbox.local import processes as local_processes
