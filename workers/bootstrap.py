@@ -52,21 +52,17 @@ from fanout.workers import sandbox
 from fanout.workers.agent.services import JobServices, LiveConfiguration
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.host_fitness import HostFitness
-from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
-from fanout.workers.processes import end_hanging
 from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
-from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
-from fanout.workers.upkeep.background import run_forever
-from fanout.workers.upkeep.call_threads import CallThreads
-from fanout.workers.upkeep.counting import Counting
+from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE, end_hanging
+from fanout.workers.upkeep.background import ShutdownRequests, run_forever
+from fanout.workers.upkeep.cancellations import ParkedMessages
+from fanout.workers.upkeep.counting import Counting, LoopDelays
 from fanout.workers.upkeep.garbage import Garbage
-from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
-from fanout.workers.upkeep.shutdown_requests import ShutdownRequests
-from fanout.workers.upkeep.watchdog import Watchdog, release_claims
+from fanout.workers.upkeep.watchdog import CallThreads, Watchdog, release_claims
 
 if TYPE_CHECKING:
     from fanout.workers.attempt.job_runner import Progress

@@ -1,4 +1,9 @@
-"""What all jobs of a worker share."""
+"""What all jobs of a worker share, and what of it may change while the worker runs.
+
+Agent definitions, and keys in files, are read again when a job is claimed, so a change takes effect
+at the next job, and a running job keeps the definition that it started with. What was exported when
+the worker started, and all other settings, hold until it is started again.
+"""
 
 from __future__ import annotations
 

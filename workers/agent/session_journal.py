@@ -2,7 +2,7 @@
 
 Each complete ADK event is one journal event whose data holds it completely beside a readable
 summary; long values in both are payloads. So the next attempt needs only the journal: it replays
-the events and asks the model for the next step.
+the events and asks the model for the next step. Live output is appended as log events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job has used, and the budgets that it shares with its descendants, ancestors and tree.
+"""The limits that a job shares with others: budgets of its tree, and the rates of models.
 
 The ledger holds what was used, charged with each entry of a journal. It is read before every model
 call, so concurrent jobs exceed a limit by no more than the calls that are in progress.

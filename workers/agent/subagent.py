@@ -1,4 +1,9 @@
-"""A sub-agent: one ADK run of a job's agent in a sandbox, with a journaled session."""
+"""A sub-agent: one ADK run of a job's agent in a sandbox, with a journaled session.
+
+The sandbox is opened just before the first calls that need it. A reply is appended to the journal
+once the sandbox is open that its calls need. One that cannot be opened leaves no call in the
+conversation that looks as if it had been interrupted: the next attempt asks the model again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A running attempt, its deadline, and the means to stop it."""
+"""A running attempt, its deadline and the means to stop it; its outcome, and the job's result.
+
+The outcome is what the attempt produced; the result of the job is made of it and committed.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """One attempt of a job, from its claim to its commit.
 
 `JobRunner.run` shows the sequence: claim the job, run the agent in a sandbox, collect the changes,
-and then commit the result, or park, requeue or release the job. `outcome` defines what is
-committed.
+and then commit the result, or park, requeue or release the job. `attempt` defines what is
+committed. Commits of the agent that its changes do not carry, on other branches or stashed, are
+named in the summary.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """What a worker knows of a job's files before the job's sandbox is opened.
 
 An agent's memory is read before its first model call: its definition files, and files at the top of
-the workspace such as AGENTS.md. They are read from what the job starts from, so that a job which
-only answers needs no sandbox.
+the workspace such as AGENTS.md. The latter are read from what the job starts from, so that a job
+which only answers needs no sandbox. Definition files (memory and skills) are read as the worker has
+them, and are copied into the home of each sandbox: commands and file tools find them there under
+one path, and the change list leaves the home out. A home does not outlive its container.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ journal names the files with which each attempt started (`Sandbox.files_id`).
 
 A job's first sandbox is opened when something needs it. An attempt that continues with the files of
 an earlier one opens its sandbox first, because its conversation depends on which files are left.
+
+The sandbox has the credentials of the job's agent, and its connections are appended to the journal:
+the first ones one by one, later ones summed by host at growing intervals, so that a journal stays
+small however many connections a job makes.
 """
 
 from __future__ import annotations

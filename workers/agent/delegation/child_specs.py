@@ -1,4 +1,9 @@
-"""The jobs that an agent's tasks become: who may do them, under which limits."""
+"""The jobs that an agent's tasks become: who may do them, under which limits, on which files.
+
+They start from the job's files as they are. A task whose changes did not land goes back to its own
+agent, as a new job that continues the task's: on its parent's files as they are now, with what the
+task changed merged in as far as it fits.
+"""
 
 from __future__ import annotations
 

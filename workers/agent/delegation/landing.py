@@ -1,7 +1,10 @@
 """The files of a job as those in which a train lands what its tasks changed.
 
 What the changes touch is stored before the first of them is put in (`EventType.LANDING`). So an
-attempt that dies in the middle leaves nothing half: the next one puts it back (`undo`).
+attempt that dies in the middle leaves nothing half: the next one puts it back (`undo`). What became
+of a task's changes, and why, is noted for the journal and for the agent of the task. Both sides of
+a conflict are put where an agent can read them: in the sandbox's home, which is no part of the
+changes and does not outlive its container.
 """
 
 from __future__ import annotations

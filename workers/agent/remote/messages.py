@@ -1,6 +1,8 @@
-"""What a remote agent has answered: texts, structured parts, files and patches.
+"""What is sent to a remote agent, and what it has answered: texts, data, files and patches.
 
-All of it is data of a stranger. An address of a file is followed at the agent's own origin only.
+All that it answers is data of a stranger. An address of a file is followed at the agent's own
+origin only. A path outside of the workspace, in `.git`, or through a link is refused, and then
+nothing is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The job of a remote agent: another service does it, by A2A."""
+"""The job of a remote agent: another service does it, by A2A.
+
+Its task is watched until its work stops. What a task has come to is asked for (`GetTask`); the
+stream of its updates only shows progress and saves asking often. So nothing is lost with a stream.
+"""
 
 from __future__ import annotations
 

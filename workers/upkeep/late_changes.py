@@ -1,4 +1,4 @@
-"""The collector: completes the results of jobs that ended before their changes were collected.
+"""Completes the results of jobs that ended before their changes were collected.
 
 A stopped job ends within two seconds, however many are stopped at once; its files stay until its
 changes are collected, by its own worker, or by another one of the same host if that has died.
@@ -30,7 +30,7 @@ LOST_SECONDS = 3600.0
 collected: long enough to start a host again."""
 
 
-class Collector:
+class LateChanges:
     """Collects the changes of ended jobs on this worker's host.
 
     Args:
