@@ -46,7 +46,7 @@ from fanout.workers.sandbox.errors import (
 )
 
 OLDEST_PYTHON = (3, 8)
-"""Of the resident; see `inside/README.md`."""
+"""The resident runs with this Python and newer ones."""
 
 MODULES = (
     "ctypes", "errno", "fcntl", "hashlib", "json", "select", "shutil", "signal", "socket", "struct",
