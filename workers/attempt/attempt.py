@@ -92,7 +92,7 @@ class Attempt:
         """Its sandbox, once something may open it."""
         self._turns = turns
         self._acknowledged = False
-        self._work: asyncio.Task[Outcome] | None = None
+        self._work: asyncio.Task[AttemptOutcome] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -110,13 +110,13 @@ class Attempt:
         """Whether it waits for its sandbox."""
         return self.sandbox is not None and self.sandbox.is_wanted and not self.sandbox.is_open
 
-    async def run(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    async def run(self, work: Coroutine[Any, Any, AttemptOutcome]) -> AttemptOutcome:
         """Run the attempt's work in its own task, which `stop` can cancel at any time."""
         self._work = asyncio.create_task(work)
         try:
             return await self._work
         except asyncio.CancelledError:  # the work had not started
-            return Outcome(failure=self.acknowledge())
+            return AttemptOutcome(failure=self.acknowledge())
         finally:
             if self._stopping is not None:
                 self._stopping.cancel()
@@ -155,7 +155,7 @@ class Attempt:
         """Return whether a host that is fit could not open the sandbox, and another one may."""
         return failure.depends_on_host and not self.has_sandbox
 
-    async def _cancel_until_acknowledged(self, work: asyncio.Task[Outcome]) -> None:
+    async def _cancel_until_acknowledged(self, work: asyncio.Task[AttemptOutcome]) -> None:
         async with self._turns:
             await asyncio.sleep(0)
         while not (work.done() or self._acknowledged):
@@ -174,7 +174,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class AttemptOutcome:
     """What an attempt produced, whether it succeeded, failed or has to be resumed."""
 
     has_run: bool = False
@@ -210,7 +210,7 @@ class Outcome:
         """Whether the job has to be parked: the attempt has ended, the job has not."""
         return bool(self.approvals) or self.tasks is not None
 
-    def with_changes(self, found: CollectedChanges | ResultSoFar) -> Outcome:
+    def with_changes(self, found: CollectedChanges | ResultSoFar) -> AttemptOutcome:
         """Return the outcome with these changes."""
         return replace(
             self,
@@ -220,7 +220,7 @@ class Outcome:
         )
 
 
-def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+def result_of(claim: Claim, outcome: AttemptOutcome, ran_seconds: float) -> JobResult:
     """Return the result of an attempt that ended its job, in a form that can be stored.
 
     An answer that is too large is dropped, and the job fails.
@@ -240,7 +240,7 @@ def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     return _result(claim, outcome, ran_seconds)
 
 
-def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+def _result(claim: Claim, outcome: AttemptOutcome, ran_seconds: float) -> JobResult:
     failure = outcome.failure
     state = JobState.SUCCEEDED
     if isinstance(failure, DeadlineExceeded):

@@ -39,7 +39,7 @@ from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.remote.abandoned import cancel_task
-from fanout.workers.agent.remote.conversation import Conversation, State, Turn
+from fanout.workers.agent.remote.conversation import RemoteConversation, State, Turn
 from fanout.workers.agent.remote.messages import (
     Reply,
     SentFiles,
@@ -190,7 +190,7 @@ class RemoteAgent:
             interval_seconds=0,
         )
         self._card: AgentCard | None = None
-        self._conversation: Conversation | None = None
+        self._conversation: RemoteConversation | None = None
 
     async def run(self) -> AgentAnswer:
         """See `JobWorker.run`."""
@@ -223,11 +223,11 @@ class RemoteAgent:
             return
         await cancel_task(self._remote, self._services, self._conversation, self._card)
 
-    def _conversation_of(self, history: History) -> Conversation:
-        return Conversation(self._definition.name, self._spec.id, history)
+    def _conversation_of(self, history: History) -> RemoteConversation:
+        return RemoteConversation(self._definition.name, self._spec.id, history)
 
     async def _answer_after(
-        self, history: History, conversation: Conversation, remote: RemoteConnection
+        self, history: History, conversation: RemoteConversation, remote: RemoteConnection
     ) -> AgentAnswer:
         """Converse until the agent answers, or waits for a person."""
         is_rejected = self._verifier.wants_rework(history)
@@ -252,7 +252,7 @@ class RemoteAgent:
                 return await self._answer(turn)
 
     async def _pass_on(
-        self, answer: ApprovalAnswer, turn: Turn, conversation: Conversation
+        self, answer: ApprovalAnswer, turn: Turn, conversation: RemoteConversation
     ) -> None:
         """Begin the turn that answers the question of another one."""
         is_confirmed = answer.decision == "approve" if turn.note.confirmations else None
@@ -260,17 +260,17 @@ class RemoteAgent:
         event = conversation.begun(answer_text(answer), read, is_confirmed=is_confirmed)
         await self._note(conversation, event)
 
-    async def _begin(self, conversation: Conversation, text: str, messages: int = 0) -> None:
+    async def _begin(self, conversation: RemoteConversation, text: str, messages: int = 0) -> None:
         """Begin a turn with a text, which holds a number of messages to the job."""
         read = self._journal.messages_read + messages
         await self._note(conversation, conversation.begun(text, read))
 
-    async def _note(self, conversation: Conversation, event: Event) -> None:
+    async def _note(self, conversation: RemoteConversation, event: Event) -> None:
         await self._journal.note_session_event(event)
         conversation.add(event)
 
     async def _complete(
-        self, turn: Turn, conversation: Conversation, remote: RemoteConnection
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection
     ) -> None:
         """Send a turn's message, unless the agent has it, and wait for the end of its work."""
         if not turn.note.is_taken:
@@ -300,7 +300,9 @@ class RemoteAgent:
         asks = STATES.get(task.status.state) in QUESTIONS
         return asks and task.status.message.message_id == turn.note.asked_by
 
-    async def _send(self, turn: Turn, conversation: Conversation, remote: RemoteConnection) -> None:
+    async def _send(
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection
+    ) -> None:
         """Send the message of a turn, and show what comes back until the stream ends."""
         files = SentFiles()
         if turn.note.turn == 1:
@@ -323,7 +325,7 @@ class RemoteAgent:
                 raise
 
     async def _end(
-        self, turn: Turn, conversation: Conversation, remote: RemoteConnection, task: Task
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection, task: Task
     ) -> None:
         """Take what a task holds whose work has stopped."""
         state = STATES[task.status.state]
@@ -341,7 +343,7 @@ class RemoteAgent:
     async def _take(
         self,
         turn: Turn,
-        conversation: Conversation,
+        conversation: RemoteConversation,
         remote: RemoteConnection,
         reply: Reply,
         state: str,

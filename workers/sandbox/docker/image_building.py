@@ -327,7 +327,7 @@ async def _import(engine: Engine, archive: Path) -> None:
         await import_image(engine, opened, DEBIAN_REPOSITORY, DEBIAN_TAG)
 
 
-class Progress:
+class BuildProgress:
     """The progress of one piece of work; its `line` may be called in a thread."""
 
     def __init__(self, title: str, stream: TextIO | None = None, columns: int = 0) -> None:
@@ -470,7 +470,7 @@ async def require_images(image: str) -> None:
         await engine.close()
 
 
-class Wanted(NamedTuple):
+class WantedImages(NamedTuple):
     """What a person asked for."""
 
     names: Collection[str] = ()
@@ -483,7 +483,7 @@ class Wanted(NamedTuple):
     """Build also what is up to date."""
 
 
-def to_build(statuses: Collection[ImageStatus], wanted: Wanted) -> list[str]:
+def to_build(statuses: Collection[ImageStatus], wanted: WantedImages) -> list[str]:
     """Return the images that have to be built, in this order.
 
     An image is built if it is missing or out of date, if it was built on another base than the
@@ -514,7 +514,7 @@ def expected_seconds(names: Collection[str]) -> int:
     return sum(SECONDS[name] for name in names) + lowest
 
 
-async def build(engine: Engine, name: str, wanted: Wanted) -> None:
+async def build(engine: Engine, name: str, wanted: WantedImages) -> None:
     """Build an image and print the progress; the one below it must exist.
 
     Raises:
@@ -529,7 +529,7 @@ async def build(engine: Engine, name: str, wanted: Wanted) -> None:
     labels = {CONTENT_LABEL: await asyncio.to_thread(content_hash, name)}
     if below is None and wanted.base is not None:
         labels[BASE_LABEL] = wanted.base
-    progress = Progress(tag(name))
+    progress = BuildProgress(tag(name))
     progress.begin()
     try:
         await build_image(
@@ -547,7 +547,7 @@ async def build(engine: Engine, name: str, wanted: Wanted) -> None:
     progress.end()
 
 
-async def _lowest(engine: Engine, wanted: Wanted) -> str:
+async def _lowest(engine: Engine, wanted: WantedImages) -> str:
     """Return the image to build the lowest of ours on, which the engine has.
 
     Raises:
@@ -577,7 +577,7 @@ async def _lowest(engine: Engine, wanted: Wanted) -> str:
 
 
 async def _pull(engine: Engine, image: str) -> None:
-    progress = Progress(f"pulling {image}")
+    progress = BuildProgress(f"pulling {image}")
     progress.begin()
     try:
         await pull_image(engine, image, progress.line)
@@ -590,7 +590,7 @@ async def _pull(engine: Engine, image: str) -> None:
 async def _bootstrap(engine: Engine) -> None:
     if await engine.image(DEBIAN_IMAGE) is not None:
         return
-    progress = Progress(f"{DEBIAN_IMAGE} from Debian's packages")
+    progress = BuildProgress(f"{DEBIAN_IMAGE} from Debian's packages")
     progress.begin()
     try:
         await make_debian_base(engine, progress.line)

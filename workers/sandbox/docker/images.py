@@ -24,7 +24,7 @@ from fanout.workers.sandbox.docker.container_config import FIRST_UID, probe_conf
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.image_building import (
     ImageBuildFailed,
-    Wanted,
+    WantedImages,
     build,
     expected_seconds,
     list_images,
@@ -293,7 +293,7 @@ async def _build(arguments: argparse.Namespace) -> int:
             advice = f"did you mean {meant}?" if meant else f"choose from {', '.join(BUILT_ON)}."
             _notice(f"There is no image {name} of fanout's: {advice}")
             return EXIT_USAGE
-    wanted = Wanted(names, arguments.base, arguments.bootstrap, arguments.force)
+    wanted = WantedImages(names, arguments.base, arguments.bootstrap, arguments.force)
     engine = Engine()
     try:
         await _build_wanted(engine, wanted)
@@ -302,7 +302,7 @@ async def _build(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _build_wanted(engine: Engine, wanted: Wanted) -> None:
+async def _build_wanted(engine: Engine, wanted: WantedImages) -> None:
     chosen = to_build(await list_images(engine), wanted)
     for name in BUILT_ON:
         if name not in chosen and name in (wanted.names or BUILT_ON):

@@ -25,7 +25,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from fanout.workers.sandbox.inside.archives import ARCHIVE_END, write_member
 from fanout.workers.sandbox.inside.change_diffs import Change, PathDiff, PrivateGit, diffs_of
-from fanout.workers.sandbox.inside.change_sides import MAX_DEPTH, Contents, Side, Skip, Version
+from fanout.workers.sandbox.inside.change_sides import (
+    MAX_DEPTH,
+    ChangedContents,
+    ChangedVersion,
+    Side,
+    Skip,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -155,7 +161,7 @@ def write_bundle(
         closing(Side(before)) as old,
         closing(after if isinstance(after, Side) else Side(after)) as new,
     ):
-        contents = Contents(scratch.folder, max_file_bytes, max_total_bytes)
+        contents = ChangedContents(scratch.folder, max_file_bytes, max_total_bytes)
         ignored, skipped = _Named(), _Named()
         paths = _paths(candidates, old, new, ignored, skipped)
         excluded = _ignored(scratch.git, old, new, paths)
@@ -267,7 +273,7 @@ def _rules(side: Side, path: str) -> bytes:
 
 
 def _changes(
-    contents: Contents, old: Side, new: Side, paths: Iterable[str], skipped: _Named
+    contents: ChangedContents, old: Side, new: Side, paths: Iterable[str], skipped: _Named
 ) -> list[Change]:
     """Return the changes among the paths; name those that cannot be carried, with the reasons."""
     changes: list[Change] = []
@@ -403,7 +409,7 @@ def _file_entries(changes: list[Change], diffs: dict[str, PathDiff]) -> list[dic
     return sorted(entries, key=lambda entry: str(entry["path"]))
 
 
-def _kind(before: Version | None, after: Version | None) -> str:
+def _kind(before: ChangedVersion | None, after: ChangedVersion | None) -> str:
     if before is None:
         return "added"
     if after is None:

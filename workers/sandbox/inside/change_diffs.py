@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fanout.workers.sandbox.inside.change_sides import Contents, Version
+    from fanout.workers.sandbox.inside.change_sides import ChangedContents, ChangedVersion
 
 
 _RENAME_CANDIDATES = 400
@@ -49,7 +49,7 @@ _SURE_SHARE = 0.4
 line ends a little differently."""
 
 
-class GitFailed(RuntimeError):
+class PrivateGitFailed(RuntimeError):
     """The git program is missing, or failed."""
 
 
@@ -118,7 +118,7 @@ class PrivateGit:
                 b"".join(b"./%s\0" % os.fsencode(path) for path in paths)
             )
         if process.returncode not in (0, 1):
-            raise GitFailed(f"git check-ignore ended with {process.returncode}")
+            raise PrivateGitFailed(f"git check-ignore ended with {process.returncode}")
         return {os.fsdecode(path[2:]) for path in answer.split(b"\0") if path}
 
     def compare(self, before: Iterable[GitFile], after: Iterable[GitFile]) -> dict[str, PathDiff]:
@@ -136,7 +136,7 @@ class PrivateGit:
         with self._start([*_DIFF, *sides], self._elsewhere, {}, subprocess.PIPE) as process:
             counts, _ = process.communicate()
         if process.returncode:
-            raise GitFailed(f"git diff-tree ended with {process.returncode}")
+            raise PrivateGitFailed(f"git diff-tree ended with {process.returncode}")
         return dict(_path_diffs(counts))
 
     def _import(self, before: Iterable[GitFile], after: Iterable[GitFile]) -> None:
@@ -156,7 +156,7 @@ class PrivateGit:
             except BrokenPipeError:
                 pass  # its exit code is checked below
         if process.returncode:
-            raise GitFailed(f"git fast-import ended with {process.returncode}")
+            raise PrivateGitFailed(f"git fast-import ended with {process.returncode}")
 
     def _start(
         self, arguments: Sequence[str], folder: Path, more: dict[str, str], output: IO[bytes] | int
@@ -190,7 +190,7 @@ class PrivateGit:
                 stderr=subprocess.DEVNULL,
             )
         except OSError as error:
-            raise GitFailed("git could not be started") from error
+            raise PrivateGitFailed("git could not be started") from error
 
 
 def _write_file(stream: IO[bytes], file: GitFile) -> None:
@@ -294,19 +294,19 @@ class Change(NamedTuple):
     """A path with what is there before and after."""
 
     path: str
-    before: Version | None
-    after: Version | None
+    before: ChangedVersion | None
+    after: ChangedVersion | None
 
 
 class _File(NamedTuple):
     """A path that only one side has."""
 
     path: str
-    version: Version
+    version: ChangedVersion
 
 
 def diffs_of(
-    changes: Iterable[Change], contents: Contents, git: Callable[[], PrivateGit]
+    changes: Iterable[Change], contents: ChangedContents, git: Callable[[], PrivateGit]
 ) -> dict[str, PathDiff]:
     """Return what the list says of each path with a file, of a renamed one the path after.
 
@@ -351,15 +351,17 @@ def diffs_of(
     return found | renames
 
 
-def _file(path: str, version: Version | None) -> _File | None:
+def _file(path: str, version: ChangedVersion | None) -> _File | None:
     return None if version is None or version.sha256 is None else _File(path, version)
 
 
-def _git_file(path: str, version: Version, contents: Contents) -> GitFile:
+def _git_file(path: str, version: ChangedVersion, contents: ChangedContents) -> GitFile:
     return GitFile(path, version.git_mode, contents.of(version))
 
 
-def _edited(before: Version, after: Version, contents: Contents, steps: Steps) -> PathDiff | None:
+def _edited(
+    before: ChangedVersion, after: ChangedVersion, contents: ChangedContents, steps: Steps
+) -> PathDiff | None:
     """Return the diff of a path that both sides have; None when git is to make it."""
     if contents.is_binary(before) or contents.is_binary(after):
         return PathDiff(None, 0, 0, binary=True)
@@ -372,18 +374,18 @@ def _edited(before: Version, after: Version, contents: Contents, steps: Steps) -
     return None
 
 
-def _created(version: Version, contents: Contents) -> PathDiff:
+def _created(version: ChangedVersion, contents: ChangedContents) -> PathDiff:
     binary = contents.is_binary(version)
     return PathDiff(None, 0 if binary else contents.lines(version), 0, binary)
 
 
-def _removed(version: Version, contents: Contents) -> PathDiff:
+def _removed(version: ChangedVersion, contents: ChangedContents) -> PathDiff:
     binary = contents.is_binary(version)
     return PathDiff(None, 0, 0 if binary else contents.lines(version), binary)
 
 
 def _exact_renames(
-    removed: list[_File], created: list[_File], contents: Contents
+    removed: list[_File], created: list[_File], contents: ChangedContents
 ) -> Iterator[tuple[str, PathDiff]]:
     """Yield what was renamed without an edit, where there is one path before and one after."""
     sources, targets = _by_content(removed), _by_content(created)
@@ -401,7 +403,7 @@ def _by_content(files: list[_File]) -> dict[tuple[str, str | None], list[_File]]
     return found
 
 
-def _may_be_renamed(removed: list[_File], created: list[_File], contents: Contents) -> bool:
+def _may_be_renamed(removed: list[_File], created: list[_File], contents: ChangedContents) -> bool:
     """Return whether git may find that one of the new files was one of those that are gone."""
     if _by_content(removed).keys() & _by_content(created).keys():
         return True
@@ -409,7 +411,7 @@ def _may_be_renamed(removed: list[_File], created: list[_File], contents: Conten
     targets = {file.version for file in created if _is_compared(file.version)}
     if len(sources) * len(targets) > _MAX_PAIRS:
         return True
-    spans: dict[Version, Counter[bytes] | None] = {}
+    spans: dict[ChangedVersion, Counter[bytes] | None] = {}
     for source in sources:
         for target in targets:
             larger = max(source.size_bytes, target.size_bytes)
@@ -424,7 +426,7 @@ def _may_be_renamed(removed: list[_File], created: list[_File], contents: Conten
     return False
 
 
-def _is_compared(version: Version) -> bool:
+def _is_compared(version: ChangedVersion) -> bool:
     return version.kind == "file" and version.size_bytes > 0
 
 

@@ -209,7 +209,7 @@ class Skip(Exception):
     """A path is named in the bundle, but not carried; the message has the reason."""
 
 
-class Version(NamedTuple):
+class ChangedVersion(NamedTuple):
     """One side of a change; the fields of `orchestrator.jobs.changes.FileVersion`."""
 
     kind: str
@@ -223,7 +223,7 @@ class Version(NamedTuple):
         return "120000" if self.kind == "symlink" else "100755" if self.mode & 0o100 else "100644"
 
 
-class Contents:
+class ChangedContents:
     """What was read so far, by SHA-256.
 
     Args:
@@ -241,13 +241,13 @@ class Contents:
         self._large: dict[str, Path] = {}
         self._left_kept = _MAX_KEPT_BYTES
 
-    def of(self, version: Version) -> bytes | Path:
+    def of(self, version: ChangedVersion) -> bytes | Path:
         """Return the content of a file or a symlink: itself, or the file that holds a large one."""
         sha256 = version.sha256 or ""
         small = self._small.get(sha256)
         return self._large[sha256] if small is None else small
 
-    def is_binary(self, version: Version) -> bool:
+    def is_binary(self, version: ChangedVersion) -> bool:
         """Return whether git treats a content as binary."""
         content = self.of(version)
         if isinstance(content, Path):
@@ -255,7 +255,7 @@ class Contents:
                 content = file.read(_PROBE_BYTES)
         return b"\0" in content[:_PROBE_BYTES]
 
-    def lines(self, version: Version) -> int:
+    def lines(self, version: ChangedVersion) -> int:
         """Return the number of lines of a content, the last of which may have no end."""
         content = self.of(version)
         if isinstance(content, bytes):
@@ -266,7 +266,9 @@ class Contents:
                 lines, last = lines + data.count(b"\n"), data
         return lines + (last != b"" and not last.endswith(b"\n"))
 
-    def version(self, side: Side, path: str, status: os.stat_result | None) -> Version | None:
+    def version(
+        self, side: Side, path: str, status: os.stat_result | None
+    ) -> ChangedVersion | None:
         """Describe the file at a path and keep its content.
 
         None for a missing path, and for a folder that is not empty.
@@ -279,14 +281,14 @@ class Contents:
         mode = stat.S_IMODE(status.st_mode)
         try:
             if stat.S_ISDIR(status.st_mode):
-                return Version("directory", mode, None, 0) if side.is_empty(path) else None
+                return ChangedVersion("directory", mode, None, 0) if side.is_empty(path) else None
             if stat.S_ISLNK(status.st_mode):
-                return Version("symlink", 0o777, *self._keep_small(side.link_target(path)))
+                return ChangedVersion("symlink", 0o777, *self._keep_small(side.link_target(path)))
             if not stat.S_ISREG(status.st_mode):
                 raise Skip("a special file")
             if status.st_size > self._max_file_bytes:
                 raise Skip(f"larger than {self._max_file_bytes} bytes")
-            return Version("file", mode, *self._keep(side.open_file(path), status.st_size))
+            return ChangedVersion("file", mode, *self._keep(side.open_file(path), status.st_size))
         except OSError as error:
             raise Skip(f"unreadable: {error.strerror}") from error
 

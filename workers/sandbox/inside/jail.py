@@ -380,7 +380,7 @@ def work(requester: Requester, *, isolated: bool) -> int:
         )  # fmt: skip
         with os.fdopen(1, "wb") as out:
             _write(out, view, is_overlay=marked != "")
-    except change_diffs.GitFailed:
+    except change_diffs.PrivateGitFailed:
         return GIT_FAILED
     except MemoryError:
         return NO_MEMORY

@@ -365,7 +365,7 @@ class Snapshots:
         record = self.root / name / "below"
         return record.read_text() if record.exists() else ""
 
-    def unpack(self, names: Sequence[str], archive: archives.Source) -> None:
+    def unpack(self, names: Sequence[str], archive: archives.MemberSource) -> None:
         """Unpack the last element of a chain, after making room for it.
 
         Nothing is unpacked when one below it has been evicted: the client asks again what is

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fanout.workers.sandbox.inside import archives, disks, jail, resident
 from fanout.workers.sandbox.inside.files import begun_upload, drop_upload
-from fanout.workers.sandbox.inside.loop import Refused
+from fanout.workers.sandbox.inside.loop import OperationRefused
 from fanout.workers.sandbox.inside.snapshots import (
     AGENT_ID,
     Snapshots,
@@ -241,7 +241,7 @@ class Store:
         """
         free = self.free()
         if free - more_bytes < self._reserve_bytes:
-            raise Refused("DiskReserve", f"{free} of {self._reserve_bytes}")
+            raise OperationRefused("DiskReserve", f"{free} of {self._reserve_bytes}")
 
     def _copy(self, source: Path, home: Path) -> None:
         """Copy a snapshot for a job.
@@ -254,7 +254,7 @@ class Store:
         (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
-    def unpack(self, names: Sequence[str], archive: archives.Source, size: int) -> None:
+    def unpack(self, names: Sequence[str], archive: archives.MemberSource, size: int) -> None:
         """Unpack a snapshot's or a layer's archive; frees space before.
 
         Args:
@@ -438,7 +438,7 @@ def _replying(key: str, method: Callable[..., object]) -> SlowOperation:
         try:
             return {key: method(**arguments)}, b""
         except disks.DiskFailed as error:
-            raise Refused("DiskFailed", str(error)) from error
+            raise OperationRefused("DiskFailed", str(error)) from error
 
     return reply
 
@@ -452,7 +452,7 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
             store.unpack(arguments["names"], archive, arguments["bytes"])
             archive.wait()
         except archives.UnusableArchive as error:
-            raise Refused("UnusableArchive", str(error)) from error
+            raise OperationRefused("UnusableArchive", str(error)) from error
         finally:
             archive.close()
             drop_upload(arguments["upload"])
@@ -466,7 +466,7 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
                 context=context,
             )  # fmt: skip
         except jail.CollectionFailed as error:
-            raise Refused(type(error).__name__, str(error)) from error
+            raise OperationRefused(type(error).__name__, str(error)) from error
         except BrokenPipeError:
             os._exit(1)  # without the fork server no collection succeeds; the worker starts another
         return {}, b""

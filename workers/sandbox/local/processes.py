@@ -143,7 +143,7 @@ def home_below(seen: str) -> str:
 
 
 @dataclass(frozen=True)
-class JobFolder:
+class LocalJobFolder:
     """The folder of a job and how its commands run in it."""
 
     token: str
@@ -213,7 +213,7 @@ class JobFolder:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedRun:
     """A command that was stopped."""
 
     marker: str
@@ -254,7 +254,7 @@ class _Processes:
             found += self._at_home(tree)
         return list(dict.fromkeys(found))
 
-    def left_by(self, stopped: Sequence[Stopped], token: str, tree: Path) -> list[int]:
+    def left_by(self, stopped: Sequence[StoppedRun], token: str, tree: Path) -> list[int]:
         """Return those of a sandbox that stopped commands left; see `kill_stopped`."""
         markers = {each.marker for each in stopped}
         began = min(each.started_ticks for each in stopped)
@@ -382,7 +382,7 @@ async def kill_job(token: str, tree: Path | None) -> bool:
     return await _kill(lambda seen: seen.of(token, tree))
 
 
-async def kill_stopped(token: str, tree: Path, stopped: Sequence[Stopped]) -> bool:
+async def kill_stopped(token: str, tree: Path, stopped: Sequence[StoppedRun]) -> bool:
     """Kill what stopped commands left behind, and nothing that ended commands left running.
 
     A process without the mark of an ended command is spared if it was started before the stopped
@@ -415,7 +415,7 @@ def ticks_since_boot() -> int:
 
 
 async def run(
-    folder: JobFolder,
+    folder: LocalJobFolder,
     command: Command,
     cwd: str,
     *,

@@ -33,7 +33,7 @@ from fanout.workers.sandbox.inside import archives, snapshots
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.local import processes as local_processes
 from fanout.workers.sandbox.local.processes import (
-    JobFolder,
+    LocalJobFolder,
     check_privileges,
     enter_own_mounts,
     home_below,
@@ -306,7 +306,7 @@ class LocalProvider:
         assert folder is not None  # noqa: S101 - a chain has an element
         return folder
 
-    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:
+    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[LocalJobFolder, str]:
         """Create a job's folder, or keep an earlier attempt's; return it and its files' id.
 
         With few calls of the system: after each of them it waits for the thread of the agents.
@@ -332,7 +332,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return JobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
+        return LocalJobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
 
     def _changes_of(self, folder: Path) -> IO[bytes]:
         tree, before = folder / "tree", _content(folder / "snapshot")
