@@ -39,8 +39,8 @@ from fanout.workers.agent.delegation.landing import (
     Landed,
     Sides,
     conflicts_of,
+    landed_message,
     merge_notes,
-    message,
     outcome_notes,
     train_note,
     undo,
@@ -291,7 +291,7 @@ class Collector:
         if self._times_sent_back(result.job_id) >= self._max_reworks:
             return {"outcome": "out"}
         try:
-            rework = await self._reworks.send_back(result, message(notes))
+            rework = await self._reworks.send_back(result, landed_message(notes))
         except (LimitReached, InvalidJob) as failure:
             return {"outcome": "out", "reason": f"{notes['reason']} No rework: {failure}"}
         return {"outcome": "sent back", "rework": rework}

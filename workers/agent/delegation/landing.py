@@ -60,10 +60,10 @@ Landed = dict[str, JsonValue]
 """The data of a `child.landed`: `outcome` (in, out, sent back), and where they apply `applied` (a
 number), `paths` (the first of these), `conflicts` (path, reason), `reason`, `verification` and
 `rework` (the id of a job)."""
-FOLDER = "conflicts"
-MAX_FILES = 50
+CONFLICTS_FOLDER = "conflicts"
+MAX_CONFLICT_FILES = 50
 """Of one job: as many conflicts as one reads."""
-MAX_FILE_BYTES = 1024**2
+MAX_CONFLICT_FILE_BYTES = 1024**2
 """Larger ones are not texts that an agent compares."""
 MAX_DIFF_CHARACTERS = 2_000
 """Of each file, in the result of a tool: the whole versions can be read."""
@@ -265,7 +265,7 @@ def train_note(train: Train[MergeReport]) -> str:
     return f"{before} (exit code {code}), in no test that passed before: {_named(tests.failing)}."
 
 
-def message(landed: Landed) -> str:
+def landed_message(landed: Landed) -> str:
     """Return what the agent of a task that is sent back is told."""
     verification = landed.get("verification")
     if isinstance(verification, Mapping):
@@ -340,7 +340,9 @@ class ConflictFiles:
         """
         try:
             bundle = await self._blobs.fetch(changes)
-            theirs = await asyncio.to_thread(lambda: [*_sides(bundle, set(paths[:MAX_FILES]))])
+            theirs = await asyncio.to_thread(
+                lambda: [*_sides(bundle, set(paths[:MAX_CONFLICT_FILES]))]
+            )
         except (BlobMissing, MalformedBundle):
             return {}
         return {one.path: await self._written(job_id, one, *sides) for one, *sides in theirs}
@@ -348,12 +350,14 @@ class ConflictFiles:
     async def _written(
         self, job_id: str, file: ChangedFile, before: bytes | None, after: bytes | None
     ) -> Sides:
-        folder = "/".join(filter(None, (self._sandbox.home, FOLDER, job_id)))
+        folder = "/".join(filter(None, (self._sandbox.home, CONFLICTS_FOLDER, job_id)))
         sides: Sides = {}
         if diff := _diff(file.path, before, after):
             sides["diff"] = diff
         with suppress(OSError):
-            yours = await self._sandbox.read_bytes(f"{WORKSPACE}/{file.path}", MAX_FILE_BYTES)
+            yours = await self._sandbox.read_bytes(
+                f"{WORKSPACE}/{file.path}", MAX_CONFLICT_FILE_BYTES
+            )
             sides["yours"] = await self._write(f"{folder}/yours/{file.path}", yours)
         with suppress(OSError):
             if after is not None:
@@ -375,7 +379,7 @@ def _sides(
 
 
 def _content(bundle: ChangeBundle, version: FileVersion | None) -> bytes | None:
-    if version is None or version.kind != "file" or version.size_bytes > MAX_FILE_BYTES:
+    if version is None or version.kind != "file" or version.size_bytes > MAX_CONFLICT_FILE_BYTES:
         return None
     return bundle.content(version)
 

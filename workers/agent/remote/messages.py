@@ -30,7 +30,7 @@ from fanout.orchestrator.remote_agents import RemoteConnection
 from fanout.workers.agent.remote.conversation import Turn
 from fanout.workers.sandbox import WORKSPACE, Command, Sandbox
 
-MAX_FILES = 10_000
+MAX_RECEIVED_FILES = 10_000
 """In one answer; each costs the sandbox an operation."""
 MAX_PATH_CHARACTERS = 1_000
 """Longer than any path that a person made."""
@@ -74,8 +74,9 @@ async def put_files(
         AgentFailed: A path is not one of the workspace, a patch does not fit, or there is no space.
         SandboxFailure: The sandbox failed.
     """
-    if len(files) > MAX_FILES:
-        raise AgentFailed(f"The remote agent sent {len(files):,} files; {MAX_FILES:,} are allowed.")
+    if len(files) > MAX_RECEIVED_FILES:
+        allowed = f"{MAX_RECEIVED_FILES:,} are allowed"
+        raise AgentFailed(f"The remote agent sent {len(files):,} files; {allowed}.")
     targets = {workspace_path(file.path): file.content for file in files}
     for patch in patches:
         await _apply(sandbox, patch)
