@@ -34,7 +34,7 @@ def flood(context, arguments, payload):
     return {"sent": arguments["chunks"]}, b"end"
 
 def refuse(arguments, payload):
-    raise resident.Refused("NotToday", "come back tomorrow")
+    raise resident.OperationRefused("NotToday", "come back tomorrow")
 
 def fail(arguments, payload):
     raise RuntimeError("a secret")
