@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.egress.proxy import Egress
-from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.egress.uplink import AllowedHosts, Uplink
 from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.code import code_files
 from tests.unit.test_resident import WITHOUT_PTRACE, ProcessStream
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]

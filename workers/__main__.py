@@ -31,13 +31,13 @@ from fanout.orchestrator.jobs.store.queue import queue_of_pool
 from fanout.workers.bootstrap import worker as current_worker
 from fanout.workers.celery_app import app, node_name
 from fanout.workers.pool import MAX_CONCURRENCY
-from fanout.workers.processes import (
+from fanout.workers.startup import load_worker_settings
+from fanout.workers.supervisor import (
     number_of_processes,
     restart_when_hanging,
     run_processes,
     share,
 )
-from fanout.workers.startup import load_worker_settings
 from fanout.workers.telemetry import end_telemetry, export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.

@@ -12,10 +12,12 @@ import shutil
 import signal
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import structlog
@@ -49,38 +51,80 @@ from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers import sandbox
-from fanout.workers.agent.live_configuration import LiveConfiguration
-from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.services import JobServices, LiveConfiguration
 from fanout.workers.heartbeat import Heartbeats, ShuttingDown
 from fanout.workers.host_fitness import HostFitness
-from fanout.workers.parked_messages import ParkedMessages
 from fanout.workers.pool import agent_loop
-from fanout.workers.processes import end_hanging
 from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
-from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE
-from fanout.workers.upkeep.background import run_forever
-from fanout.workers.upkeep.call_threads import CallThreads
-from fanout.workers.upkeep.counting import Counting
+from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE, end_hanging
+from fanout.workers.upkeep.cancellations import ParkedMessages
+from fanout.workers.upkeep.counting import Counting, LoopDelays
 from fanout.workers.upkeep.garbage import Garbage
-from fanout.workers.upkeep.loop_delays import LoopDelays
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
-from fanout.workers.upkeep.shutdown_requests import ShutdownRequests
-from fanout.workers.upkeep.watchdog import Watchdog, release_claims
+from fanout.workers.upkeep.watchdog import CallThreads, Watchdog, release_claims
 
 if TYPE_CHECKING:
     from fanout.workers.attempt.job_runner import Progress
     from fanout.workers.execution import Execution
 
+
 log = structlog.get_logger(__name__)
 
+RESTART_SECONDS = 1.0
+"""The pause before background work that failed is started again."""
 LEAVING_SECONDS = 0.5
 """For telling the ledger that the worker ends, before its registration is removed."""
 HANGING_LEASES = 4.0
 """The number of leases for which a thread makes no step until it counts as hanging: a minute."""
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
+
+
+async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work for ever; an exception is logged, and the work is started again."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("background work failed and is restarted", work=work.__qualname__)
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+class ShutdownRequests:
+    """Carries out requests to shut down, which signal handlers make, one after another.
+
+    A handler interrupts its thread anywhere, in another handler too, and must take no lock that may
+    be held there: neither the log's nor that of starting a thread. When a parent process ends, for
+    example, the kernel sends its child the same signal once for each thread of the parent.
+
+    Args:
+        carry_out: What a request is for.
+    """
+
+    def __init__(self, carry_out: Callable[[], None]) -> None:
+        self._carry_out = carry_out
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        """Its `put` may interrupt itself. False ends the thread."""
+        self._thread = threading.Thread(target=self._run, name="shutdown", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self) -> None:
+        """Make a request, in a signal handler or any thread; returns at once."""
+        self._requests.put(True)
+
+    def end(self) -> None:
+        """Return when all requests are carried out and the thread has ended."""
+        self._requests.put(False)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._requests.get():
+            self._carry_out()
 
 
 @cache

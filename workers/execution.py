@@ -25,10 +25,9 @@ from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox import SandboxProvider
 from fanout.workers.upkeep.cancellations import Cancellations
-from fanout.workers.upkeep.collector import Collector
-from fanout.workers.upkeep.forecast import Forecast
+from fanout.workers.upkeep.late_changes import LateChanges
 from fanout.workers.upkeep.own_ledger import OwnLedger
-from fanout.workers.upkeep.warm_up import load_agent_libraries, warm_up
+from fanout.workers.upkeep.warm_up import Forecast, load_agent_libraries, warm_up
 
 __all__ = ["Execution", "load_agent_libraries"]
 
@@ -66,7 +65,7 @@ class Execution:
         me: Callable[[], WorkerInfo],
     ) -> None:
         collections = ChangeCollections(services.blobs)
-        collector = Collector(services.ledger, provider, own_ledger, collections, me)
+        late_changes = LateChanges(services.ledger, provider, own_ledger, collections, me)
         activities = Activities(urgent_ledger, services.totals)
         abandoned = AbandonedTasks(services)
         cancellations = Cancellations(
@@ -74,7 +73,7 @@ class Execution:
         )
         forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
-            collector.run,
+            late_changes.run,
             cancellations.run,
             activities.run,
             *([forecast.run] if settings.sandbox.provider == "docker" else []),
@@ -95,7 +94,7 @@ class Execution:
             ),
             activities=activities,
             collections=collections,
-            collect_later=collector.look,
+            collect_later=late_changes.look,
             on_claim=forecast.look_soon,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,

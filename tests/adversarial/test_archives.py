@@ -19,9 +19,9 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import SnapshotUnusable
-from fanout.workers.sandbox.inside import archives, layers, snapshots
+from fanout.workers.sandbox.inside import archives, snapshots
 from fanout.workers.sandbox.layers import Element
-from fanout.workers.sandbox.local import files as local_files
+from fanout.workers.sandbox.local import provider as local_files
 from tests.bundles import BundleBuilder, tree_of
 
 NAMES = st.lists(
@@ -181,12 +181,12 @@ def test_no_layer_changes_anything_but_the_tree_it_is_put_on() -> None:
             removed: list[str] = []
             with contextlib.suppress(archives.UnusableArchive):
                 archives.unpack(archive, written, lambda _path: None, removed)
-                layers.stack(written, removed, [root], lambda _path: None)
-                layers.copy_linked(root, Path(scratch, "merged"))
+                snapshots.stack(written, removed, [root], lambda _path: None)
+                snapshots.copy_linked(root, Path(scratch, "merged"))
                 shutil.rmtree(written)
                 written.mkdir()
                 archives.unpack(archive, written, lambda _path: None, removed)
-                layers.merge_into(Path(scratch, "merged"), written, removed, lambda _path: None)
+                snapshots.merge_into(Path(scratch, "merged"), written, removed, lambda _path: None)
             assert tree_of(root) == before
 
     run()

@@ -15,9 +15,9 @@ import pytest
 
 from fanout.orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.inside.collection import change_bundle
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
+from fanout.workers.sandbox.inside import change_bundle
+from fanout.workers.sandbox.inside.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
 

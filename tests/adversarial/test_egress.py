@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fanout.workers.sandbox.egress.traffic import Traffic
-from fanout.workers.sandbox.network import ConnectionRecord, NetworkLimitReached, TrafficRecord
+from fanout.workers.sandbox.protocol import ConnectionRecord, NetworkLimitReached, TrafficRecord
 from tests.egress import (
     Inside,
     Names,

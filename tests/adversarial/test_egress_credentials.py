@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.agent.credentials import credentials_of
+from fanout.workers.attempt.opening import credentials_of
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink

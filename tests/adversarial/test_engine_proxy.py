@@ -18,8 +18,8 @@ import pytest
 
 from fanout.orchestrator.jobs.spec import MAX_LAYERS
 from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.docker.steward import program as steward_program
 from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody

@@ -333,7 +333,7 @@ async def test_a_local_command_inherits_nothing_and_has_few_rights(sandbox: Sand
 def test_commands_of_root_that_could_read_its_memory_are_refused() -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, and setpriv")
-    check = "from fanout.workers.sandbox.local.privileges import check_privileges as check; check()"
+    check = "from fanout.workers.sandbox.local.processes import check_privileges as check; check()"
     argv = ("setpriv", "--bounding-set=-setpcap", "--", sys.executable, "-c", check)
 
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefin
 from fanout.orchestrator.configuration.credentials import HeaderCredential
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob, RemoteAgentUnavailable
 from fanout.orchestrator.remote_agents import connect
-from fanout.workers.agent.remote.received_files import workspace_path
+from fanout.workers.agent.remote.messages import workspace_path
 
 URL = "https://agent.example"
 KEY = SecretStr("canary-key-0017")

@@ -14,10 +14,10 @@ import pytest
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import SandboxNotSecluded
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import make_sandbox_spec
 from tests.unit.test_resident import WITHOUT_PTRACE
 

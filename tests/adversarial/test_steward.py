@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.docker.steward import program as steward_program
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
@@ -27,7 +27,7 @@ HOOK = """
 import sys, os, json, tempfile
 sys.path.insert(0, "/opt/steward")
 from pathlib import Path
-from fanout.workers.sandbox.inside.collection import jail
+from fanout.workers.sandbox.inside import jail
 home = Path(tempfile.mkdtemp(dir="/var/tmp"))
 home.chmod(0o711)
 (home / "scratch").mkdir()
@@ -136,9 +136,9 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
         if main_module == "steward":
-            name = "fanout/workers/sandbox/inside/collection/jail.py"
+            name = "fanout/workers/sandbox/inside/jail.py"
             files[name] = files[name].replace(b"MAX_SECONDS = 300", b"MAX_SECONDS = 3")
-            name = "fanout/workers/sandbox/inside/collection/change_bundle.py"
+            name = "fanout/workers/sandbox/inside/change_bundle.py"
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '

@@ -25,7 +25,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
-from fanout.workers.sandbox.docker import leftovers
+from fanout.workers.sandbox.docker import removals
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec
 from tests.forked import run_module
@@ -79,7 +79,7 @@ async def no_workers() -> list[str]:
 async def make_docker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Callable[[str, str], DockerProvider]]:
-    monkeypatch.setattr(leftovers, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(removals, "SILENT_SECONDS", 0.0)
     made: list[DockerProvider] = []
 
     def make(identity: str, worker: str) -> DockerProvider:

@@ -17,7 +17,7 @@ from typing import Any
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.workers.processes import number_of_processes
+from fanout.workers.supervisor import number_of_processes
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import installation

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from fanout.orchestrator.client import JobClient
-from fanout.workers.processes import number_of_processes
+from fanout.workers.supervisor import number_of_processes
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.benchmarks.waiting_agents import all_at_work, submit_waiting, waiting_script
 from tests.services import installation

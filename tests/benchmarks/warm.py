@@ -16,10 +16,10 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.queue import broker_settings
-from fanout.workers.processes import number_of_processes
 from fanout.workers.sandbox.docker.naming import INSTALLATION, WARM
 from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE
 from fanout.workers.sandbox.protocol import SandboxSpec
+from fanout.workers.supervisor import number_of_processes
 from tests.benchmarks import jobs
 from tests.benchmarks.engine import LIMITS, Bench, bench
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds

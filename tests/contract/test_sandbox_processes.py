@@ -11,8 +11,7 @@ import pytest
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.provider import DockerSandbox
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
-from fanout.workers.sandbox.process import Process, ProcessEnded
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, ProcessEnded, Sandbox
 from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, begun, count, gone, sh, unique_sleep
 

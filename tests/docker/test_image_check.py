@@ -11,9 +11,14 @@ import pytest
 import pytest_asyncio
 
 from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.images.__main__ import main
-from fanout.workers.sandbox.docker.images.builder_calls import build_image, import_image
-from fanout.workers.sandbox.docker.images.fitness import MODULES, PROBE_LABEL, Finding, examine
+from fanout.workers.sandbox.docker.image_building import build_image, import_image
+from fanout.workers.sandbox.docker.images import (
+    MODULES,
+    PROBE_LABEL,
+    Finding,
+    examine,
+    main,
+)
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import ImageUnfit
 from tests.docker.conftest import make_sandbox_spec

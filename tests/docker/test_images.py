@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from fanout.workers.sandbox.docker import image_building
 from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.image_building import (
+    AptSource,
+    ImageBuildFailed,
+    build_image,
+    host_sources,
+)
 from fanout.workers.sandbox.docker.image_failures import BUILT_ON, tag
-from fanout.workers.sandbox.docker.images import catalog
-from fanout.workers.sandbox.docker.images.__main__ import main
-from fanout.workers.sandbox.docker.images.builder_calls import ImageBuildFailed, build_image
-from fanout.workers.sandbox.docker.images.debian_base import AptSource, host_sources
+from fanout.workers.sandbox.docker.images import main
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
@@ -41,7 +45,7 @@ async def test_an_image_has_what_its_readme_says(
 async def test_the_list_says_what_the_engine_has(
     engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    statuses = {status.name: status for status in await catalog.list_images(engine)}
+    statuses = {status.name: status for status in await image_building.list_images(engine)}
 
     assert list(statuses) == ["base", "python"]
     assert statuses["python"].present
@@ -55,9 +59,9 @@ async def test_an_image_is_out_of_date_when_its_folder_has_changed(
     for name in BUILT_ON:
         (tmp_path / name).mkdir()
         (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
-    monkeypatch.setattr(catalog, "FOLDER", tmp_path)
+    monkeypatch.setattr(image_building, "FOLDER", tmp_path)
 
-    assert not any(status.up_to_date for status in await catalog.list_images(engine))
+    assert not any(status.up_to_date for status in await image_building.list_images(engine))
 
 
 @pytest.mark.docker
@@ -80,12 +84,12 @@ def test_a_change_of_the_base_changes_what_is_built_on_it(
     for name in BUILT_ON:
         (tmp_path / name).mkdir()
         (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
-    monkeypatch.setattr(catalog, "FOLDER", tmp_path)
-    before = catalog.content_hash("python")
+    monkeypatch.setattr(image_building, "FOLDER", tmp_path)
+    before = image_building.content_hash("python")
     (tmp_path / "base" / "README.md").write_text("words")
-    assert catalog.content_hash("python") == before
+    assert image_building.content_hash("python") == before
     (tmp_path / "base" / "Dockerfile").write_text("FROM other\n")
-    assert catalog.content_hash("python") != before
+    assert image_building.content_hash("python") != before
 
 
 @pytest.mark.parametrize(

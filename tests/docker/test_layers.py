@@ -12,11 +12,11 @@ import pytest
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.workers.sandbox.docker import steward_client
+from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.docker.steward import program as steward_program
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.code import code_files
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
 
@@ -125,7 +125,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
 
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
-        name = "fanout/workers/sandbox/inside/layers.py"
+        name = "fanout/workers/sandbox/inside/snapshots.py"
         at = b"        above: set[str] = set()\n"
         assert at in files[name]
         files[name] = files[name].replace(at, at + b"        import time; time.sleep(600)\n")

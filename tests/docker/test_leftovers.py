@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker import container_config, leftovers
+from fanout.workers.sandbox.docker import container_config, removals
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import Names
 from fanout.workers.sandbox.docker.provider import DockerProvider
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(leftovers, "STEP_SECONDS", 1.0)
+    monkeypatch.setattr(removals, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(removals, "STEP_SECONDS", 1.0)
 
 
 async def hold(engine: Engine, names: Names, state: str) -> str:

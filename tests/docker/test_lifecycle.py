@@ -207,7 +207,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         return not [container for container in found if container["State"] == "running"]
 
     await until(nothing_runs, seconds=3)
-    monkeypatch.setattr("fanout.workers.sandbox.docker.leftovers.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.sandbox.docker.removals.SILENT_SECONDS", 0.0)
     provider = make_provider(living_workers=no_others)
     await provider.reap(
         nobody

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.networks import networks_are_slow
+from fanout.workers.sandbox.docker.holders import networks_are_slow
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox
 from tests.docker.conftest import make_sandbox_spec

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker import starts
 from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.opening import runtimes
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
@@ -34,7 +34,7 @@ def listing(monkeypatch: pytest.MonkeyPatch) -> Listing:
             return {**known, "Runtimes": listed, "DefaultRuntime": default}
 
         monkeypatch.setattr(Engine, "info", info)
-        monkeypatch.setattr(runtimes, "_LIGHTER", runtime)
+        monkeypatch.setattr(starts, "_LIGHTER", runtime)
 
     return have
 
@@ -68,7 +68,7 @@ async def test_a_lighter_runtime_that_lets_jobs_write_where_they_must_not_is_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listing(WORKS)
-    monkeypatch.setattr(runtimes, "_PROBE", ("sh", "-c", "mkdir /dev/shm/probe || echo fit"))
+    monkeypatch.setattr(starts, "_PROBE", ("sh", "-c", "mkdir /dev/shm/probe || echo fit"))
 
     assert await used(make_provider()) == DEFAULT
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fanout.workers.sandbox.docker import warm_pool
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import WARM
-from fanout.workers.sandbox.docker.opening import pool
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker.conftest import (
@@ -171,7 +171,7 @@ async def test_a_warm_sandbox_that_died_is_noticed_and_the_job_starts_cold(
 async def test_warm_sandboxes_that_nobody_wants_are_removed_after_a_while(
     provider: DockerProvider, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(warm_pool, "IDLE_SECONDS", 0.2)
     await warm_up(provider, make_sandbox_spec())
 
     await until(lambda: has_warm(provider, 0), 60)
@@ -271,7 +271,7 @@ async def test_after_a_kill_an_adopted_sandbox_leaves_its_files_and_a_warm_one_n
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.workers.sandbox.docker.leftovers.START_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.sandbox.docker.removals.START_SECONDS", 0.0)
     monkeypatch.setattr("fanout.workers.sandbox.docker.naming.START_SECONDS", 0.0)
     provider = make_provider(worker="living")
     installation = provider._names.installation

@@ -15,7 +15,7 @@ import structlog
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
 from fanout.workers import bootstrap
 from fanout.workers.__main__ import main
-from fanout.workers.upkeep.call_threads import CallThreads
+from fanout.workers.upkeep.watchdog import CallThreads
 
 HANGS = Path(os.environ["FANOUT_TEST_HANGS"])
 load = Script.load

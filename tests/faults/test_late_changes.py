@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.sandbox.errors import EngineUnavailable
-from fanout.workers.upkeep.collector import Collector
+from fanout.workers.upkeep.late_changes import LateChanges
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -33,12 +33,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
-async def collector(bench: Bench, worker: str = "w1", host: str = "h1") -> Collector:
+async def collector(bench: Bench, worker: str = "w1", host: str = "h1") -> LateChanges:
     """The collector of a worker; a new one knows nothing of what others have begun."""
     me = make_worker(worker, host=host)
     own_ledger = await OwnLedger.of(bench.ledger)
     collections = ChangeCollections(bench.blobs)
-    return Collector(bench.ledger, bench.provider, own_ledger, collections, lambda: me)
+    return LateChanges(bench.ledger, bench.provider, own_ledger, collections, lambda: me)
 
 
 async def collect(bench: Bench, worker: str = "w1", host: str = "h1") -> None:
@@ -148,7 +148,7 @@ async def test_what_can_never_be_had_is_said(bench: Bench, monkeypatch: pytest.M
     bench.provider.collecting.clear()
     lost = await stopped_job(bench)
     await bench.ledger.register(bench.worker, 0)
-    monkeypatch.setattr("fanout.workers.upkeep.collector.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.upkeep.late_changes.LOST_SECONDS", 0.0)
     await collect(bench, "w3", host="h2")
 
     result = await bench.ended(lost)

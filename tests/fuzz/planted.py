@@ -125,7 +125,7 @@ FAULTS = (
         "    except KeyError:\n        raise ValueError(", "test_schemas.py",
     ),
     Fault(
-        "`Connection` removes `Content-Length`", "fanout.workers.sandbox.egress.request",
+        "`Connection` removes `Content-Length`", "fanout.workers.sandbox.egress.exchange",
         "dropped = _OF_THIS_HOP | (named - _NEVER_DROPPED)", "dropped = _OF_THIS_HOP | named",
         "test_heads.py",
     ),

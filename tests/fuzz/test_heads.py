@@ -6,9 +6,9 @@ import h11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.workers.sandbox.egress.client_hello import ClientHello
-from fanout.workers.sandbox.egress.hosts import parse_authority
-from fanout.workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
+from fanout.workers.sandbox.egress.exchange import ProxyRequest, Refusal, parse_request
+from fanout.workers.sandbox.egress.tls import ClientHello
+from fanout.workers.sandbox.egress.uplink import parse_authority
 from tests.fuzz.inputs import FUZZ, MARKS, damaged
 
 pytestmark = MARKS

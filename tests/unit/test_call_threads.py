@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from fanout.workers.upkeep.call_threads import CallThreads
+from fanout.workers.upkeep.watchdog import CallThreads
 
 GREEDY = """
 import asyncio, re, threading
 from fanout.workers.upkeep import watchdog
-from fanout.workers.upkeep.call_threads import CallThreads
+from fanout.workers.upkeep.watchdog import CallThreads
 
 loop = asyncio.new_event_loop()
 

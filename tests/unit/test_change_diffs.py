@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
-from fanout.workers.sandbox.inside.collection.ignore_rules import may_ignore
-from fanout.workers.sandbox.inside.collection.line_counts import Steps, changed_lines
+from fanout.workers.sandbox.inside.change_bundle import may_ignore, write_bundle
+from fanout.workers.sandbox.inside.change_diffs import Steps, changed_lines
+from fanout.workers.sandbox.inside.change_scan import scan_trees
 
 File = tuple[str, bytes]
 """`file`, `program` or `link`, and the content."""

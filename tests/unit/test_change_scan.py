@@ -15,13 +15,17 @@ import pytest
 
 from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
 from fanout.orchestrator.path_text import os_path
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_scan import scan_overlay, scan_trees
-from fanout.workers.sandbox.inside.collection.change_sides import Side
-from fanout.workers.sandbox.inside.collection.merged import MergedSide, read_marks
-from fanout.workers.sandbox.inside.overlays import (
-    PLAIN,
-    RENAMING,
+from fanout.workers.sandbox.inside.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.change_scan import (
+    MergedSide,
+    read_marks,
+    scan_overlay,
+    scan_trees,
+)
+from fanout.workers.sandbox.inside.change_sides import Side
+from fanout.workers.sandbox.inside.disks import (
+    PLAIN_OVERLAY,
+    RENAMING_OVERLAY,
     TRUSTED_MARKS,
     USER_MARKS,
 )
@@ -31,7 +35,7 @@ from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 def _overlay_works() -> bool:
     script = (
         "mount -t tmpfs none /mnt && mkdir /mnt/l /mnt/u /mnt/w /mnt/m && "
-        f"mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w,{RENAMING} none /mnt/m"
+        f"mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w,{RENAMING_OVERLAY} none /mnt/m"
     )
     probe = ["unshare", "-m", "sh", "-c", script]
     return (
@@ -49,7 +53,7 @@ class Workspace:
     def __init__(self, root: Path, kind: str) -> None:
         self.before, self.overlay = root / "before", kind != "trees"
         self._options, self._marked = (
-            (RENAMING, TRUSTED_MARKS) if kind == "renaming" else (PLAIN, USER_MARKS)
+            (RENAMING_OVERLAY, TRUSTED_MARKS) if kind == "renaming" else (PLAIN_OVERLAY, USER_MARKS)
         )
         self.after = root / ("upper" if self.overlay else "after")
         self.result = root / ("result" if self.overlay else "after")

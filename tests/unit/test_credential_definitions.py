@@ -11,7 +11,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 )
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.agent.credentials import credentials_of
+from fanout.workers.attempt.opening import credentials_of
 from fanout.workers.sandbox import LocalProvider
 from tests.docker.conftest import make_sandbox_spec
 

@@ -18,9 +18,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from fanout.workers.sandbox.egress import proxy as egress
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.proxy import Egress
-from fanout.workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink
+from fanout.workers.sandbox.egress.uplink import AllowedHosts, Lookups, Overloaded, Uplink
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
@@ -641,7 +640,7 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
     open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A public address of this machine, played by one of the loopback."""
-    monkeypatch.setattr("fanout.workers.sandbox.egress.hosts.is_public", lambda _address: True)
+    monkeypatch.setattr("fanout.workers.sandbox.egress.uplink.is_public", lambda _address: True)
     async with Server(echo) as server:
         inside = await open_sandbox(
             f"web.example:{server.port}", names=Names(web_example=[["127.0.0.1"]])

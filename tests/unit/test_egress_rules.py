@@ -8,8 +8,8 @@ import pytest
 
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.public_addresses import is_public
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
-from fanout.workers.sandbox.egress.request import Refusal, parse_request
+from fanout.workers.sandbox.egress.exchange import Refusal, parse_request
+from fanout.workers.sandbox.egress.uplink import AllowedHosts
 
 # What may be reached
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fanout.workers.upkeep import forecast
-from fanout.workers.upkeep.forecast import Forecast
+from fanout.workers.upkeep import warm_up
+from fanout.workers.upkeep.warm_up import Forecast
 
 
 class Queue:
@@ -24,8 +24,8 @@ class Queue:
 
 
 async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(forecast, "SOON_SECONDS", 0.01)
+    monkeypatch.setattr(warm_up, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(warm_up, "SOON_SECONDS", 0.01)
     queue = Queue()
     services: Any = SimpleNamespace(ledger=queue)
     provider: Any = SimpleNamespace(expect_next=lambda _specs: None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PREPARE = """
 import os, resource, signal, threading, time
-from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
+from fanout.workers.sandbox.inside.fork_server import ForkFailed, ForkServer
 
 def work(requester):
     (text,) = requester.receive()

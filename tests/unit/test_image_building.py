@@ -4,10 +4,14 @@ import io
 
 import pytest
 
+from fanout.workers.sandbox.docker.image_building import (
+    BuildProgress,
+    ImageStatus,
+    WantedImages,
+    expected_seconds,
+    to_build,
+)
 from fanout.workers.sandbox.docker.image_failures import image_missing, unfit
-from fanout.workers.sandbox.docker.images.building import Wanted, expected_seconds, to_build
-from fanout.workers.sandbox.docker.images.catalog import ImageStatus
-from fanout.workers.sandbox.docker.images.progress import Progress
 
 
 def status(name: str, *, fresh: bool, base: str = "") -> ImageStatus:
@@ -17,7 +21,7 @@ def status(name: str, *, fresh: bool, base: str = "") -> ImageStatus:
 
 def chosen(has_base: bool, has_python: bool, *names: str, **wanted: str | bool) -> list[str]:
     both = [status("base", fresh=has_base, base="debian:12"), status("python", fresh=has_python)]
-    return to_build(both, Wanted(names, **wanted))
+    return to_build(both, WantedImages(names, **wanted))
 
 
 def test_only_what_is_missing_is_built_and_what_is_on_it() -> None:
@@ -74,7 +78,7 @@ def test_what_engines_say_about_a_missing_python_is_understood(refusal: str) -> 
 
 def test_in_a_pipe_each_step_is_a_plain_line_and_a_failure_has_the_last_words() -> None:
     out = io.StringIO()
-    progress = Progress("fanout/base:latest", out)
+    progress = BuildProgress("fanout/base:latest", out)
     progress.begin()
     progress.line("Step 2/6 : RUN apt-get update")
     progress.line("Get:1 http://mirror \x1b[31mInRelease")
@@ -90,7 +94,7 @@ def test_in_a_pipe_each_step_is_a_plain_line_and_a_failure_has_the_last_words() 
 
 def test_in_a_terminal_one_line_changes_and_never_wraps() -> None:
     out = io.StringIO()
-    progress = Progress("fanout/base:latest", out, columns=40)
+    progress = BuildProgress("fanout/base:latest", out, columns=40)
     progress.begin()
     progress.line("Step 2/6 : RUN apt-get update")
     progress.line("Unpacking a package with a very long name indeed")

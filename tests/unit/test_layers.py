@@ -20,9 +20,9 @@ from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
 from fanout.orchestrator.workspace import layers
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.sandbox.inside import archives
-from fanout.workers.sandbox.inside import layers as inside
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
+from fanout.workers.sandbox.inside import snapshots as inside
+from fanout.workers.sandbox.inside.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.layers import Element, element_archive
 from tests.bundles import BundleBuilder, tree_of
 

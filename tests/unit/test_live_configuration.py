@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from fanout.orchestrator.configuration import live_definitions
 from fanout.orchestrator.configuration.configuration_file import key_names
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
-from fanout.workers.agent.live_configuration import LiveConfiguration
+from fanout.workers.agent.services import LiveConfiguration
 
 AGENT = "name: mine\ndescription: {}\ninstruction: i\nmemory: [HOUSE.md]\n"
 

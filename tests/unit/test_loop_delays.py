@@ -11,8 +11,8 @@ import pytest
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.workers.upkeep.counting import LoopDelays
 from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
-from fanout.workers.upkeep.loop_delays import LoopDelays
 from tests.builders import make_worker
 
 

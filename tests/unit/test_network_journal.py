@@ -10,7 +10,7 @@ import pytest
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.workers.attempt.network_journal import NetworkJournal, journaled_network
+from fanout.workers.attempt.opening import NetworkJournal, journaled_network
 from fanout.workers.sandbox import ConnectionRecord, NetworkLimitReached
 from tests.docker.conftest import make_sandbox_spec
 

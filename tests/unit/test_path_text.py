@@ -24,7 +24,7 @@ from fanout.orchestrator.path_text import (
     path_glob,
     path_text,
 )
-from fanout.workers.sandbox.inside.collection import change_bundle
+from fanout.workers.sandbox.inside import change_bundle
 
 NAMES = st.binary().map(lambda raw: raw.replace(b"\0", b"")) | st.lists(
     st.sampled_from([b"\\", b"x", b"\\x", b"5c", b"e9", b"\xe9", "é".encode(), b"/", b"a"])

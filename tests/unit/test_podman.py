@@ -10,8 +10,7 @@ import pytest
 
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.podman import for_podman, is_podman, volumes
+from fanout.workers.sandbox.docker.engine import Engine, for_podman, is_podman, volumes
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnfit
 

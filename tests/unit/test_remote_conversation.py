@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.workers.agent.history import History
-from fanout.workers.agent.remote.conversation import Conversation
-from fanout.workers.agent.remote.outgoing import (
+from fanout.workers.agent.remote.conversation import RemoteConversation
+from fanout.workers.agent.remote.messages import (
     SentFiles,
     answer_text,
     media_types_of,
@@ -19,8 +19,8 @@ from fanout.workers.agent.remote.outgoing import (
 )
 
 
-def conversation(history: History | None = None) -> Conversation:
-    return Conversation("far", "job", history or History())
+def conversation(history: History | None = None) -> RemoteConversation:
+    return RemoteConversation("far", "job", history or History())
 
 
 def test_a_message_without_a_known_task_is_sent_again_as_it_was():
@@ -71,7 +71,7 @@ def test_a_continuation_keeps_the_context_of_its_own_agent_only():
     taken = earlier.taken(earlier.last, "t1", "c1")
 
     same = conversation(History(earlier=[taken])).begun("go on", 0)
-    other = Conversation("near", "job", History(earlier=[taken])).begun("go on", 0)
+    other = RemoteConversation("near", "job", History(earlier=[taken])).begun("go on", 0)
 
     assert (same.custom_metadata or {})["a2a"]["context"] == "c1"
     assert "context" not in (other.custom_metadata or {})["a2a"]

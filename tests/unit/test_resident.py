@@ -15,15 +15,14 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import commands, frames
 from fanout.workers.sandbox.inside.loop import Loop
 from fanout.workers.sandbox.protocol import Command
-from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.code import code_files
+from fanout.workers.sandbox.resident.client import ResidentClient, upload
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
-from fanout.workers.sandbox.resident.uploads import upload
 
 EXTRA_OPERATIONS = """
 import sys, time
@@ -35,7 +34,7 @@ def flood(context, arguments, payload):
     return {"sent": arguments["chunks"]}, b"end"
 
 def refuse(arguments, payload):
-    raise resident.Refused("NotToday", "come back tomorrow")
+    raise resident.OperationRefused("NotToday", "come back tomorrow")
 
 def fail(arguments, payload):
     raise RuntimeError("a secret")

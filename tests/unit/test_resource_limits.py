@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanout.workers.sandbox.docker.opening.resource_limits import require_limits
+from fanout.workers.sandbox.docker.starts import require_limits
 from fanout.workers.sandbox.errors import EngineUnfit
 
 CREATED = {"Memory": 2**31, "PidsLimit": 256, "NanoCpus": 0}

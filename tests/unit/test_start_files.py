@@ -23,9 +23,9 @@ from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.snapshots.scan import scan
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.inside import archives
-from fanout.workers.sandbox.inside import layers as inside
+from fanout.workers.sandbox.inside import snapshots as inside
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
-from fanout.workers.sandbox.local.files import unpack_element
+from fanout.workers.sandbox.local.provider import unpack_element
 from tests.bundles import tree_of
 from tests.unit.test_layers import PATHS, STATES, State, keep_owner, seen, write_tree
 

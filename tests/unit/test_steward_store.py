@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fanout.workers.sandbox.inside.store import LISTED_JOBS, Store
+from fanout.workers.sandbox.inside.steward import LISTED_JOBS, Store
 
 
 def test_all_jobs_are_listed_page_by_page(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import JobCancelled
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.store.ledger import Claim
-from fanout.workers.attempt.attempt import Attempt
-from fanout.workers.attempt.outcome import Outcome
+from fanout.workers.attempt.attempt import Attempt, AttemptOutcome
 from fanout.workers.heartbeat import elapsed_clock
 from tests.builders import make_spec
 
@@ -36,12 +35,12 @@ async def test_each_begins_to_unwind_in_a_step_of_the_loop_of_its_own() -> None:
             step += 1
             await asyncio.sleep(0)
 
-    async def work(attempt: Attempt) -> Outcome:
+    async def work(attempt: Attempt) -> AttemptOutcome:
         try:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             began[step] += 1
-            return Outcome(failure=attempt.acknowledge())
+            return AttemptOutcome(failure=attempt.acknowledge())
         raise AssertionError("it was not stopped")
 
     turns = asyncio.Lock()
@@ -65,14 +64,14 @@ async def test_one_that_ends_before_its_turn_does_not_hold_up_the_others() -> No
     ends, waits = make_attempt(turns), make_attempt(turns)
     may_end = asyncio.Event()
 
-    async def end() -> Outcome:
+    async def end() -> AttemptOutcome:
         await may_end.wait()
-        return Outcome(summary="done")
+        return AttemptOutcome(summary="done")
 
-    async def wait() -> Outcome:
+    async def wait() -> AttemptOutcome:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.sleep(600)
-        return Outcome(failure=waits.acknowledge())
+        return AttemptOutcome(failure=waits.acknowledge())
 
     running = [asyncio.create_task(ends.run(end())), asyncio.create_task(waits.run(wait()))]
     await asyncio.sleep(0.01)

@@ -2,13 +2,15 @@
 
 Each complete ADK event is one journal event whose data holds it completely beside a readable
 summary; long values in both are payloads. So the next attempt needs only the journal: it replays
-the events and asks the model for the next step.
+the events and asks the model for the next step. Live output is appended as log events.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -40,7 +42,7 @@ from fanout.orchestrator.jobs.bounds import (
     json_bytes,
 )
 from fanout.orchestrator.jobs.conversation import event_json, split_lost
-from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.failures import LedgerUnavailable, NotUnderstood
 from fanout.orchestrator.jobs.payloads import OUTLINE, PAYLOADS, Payload, shorten, take_out
 from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
@@ -61,6 +63,13 @@ WHOLE_PARTS = ("event", OUTLINE, PAYLOADS)
 NOT_BY_APPROVER = "The answer was not given by a person who may approve, so it does not count."
 LINE_CHARACTERS = 80
 """The length of a record's `last_event`, which is one line of a table."""
+LOG_SECONDS = 1.0
+"""The time between two `log` events of a job: hundreds of jobs share one Redis, and a person reads
+no faster."""
+
+MAX_LOG_CHARACTERS = 400
+"""The length of the text in a `log` event: a few lines. An hour of output adds at most 2 MB to a
+journal."""
 
 
 class AttemptJournal:
@@ -460,3 +469,44 @@ def _call_line(tool: str, arguments: dict[str, Any]) -> str:
     """Return a tool call in one line: the tool and its first argument."""
     first = next(iter(arguments.values()), "")
     return one_line(f"{tool} {first}" if isinstance(first, str) else tool, LINE_CHARACTERS)
+
+
+class LiveLog:
+    """Appends the text of a run's partial events to the journal, at most once a second.
+
+    Args:
+        journal: The attempt's journal.
+        agent: The name of the job's agent, the author of its events.
+    """
+
+    def __init__(self, journal: AttemptJournal, agent: str) -> None:
+        self._journal = journal
+        self._agent = agent
+        self._noted_at = 0.0
+        self._reply = ""
+        """The end of the reply that is being streamed."""
+
+    async def add(self, event: Event) -> None:
+        """Append the text of a partial event, unless some was appended just before.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+        """
+        if not event.partial:
+            self._reply = ""
+            return
+        text = text_of(event)
+        is_reply = event.author == self._agent
+        if is_reply:
+            self._reply = text = (self._reply + text)[-MAX_LOG_CHARACTERS:]
+        now = time.monotonic()
+        if not text.strip() or now - self._noted_at < LOG_SECONDS:
+            return
+        self._noted_at = now
+        newest = text.strip()[-MAX_LOG_CHARACTERS:]
+        with contextlib.suppress(LedgerUnavailable):  # live output may be lost
+            await self._journal.note(
+                EventType.LOG,
+                {"stream": "text" if is_reply else "output", "text": newest},
+                newest.splitlines()[-1].strip()[-LINE_CHARACTERS:],
+            )

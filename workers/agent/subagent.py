@@ -1,29 +1,43 @@
-"""A sub-agent: one ADK run of a job's agent in a sandbox, with a journaled session."""
+"""A sub-agent: one ADK run of a job's agent in a sandbox, with a journaled session.
+
+The sandbox is opened just before the first calls that need it. A reply is appended to the journal
+once the sandbox is open that its calls need. One that cannot be opened leaves no call in the
+conversation that looks as if it had been interrupted: the next attempt asks the model again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import traceback
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import IO, Any
 
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
 from google.adk.events import Event
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.genai import types
 
+from fanout.orchestrator.approvals import parse_policy
 from fanout.orchestrator.configuration import definition_files
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, McpServerDefinition
+from fanout.orchestrator.configuration.known_names import BUILT_IN_TOOLS
 from fanout.orchestrator.deep_agent import (
     CONTINUED,
     REPEATED_CALL,
     REPLY_ERRORS,
     WORKSPACE_RESTORED,
     Budget,
+    McpServer,
     McpServerFailed,
+    McpTools,
     ModelFailed,
     OutputMismatch,
     OutputSchema,
@@ -43,7 +57,12 @@ from fanout.orchestrator.deep_agent import (
     watched_by,
     with_ended_processes,
 )
-from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
+from fanout.orchestrator.delegation.agents import (
+    budget_limits,
+    create_agent,
+    job_failure,
+    remote_mcp_server,
+)
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     BlobMissing,
@@ -61,17 +80,15 @@ from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks, Children
 from fanout.workers.agent.history import Decisions, History, repair_events, waiting_approvals
-from fanout.workers.agent.live_log import LiveLog
-from fanout.workers.agent.mcp_servers import mcp_tools
-from fanout.workers.agent.rate_limits import JournaledRateLimiter
-from fanout.workers.agent.sandbox_use import OpeningPlugin, unguarded_tools
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import (
+    LINE_CHARACTERS,
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
+    LiveLog,
 )
-from fanout.workers.agent.shared_budget import JobUsage, SharedBudget
+from fanout.workers.agent.shared_limits import JobUsage, JournaledRateLimiter, SharedBudget
 from fanout.workers.agent.verification import (
     Verifier,
     max_reworks,
@@ -79,9 +96,18 @@ from fanout.workers.agent.verification import (
 )
 from fanout.workers.agent_gate import Turns, TurnsPlugin
 from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import LazySandbox
+from fanout.workers.sandbox import Command, LazySandbox, Sandbox
 from fanout.workers.telemetry import run_telemetry
 
+SANDBOX_TOOLS = frozenset(BUILT_IN_TOOLS) - {
+    "compact_conversation",
+    "read_todos",
+    "task",
+    "write_todos",
+}
+"""The built-in tools that work on files or run commands."""
+ERROR_OUTPUT_BYTES = 16_384
+"""How much of a server's error output is kept for the text of an error: a long traceback."""
 APP_NAME = "fanout_job"
 USER_ID = "job"
 NO_LIMIT_OF_ADK = 1_000_000
@@ -96,6 +122,77 @@ FATAL_ERRORS = (
 )
 """Errors that a tool must not report to the model, because the agent cannot handle them: those of
 its sandbox and of its opening, and those of the attempt."""
+
+
+def unguarded_tools(spec: JobSpec, definition: AgentDefinition) -> frozenset[str]:
+    """Return the tools of the sandbox that run without a person's approval."""
+    guarded = {*parse_policy(spec.interrupt_on), *parse_policy(definition.interrupt_on)}
+    return SANDBOX_TOOLS - guarded
+
+
+class OpeningPlugin(BasePlugin):
+    """Opens the sandbox when a reply calls one of the tools.
+
+    Args:
+        sandbox: The job's sandbox.
+        tools: The tools that need it at once.
+    """
+
+    def __init__(self, sandbox: LazySandbox, tools: Collection[str]) -> None:
+        super().__init__(name="sandbox_opening")
+        self._sandbox = sandbox
+        self._tools = frozenset(tools)
+
+    async def after_model_callback(
+        self, *, callback_context: CallbackContext, llm_response: LlmResponse
+    ) -> None:
+        """Open the sandbox before the calls of a whole reply are known to anybody.
+
+        Raises:
+            JobFailure: It could not be opened.
+        """
+        del callback_context
+        content = llm_response.content
+        parts: Any = (content and content.parts) or ()
+        called = {part.function_call.name for part in parts if part.function_call}
+        if not llm_response.partial and called & self._tools:
+            await self._sandbox.opened()
+
+
+def mcp_tools(
+    servers: Sequence[McpServerDefinition], sandbox: Sandbox, journal: AttemptJournal
+) -> list[McpTools]:
+    """Return the tools of these servers; an empty list for no servers.
+
+    Args:
+        servers: The servers of the agent's definition.
+        sandbox: The job's sandbox, in which a server with a command is started.
+        journal: Gets a `log` event for each tool that is left out.
+
+    Raises:
+        InvalidJob: A header needs a variable that is not set.
+    """
+    opened = [
+        _in_sandbox(server, sandbox) if server.command else remote_mcp_server(server)
+        for server in servers
+    ]
+
+    async def report(text: str) -> None:
+        await journal.note(EventType.LOG, {"stream": "mcp", "text": text}, text[:LINE_CHARACTERS])
+
+    return [McpTools(opened, report)] if opened else []
+
+
+def _in_sandbox(server: McpServerDefinition, sandbox: Sandbox) -> McpServer:
+    command = Command(
+        argv=server.command or (), env=server.env, max_output_bytes=ERROR_OUTPUT_BYTES
+    )
+    return McpServer(
+        name=server.name,
+        open_process=partial(sandbox.open_process, command),
+        tools=server.tools,
+        timeout_seconds=server.timeout_seconds,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

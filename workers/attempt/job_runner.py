@@ -1,8 +1,9 @@
 """One attempt of a job, from its claim to its commit.
 
 `JobRunner.run` shows the sequence: claim the job, run the agent in a sandbox, collect the changes,
-and then commit the result, or park, requeue or release the job. `outcome` defines what is
-committed.
+and then commit the result, or park, requeue or release the job. `attempt` defines what is
+committed. Commits of the agent that its changes do not carry, on other branches or stashed, are
+named in the summary.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -27,7 +30,13 @@ from fanout.orchestrator.jobs.failures import (
     NotUnderstood,
     SandboxFailure,
 )
-from fanout.orchestrator.jobs.result import CollectionState, JobResult, ResultSoFar, Unfinished
+from fanout.orchestrator.jobs.result import (
+    MAX_SUMMARY_CHARACTERS,
+    CollectionState,
+    JobResult,
+    ResultSoFar,
+    Unfinished,
+)
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from fanout.orchestrator.jobs.totals import (
@@ -46,16 +55,14 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.agent_gate import AgentGate
-from fanout.workers.attempt.attempt import Attempt
+from fanout.workers.attempt.attempt import Attempt, AttemptOutcome, commit, failure_in, result_of
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
-from fanout.workers.attempt.outcome import Outcome, commit, failure_in, result_of
-from fanout.workers.attempt.stray_commits import with_stray_commits
 from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.host_fitness import HostFitness
-from fanout.workers.sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
+from fanout.workers.sandbox import Command, HostFault, LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +89,15 @@ sooner, and one round of the loop would take longer."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
+MAX_COMMITS = 100
+"""That are asked for: a job makes some ten."""
+MAX_BRANCHES = 10
+"""That are named: more would hide the summary."""
+MAX_NAME_CHARACTERS = 100
+"""Of a branch's name or a commit's subject."""
+
+LOOK_SECONDS = 20.0
+"""For Git in a large repository; a usual one takes milliseconds."""
 
 
 class JobRunner:
@@ -187,7 +203,7 @@ class JobRunner:
             await self._admission.pump()
         return result
 
-    def _count(self, outcome: Outcome, result: JobResult | Unfinished) -> None:
+    def _count(self, outcome: AttemptOutcome, result: JobResult | Unfinished) -> None:
         """Count the end of an attempt."""
         totals, failure = self._services.totals, outcome.failure
         if isinstance(result, JobResult):
@@ -242,19 +258,19 @@ class JobRunner:
                     raise
             await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
-    async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
+    async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> AttemptOutcome:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""
         me = self._me()
         if me.draining:  # the message was on its way when the worker began to take none
             why = f"Its worker takes no jobs: {me.unfit}." if me.unfit else "Its worker stops."
-            return Outcome(failure=ShuttingDown(why))
+            return AttemptOutcome(failure=ShuttingDown(why))
         await self._services.refresh()
         try:
             definition = self._services.definitions[claim.spec.agent]
             self._services.check(claim.spec)
             limits = self._services.limits_of(claim.spec)
         except InvalidJob as failure:
-            return Outcome(failure=failure)
+            return AttemptOutcome(failure=failure)
         attempt = Attempt(claim, definition, limits, claimed_at, self._stop_turns)
         with (
             self._heartbeats.hold(claim, attempt.stop) as lease,
@@ -292,7 +308,7 @@ class JobRunner:
 
     async def _work_and_pause(
         self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal
-    ) -> Outcome:
+    ) -> AttemptOutcome:
         """Run the work; if the attempt is going to be repeated, pause before its end.
 
         The job keeps its slot on this worker during the pause.
@@ -306,9 +322,11 @@ class JobRunner:
                 return replace(outcome, failure=attempt.acknowledge())
         return outcome
 
-    async def _work(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> Outcome:
+    async def _work(
+        self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal
+    ) -> AttemptOutcome:
         """Run the agent in a sandbox and collect the changes; failures are in the outcome."""
-        outcome = Outcome()
+        outcome = AttemptOutcome()
         try:
             async with (
                 self._agent_gate.turns() as turns,
@@ -332,7 +350,7 @@ class JobRunner:
                     lease=lease,
                     turns=turns,
                 )
-                outcome = Outcome(has_run=True)
+                outcome = AttemptOutcome(has_run=True)
                 outcome = await self._run_agent(agent, attempt, sandbox, outcome)
                 if sandbox.is_open or (sandbox.is_wanted and attempt.stopped_by is None):
                     outcome = await self._with_changes(outcome, attempt, lease, sandbox)
@@ -358,8 +376,8 @@ class JobRunner:
         return fault or failure
 
     async def _run_agent(
-        self, agent: JobWorker, attempt: Attempt, sandbox: LazySandbox, outcome: Outcome
-    ) -> Outcome:
+        self, agent: JobWorker, attempt: Attempt, sandbox: LazySandbox, outcome: AttemptOutcome
+    ) -> AttemptOutcome:
         """Run the agent until it answers, or waits for a person or for children."""
         failure: JobFailure | None
         try:
@@ -387,8 +405,8 @@ class JobRunner:
         return replace(outcome, failure=failure, usage=agent.usage)
 
     async def _with_changes(
-        self, outcome: Outcome, attempt: Attempt, lease: HeldLease, sandbox: Sandbox
-    ) -> Outcome:
+        self, outcome: AttemptOutcome, attempt: Attempt, lease: HeldLease, sandbox: Sandbox
+    ) -> AttemptOutcome:
         """Return the outcome with the job's changes, unless the job is going to be resumed."""
         resumes = outcome.waits or isinstance(outcome.failure, (NotUnderstood, HostFault))
         if resumes or not lease.is_held or _is_passed_on(attempt.stopped_by):
@@ -410,7 +428,7 @@ class JobRunner:
         return outcome.with_changes(collected)
 
     async def _conclude(
-        self, claim: Claim, outcome: Outcome, ran_seconds: float
+        self, claim: Claim, outcome: AttemptOutcome, ran_seconds: float
     ) -> JobResult | Unfinished:
         """Commit the result, or park, requeue or release the job."""
         failure, job_id, token = outcome.failure, claim.spec.id, claim.token
@@ -454,13 +472,13 @@ class JobRunner:
         return await self._end(claim, outcome, ran_seconds)
 
     async def _end(
-        self, claim: Claim, outcome: Outcome, ran_seconds: float
+        self, claim: Claim, outcome: AttemptOutcome, ran_seconds: float
     ) -> JobResult | Unfinished:
         with span("commit"):
             result = await self._commit(claim, outcome, ran_seconds)
         return result or Unfinished("its end could not be recorded", has_run=True)
 
-    async def _give_back(self, claim: Claim, outcome: Outcome, fault: HostFault) -> bool:
+    async def _give_back(self, claim: Claim, outcome: AttemptOutcome, fault: HostFault) -> bool:
         log.warning("host failed", error=str(fault))
         return await self._retry_in_outage(
             lambda: self._ledger.give_back(
@@ -476,7 +494,7 @@ class JobRunner:
             )
         )
 
-    async def _park(self, claim: Claim, outcome: Outcome) -> bool:
+    async def _park(self, claim: Claim, outcome: AttemptOutcome) -> bool:
         tasks = outcome.tasks or AwaitedTasks()
         state = await self._ledger.park(
             *(claim.spec.id, claim.token, outcome.approvals, tasks.children),
@@ -487,7 +505,9 @@ class JobRunner:
         )
         return state is not None
 
-    async def _commit(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
+    async def _commit(
+        self, claim: Claim, outcome: AttemptOutcome, ran_seconds: float
+    ) -> JobResult | None:
         """Commit the job's result, and begin to remove what it no longer needs."""
         if not outcome.has_run or outcome.collection is CollectionState.PENDING:
             outcome = await self._with_earlier_work(claim.spec.id, outcome)
@@ -523,7 +543,7 @@ class JobRunner:
         if self._discarding:
             await asyncio.wait(self._discarding, timeout=SETTLE_SECONDS)
 
-    async def _with_earlier_work(self, job_id: str, outcome: Outcome) -> Outcome:
+    async def _with_earlier_work(self, job_id: str, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt without its changes with the last checkpoint's."""
         earlier: list[ResultSoFar] = []
 
@@ -562,7 +582,7 @@ def retry_pause_seconds(attempt: int) -> float:
     return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
 
 
-def _note_end(trace: OpenSpan, outcome: Outcome, result: JobResult | Unfinished) -> None:
+def _note_end(trace: OpenSpan, outcome: AttemptOutcome, result: JobResult | Unfinished) -> None:
     """Put what became of an attempt into its span."""
     usage = outcome.usage
     trace.set("gen_ai.usage.input_tokens", usage.input_tokens)
@@ -579,3 +599,54 @@ def _note_end(trace: OpenSpan, outcome: Outcome, result: JobResult | Unfinished)
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood, HostFault))
+
+
+async def with_stray_commits(summary: str, sandbox: Sandbox, since: float) -> str:
+    """Return a summary with a sentence about the commits that do not come back, if there are any.
+
+    Args:
+        summary: The agent's.
+        sandbox: The job's sandbox, whose own Git is asked: its answer is as little believed as the
+            summary is.
+        since: When the job was submitted, in seconds since the epoch.
+    """
+    sentence = ""
+    with suppress(SandboxFailure, OSError):  # it fails again where it matters
+        sentence = await _sentence(sandbox, since)
+    if not sentence:
+        return summary
+    room = MAX_SUMMARY_CHARACTERS - len(sentence) - 2
+    return "\n\n".join(filter(None, (summary[:room], sentence)))
+
+
+async def _sentence(sandbox: Sandbox, since: float) -> str:
+    listing = (
+        *("git", "-c", "core.fsmonitor=false", "log", "-z", "--all", "--not", "HEAD", "--source"),
+        *("--no-show-signature", f"--since=@{int(since)}", f"--max-count={MAX_COMMITS}"),
+        "--format=%S%x09%h %s",
+    )
+    command = Command(argv=listing, timeout_seconds=LOOK_SECONDS, merge_stderr=False)
+    listed = await sandbox.run(command)
+    if listed.exit_code:
+        return ""
+    by_branch: defaultdict[str, list[str]] = defaultdict(list)
+    for line in filter(None, listed.output.decode("utf-8", "replace").split("\0")):
+        reference, _, commit = line.partition("\t")
+        by_branch[_shown(reference.removeprefix("refs/").removeprefix("heads/"))].append(commit)
+    named = [
+        f"{branch} ({len(commits)}, the last one is {_shown(commits[0])})"
+        for branch, commits in list(by_branch.items())[:MAX_BRANCHES]
+    ]
+    if not named:
+        return ""
+    more = f" and {len(by_branch) - MAX_BRANCHES} more" if len(by_branch) > MAX_BRANCHES else ""
+    return (
+        f"Commits outside of what was checked out at the end did not come back: {', '.join(named)}"
+        f"{more}. A job brings back the files of its workspace: have it merge or check out what "
+        "you want."
+    )
+
+
+def _shown(text: str) -> str:
+    clean = "".join(character if character.isprintable() else " " for character in text)
+    return clean[:MAX_NAME_CHARACTERS]

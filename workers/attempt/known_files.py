@@ -1,13 +1,16 @@
 """What a worker knows of a job's files before the job's sandbox is opened.
 
 An agent's memory is read before its first model call: its definition files, and files at the top of
-the workspace such as AGENTS.md. They are read from what the job starts from, so that a job which
-only answers needs no sandbox.
+the workspace such as AGENTS.md. The latter are read from what the job starts from, so that a job
+which only answers needs no sandbox. Definition files (memory and skills) are read as the worker has
+them, and are copied into the home of each sandbox: commands and file tools find them there under
+one path, and the change list leaves the home out. A home does not outlive its container.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,15 +18,17 @@ from typing import Literal
 
 import structlog
 
+from fanout.orchestrator.configuration import definition_files
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle
-from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.attempt.definition_files import DefinitionFolder
-from fanout.workers.sandbox import WORKSPACE
+from fanout.workers.sandbox import WORKSPACE, Sandbox
 
+_MODE, _EXECUTABLE_MODE = 0o644, 0o755
 MAX_BYTES = 64 * 1024
 """Of a file that is read without a sandbox: an agent's memory shows less of each file."""
 MAX_KEPT = 500
@@ -36,6 +41,80 @@ Found = bytes | Literal["missing", "unknown"]
 """A file's content; that there is none; or that only a sandbox can tell."""
 Look = Callable[[Path, str], Found | None]
 """Looks for a name in a stored archive or layer."""
+
+
+class DefinitionFolder:
+    """The folder of an agent's definition files, in a home.
+
+    Args:
+        definition: The definition of the job's agent.
+        home: The home of the job's sandbox.
+    """
+
+    def __init__(self, definition: AgentDefinition, home: str) -> None:
+        self._files = definition.files
+        self.home = home
+        self.path = f"{home}/{definition_files.FOLDER}"
+
+    def has(self, path: str) -> bool:
+        """Return whether a path is the folder or one below it."""
+        return f"{path}/".startswith(f"{self.path}/")
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None for what is not a file.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+        """
+        found = next((file for file in self._files if self._path_of(file) == path), None)
+        if found is None:
+            self.list(path)
+            return None
+        return found.data
+
+    def list(self, path: str) -> Sequence[Entry] | None:
+        """Return a folder's entries, sorted by path; None for what is not a folder.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+        """
+        if any(self._path_of(file) == path for file in self._files):
+            return None
+        entries: dict[str, Entry] = {}
+        for file in self._files:
+            if (whole := self._path_of(file)).startswith(f"{path}/"):
+                name, _, rest = whole.removeprefix(f"{path}/").partition("/")
+                entries[name] = Entry(
+                    path=f"{path}/{name}",
+                    kind="directory" if rest else "file",
+                    size_bytes=0 if rest else len(file.data),
+                )
+        if not entries:
+            raise FileNotFoundError(path)
+        return [entries[name] for name in sorted(entries)]
+
+    async def copy_to(self, sandbox: Sandbox) -> None:
+        """Write the files into an open sandbox.
+
+        Raises:
+            InvalidJob: A file cannot be written; the sandbox may be full.
+            SandboxFailure: The sandbox failed.
+        """
+        if self._files:
+            with contextlib.suppress(FileNotFoundError):
+                await sandbox.delete(self.path)  # an earlier attempt's copy, perhaps changed
+        for file in self._files:
+            mode = _EXECUTABLE_MODE if file.executable else _MODE
+            try:
+                await sandbox.write_bytes(self._path_of(file), file.data, mode=mode)
+            except OSError as error:
+                raise InvalidJob(
+                    f"The definition file {file.path} cannot be written into the sandbox: "
+                    f"{error.strerror}."
+                ) from error
+
+    def _path_of(self, file: definition_files.DefinitionFile) -> str:
+        return f"{self.path}/{file.path}"
 
 
 class StartReader:

@@ -14,15 +14,19 @@ from .errors import (
 from .lazy import KnownFiles, LazySandbox
 from .local.provider import LocalProvider
 from .merge_target import SandboxFolder, in_folder, merge_into
-from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
-from .process import Process, ProcessEnded
 from .protocol import (
     WORKSPACE,
     Command,
+    ConnectionRecord,
+    Credential,
+    NetworkLimitReached,
+    Process,
+    ProcessEnded,
     Sandbox,
     SandboxProvider,
     SandboxSpec,
     SnapshotSource,
+    TrafficRecord,
 )
 
 __all__ = [

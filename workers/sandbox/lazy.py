@@ -16,8 +16,7 @@ from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, W
 from fanout.orchestrator.jobs.changes import empty_bundle
 from fanout.orchestrator.tracing.spans import span
 from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.process import Process
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, Sandbox
 
 
 class KnownFiles(Protocol):

@@ -1,7 +1,8 @@
-"""Warm-up: loads what the first job needs, before the worker runs it.
+"""Warm-up: what jobs need soon is loaded, or started, before they come.
 
 ADK and the clients of models load many modules when they are first used, on the event loop: half a
-second in which no lease is renewed and no other job runs.
+second in which no lease is renewed and no other job runs. So a worker loads them before it runs its
+first job. The sandbox provider gets the next jobs of the queue, so that it starts sandboxes ahead.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 import structlog
 from google.adk.runners import InMemoryRunner
@@ -25,7 +27,20 @@ from fanout.orchestrator.deep_agent import (
     create_deep_app,
     preload_client,
 )
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.workers.agent.services import JobServices
+from fanout.workers.attempt.opening import sandbox_spec
+from fanout.workers.sandbox import SandboxProvider, SandboxSpec
 
+LOOK_SECONDS = 1.0
+"""Between two looks at the queue: a job of one second is followed by one that was expected, and a
+look takes Redis less than a millisecond."""
+SOON_SECONDS = 0.2
+"""From a claim to the next look: of jobs that start together most are claimed by then, and a job
+adopts its sandbox when its model has replied."""
+NEXT_JOBS = 16
+"""Looked at, unless a setting allows more warm sandboxes: more than start in a second."""
 log = structlog.get_logger(__name__)
 
 _SCRIPT = Script(
@@ -38,6 +53,67 @@ _SCRIPT = Script(
         ),
     )
 )
+
+
+class Forecast:
+    """Looks at the head of the queue.
+
+    Args:
+        services: The stores, the agents and the limits.
+        provider: Is told.
+        default_image: The image of an agent whose definition names none.
+        warm: How many sandboxes a setting allows to be started ahead; None: there is none.
+    """
+
+    def __init__(
+        self,
+        services: JobServices,
+        provider: SandboxProvider,
+        default_image: str,
+        warm: int | None,
+    ) -> None:
+        self._services = services
+        self._provider = provider
+        self._default_image = default_image
+        self._next_jobs = max(NEXT_JOBS, warm or 0)
+        self._is_outdated = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """Look before the next interval ends: a job has been taken from the queue."""
+        self._is_outdated.set()
+
+    async def run(self) -> None:
+        """Look at intervals, and after claims, until cancelled; failures are logged."""
+        while True:
+            try:
+                await self.look()
+            except JobFailure as error:
+                log.warning("queue not looked at", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._is_outdated.wait()
+                    await asyncio.sleep(SOON_SECONDS)
+            self._is_outdated.clear()
+
+    async def look(self) -> None:
+        """Tell the provider what comes next.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        jobs = await self._services.ledger.upcoming(self._next_jobs)
+        self._provider.expect_next(self._sandboxes(jobs))
+
+    def _sandboxes(self, jobs: Iterable[JobSpec]) -> list[SandboxSpec]:
+        found = []
+        for job in jobs:
+            try:
+                definition = self._services.definitions[job.agent]
+                limits, secrets = self._services.limits_of(job), self._services.secrets
+                found.append(sandbox_spec(job, definition, limits, secrets, self._default_image))
+            except JobFailure:  # another worker's, or it fails when it runs
+                continue
+        return found
 
 
 async def warm_up(models: Iterable[str]) -> None:

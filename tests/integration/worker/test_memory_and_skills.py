@@ -19,7 +19,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
 from fanout.orchestrator.configuration.settings import LimitSettings
 from fanout.orchestrator.jobs.spec import new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.workers.attempt.definition_files import DefinitionFolder
+from fanout.workers.attempt.known_files import DefinitionFolder
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.builders import make_spec

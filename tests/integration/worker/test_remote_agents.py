@@ -16,8 +16,8 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.remote_agents import connect
-from fanout.workers.agent.remote.reply import reply_of
-from fanout.workers.agent.remote.watching import STATES, stopped_task
+from fanout.workers.agent.remote.messages import reply_of
+from fanout.workers.agent.remote.remote_agent import STATES, stopped_task
 from tests.a2a_servers import RemoteService, remote_service
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation

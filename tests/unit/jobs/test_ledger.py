@@ -18,7 +18,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
 from fanout.orchestrator.jobs.timeline import PhaseKind
-from fanout.workers.attempt.outcome import UNREAD_CHARACTERS, commit
+from fanout.workers.attempt.attempt import UNREAD_CHARACTERS, commit
 from tests.builders import make_result, make_spec, make_worker
 
 LEASE = 10.0

@@ -1,11 +1,17 @@
-"""The jobs that an agent's tasks become: who may do them, under which limits."""
+"""The jobs that an agent's tasks become: who may do them, under which limits, on which files.
+
+They start from the job's files as they are. A task whose changes did not land goes back to its own
+agent, as a new job that continues the task's: on its parent's files as they are now, with what the
+task changed merged in as far as it fits.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from pydantic import ValidationError
 
@@ -16,15 +22,26 @@ from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
 )
 from fanout.orchestrator.deep_agent import ModelUsage
-from fanout.orchestrator.delegation.calls import TaskCall, check_agent
+from fanout.orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
+from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.ceilings import no_more_than
-from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached, UnknownJob
-from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
+    InvalidJob,
+    LeaseLost,
+    LimitReached,
+    UnknownJob,
+)
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec, Limits, StartFiles
 from fanout.orchestrator.jobs.store.stored import submission
 from fanout.orchestrator.tracing import spans
+from fanout.orchestrator.workspace import layers
+from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.services import JobServices
-from fanout.workers.heartbeat import elapsed_clock
+from fanout.workers.heartbeat import HeldLease, elapsed_clock
+from fanout.workers.sandbox import Sandbox
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""
@@ -226,3 +243,121 @@ def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dic
     if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
         agents.pop(GENERAL_PURPOSE, None)
     return agents
+
+
+class ChildSnapshots:
+    """The snapshots of one attempt's files.
+
+    Args:
+        sandbox: The job's sandbox.
+        blobs: Where snapshots are stored.
+        own: What the job itself started from.
+    """
+
+    def __init__(self, sandbox: Sandbox, blobs: BlobStore, own: StartFiles) -> None:
+        self._sandbox = sandbox
+        self._blobs = blobs
+        self._own = own
+        self._lock = asyncio.Lock()
+        self._asked = 0
+        self._answered = 0
+        """The number of the last call that the newest snapshot answers."""
+        self._newest = own
+
+    async def now(self) -> StartFiles:
+        """Store the job's files as they are, and return what a child starts from.
+
+        Calls that wait at the same time share one answer, which is begun after the last of them.
+
+        Raises:
+            BlobMissing: A blob of the job's own start is missing.
+            SandboxFailure: The sandbox failed.
+            JobFailure: What the job changed cannot be stored.
+        """
+        self._asked += 1
+        number = self._asked
+        async with self._lock:
+            if self._answered < number:
+                answered = self._asked
+                with await self._sandbox.changes() as bundle:
+                    self._newest = await self.of(bundle)
+                self._answered = answered
+            return self._newest
+
+    async def of(self, bundle: IO[bytes]) -> StartFiles:
+        """Store these changes as a layer on the job's own start; return what a child starts from.
+
+        Args:
+            bundle: The job's changes.
+
+        Raises:
+            BlobMissing: A blob of the job's own start is missing.
+            JobFailure: The layer cannot be stored.
+        """
+        return await layers.start_after(self._blobs, self._own, bundle)
+
+
+class Reworks:
+    """Sends tasks back, during one attempt.
+
+    Args:
+        services: What all jobs of this worker share.
+        spec: The job whose tasks they are.
+        specs: Makes the children.
+        snapshots: Makes the snapshots that they start from.
+        lease: The attempt's lease.
+    """
+
+    def __init__(
+        self,
+        services: JobServices,
+        spec: JobSpec,
+        specs: ChildSpecs,
+        snapshots: ChildSnapshots,
+        *,
+        lease: HeldLease,
+    ) -> None:
+        self._services = services
+        self._spec = spec
+        self._specs = specs
+        self._snapshots = snapshots
+        self._lease = lease
+        self._continuations = Continuations(
+            services.ledger, services.journal, services.blobs, services.definitions
+        )
+
+    async def send_back(self, result: JobResult, message: str) -> str:
+        """Submit the rework of a task, and return its id; the same one for every call.
+
+        Args:
+            result: The result of the task, or of its last rework.
+            message: Tells its agent what is wrong.
+
+        Raises:
+            LimitReached: The job may have no more children, or nothing is left for them.
+            InvalidJob: The task cannot be continued; the text says why.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+            SandboxFailure: The sandbox failed.
+        """
+        self._specs.check_room(1)
+        try:
+            earlier = await self._services.ledger.specification(result.job_id)
+            rework = self._specs.rework(
+                earlier,
+                id=job_id_of_call(self._spec.id, f"rework/{result.job_id}"),
+                description=message,
+                continues=result.job_id,
+                changes=result.changes,
+                **(await self._snapshots.now()).update(),
+            )
+            completed = await self._continuations.completed(rework)
+        except (UnknownJob, BlobMissing) as failure:
+            raise InvalidJob(str(failure)) from failure
+        self._lease.check()
+        claim = self._lease.claim
+        if not await self._services.ledger.start(
+            claim.spec.id, claim.token, completed, self._services.bounds
+        ):
+            raise LeaseLost("Another attempt holds the job.")
+        return completed.id

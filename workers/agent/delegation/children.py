@@ -50,10 +50,14 @@ from fanout.orchestrator.delegation.tool_texts import (
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.delegation.child_specs import Child, ChildSpecs, open_traceparent
+from fanout.workers.agent.delegation.child_specs import (
+    Child,
+    ChildSnapshots,
+    ChildSpecs,
+    Reworks,
+    open_traceparent,
+)
 from fanout.workers.agent.delegation.collector import Collector
-from fanout.workers.agent.delegation.reworks import Reworks
-from fanout.workers.agent.delegation.snapshots import ChildSnapshots
 from fanout.workers.agent.delegation.started_tasks import StartedTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.services import JobServices

@@ -31,17 +31,20 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.workers.agent.delegation.conflict_files import ConflictFiles, Sides
-from fanout.workers.agent.delegation.landed_notes import (
+from fanout.workers.agent.delegation.child_specs import Reworks
+from fanout.workers.agent.delegation.landing import (
+    REPRODUCIBLE,
+    ConflictFiles,
+    JobLanding,
     Landed,
+    Sides,
     conflicts_of,
+    landed_message,
     merge_notes,
-    message,
     outcome_notes,
     train_note,
+    undo,
 )
-from fanout.workers.agent.delegation.landing import REPRODUCIBLE, JobLanding, undo
-from fanout.workers.agent.delegation.reworks import Reworks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
@@ -288,7 +291,7 @@ class Collector:
         if self._times_sent_back(result.job_id) >= self._max_reworks:
             return {"outcome": "out"}
         try:
-            rework = await self._reworks.send_back(result, message(notes))
+            rework = await self._reworks.send_back(result, landed_message(notes))
         except (LimitReached, InvalidJob) as failure:
             return {"outcome": "out", "reason": f"{notes['reason']} No rework: {failure}"}
         return {"outcome": "sent back", "rework": rework}

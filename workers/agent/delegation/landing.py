@@ -1,31 +1,41 @@
 """The files of a job as those in which a train lands what its tasks changed.
 
 What the changes touch is stored before the first of them is put in (`EventType.LANDING`). So an
-attempt that dies in the middle leaves nothing half: the next one puts it back (`undo`).
+attempt that dies in the middle leaves nothing half: the next one puts it back (`undo`). What became
+of a task's changes, and why, is noted for the journal and for the agent of the task. Both sides of
+a conflict are put where an agent can read them: in the sandbox's home, which is no part of the
+changes and does not outlive its container.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import structlog
 from pydantic import JsonValue
 
 from fanout.orchestrator.cancellation import cancel_or_abandon, ended
-from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
+from fanout.orchestrator.delegation.answers import merge_entries
+from fanout.orchestrator.git.text_merge import is_text
+from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
+from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.landing.failing_tests import FailingTest, failing_tests
 from fanout.orchestrator.landing.restore_point import RestorePoint
+from fanout.orchestrator.landing.train import Outcome, Train
 from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.verification import run_verification
 from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
+from fanout.workers.sandbox import WORKSPACE, Sandbox, SandboxFolder, in_folder, merge_into
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +46,30 @@ same second and size for that of the new source."""
 UNDO_SECONDS = 5.0
 """For taking out what is not verified when the job is stopped. It takes milliseconds a file; a host
 that needs longer ends the job late, but not with changes that nothing has verified."""
+SHOWN_CONFLICTS = 50
+"""Of one landing, in the journal and in a message: as many as one reads before beginning."""
+
+SHOWN_PATHS = 200
+"""Of the files that a landing merged: as many as a result names itself."""
+
+NAMED = 3
+"""Paths or tests in one sentence; the list of conflicts and the verification's output have the
+others."""
+
+Landed = dict[str, JsonValue]
+"""The data of a `child.landed`: `outcome` (in, out, sent back), and where they apply `applied` (a
+number), `paths` (the first of these), `conflicts` (path, reason), `reason`, `verification` and
+`rework` (the id of a job)."""
+CONFLICTS_FOLDER = "conflicts"
+MAX_CONFLICT_FILES = 50
+"""Of one job: as many conflicts as one reads."""
+MAX_CONFLICT_FILE_BYTES = 1024**2
+"""Larger ones are not texts that an agent compares."""
+MAX_DIFF_CHARACTERS = 2_000
+"""Of each file, in the result of a tool: the whole versions can be read."""
+
+Sides = dict[str, JsonValue]
+"""`diff` (of the other side, shortened) and the paths of `theirs` and `yours`, where they exist."""
 
 
 class JobLanding:
@@ -183,3 +217,176 @@ async def undo(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal, befo
     finally:
         point.close()
     await journal.note(EventType.LANDING, {"children": []}, "landing undone")
+
+
+def merge_notes(report: MergeReport) -> Landed:
+    """Return the entries of a `child.landed` about a merge, each list with its first entries."""
+    listed = merge_entries(report).items()
+    first = {name: one[:SHOWN_PATHS] for name, one in listed if isinstance(one, list)}
+    return {"applied": len(report.applied), **first, "conflicts": _conflicts(report)}
+
+
+def outcome_notes(
+    outcome: Outcome[MergeReport], report: MergeReport, changed: Sequence[str]
+) -> Landed:
+    """Return the entries about the outcome of a train, all but `outcome` itself.
+
+    Args:
+        outcome: What became of a task's changes.
+        report: The report of their last merge.
+        changed: The paths that the task changed.
+    """
+    if outcome.is_in:
+        return merge_notes(report)
+    notes: Landed = {"applied": 0, "reason": _reason(outcome, changed)}
+    if outcome.conflicts is not None:
+        notes["conflicts"] = _conflicts(outcome.conflicts)
+    elif outcome.verification is not None:
+        notes["verification"] = outcome.verification.model_dump()
+    return notes
+
+
+def train_note(train: Train[MergeReport]) -> str:
+    """Return what is to be said about a train as a whole; empty: nothing."""
+    if train.is_flaky:
+        return "The verification is flaky: it gave two answers about the same files."
+    if train.failed_before is None or train.verification is None:
+        return ""
+    code = train.verification.exit_code
+    if code == 0:
+        return "The verification failed before these changes, and passes with them."
+    before = "The verification failed before these changes too, and still fails"
+    tests = failing_tests(train.verification)
+    if not train.is_compared or tests is None:
+        return (
+            f"{before} (exit code {code}). Its output does not say which tests fail, so no change "
+            "was blamed."
+        )
+    return f"{before} (exit code {code}), in no test that passed before: {_named(tests.failing)}."
+
+
+def landed_message(landed: Landed) -> str:
+    """Return what the agent of a task that is sent back is told."""
+    verification = landed.get("verification")
+    if isinstance(verification, Mapping):
+        return CHANGES_BREAK.format(**verification, why=landed["reason"])
+    lines = [f"- {one['path']}: {one['reason']}" for one in conflicts_of(landed)]
+    return CHANGES_CONFLICT.format(conflicts="\n".join(lines))
+
+
+def conflicts_of(landed: Landed) -> list[Mapping[str, JsonValue]]:
+    """Return the conflicts of a `child.landed`: `path` and `reason` of each."""
+    conflicts = landed.get("conflicts")
+    found = conflicts if isinstance(conflicts, list) else []
+    return [one for one in found if isinstance(one, Mapping)]
+
+
+def _reason(outcome: Outcome[MergeReport], changed: Sequence[str]) -> str:
+    if outcome.conflicts is not None:
+        paths = [one.path for one in outcome.conflicts.conflicts]
+        return f"It conflicts with what the files have: {_first(paths)}."
+    failure = f"(exit code {outcome.verification.exit_code if outcome.verification else 1})"
+    subject = f"{_first(changed)}: " if changed else ""
+    if not outcome.is_cause:
+        return (
+            f"{subject}the verification fails with this change and others together {failure}; which "
+            "of them is the cause was not found within the train's verifications."
+        )
+    if outcome.new_failures:
+        return f"{subject}this change breaks {_named(outcome.new_failures)} {failure}."
+    return f"{subject}this change breaks the verification, which passes without it {failure}."
+
+
+def _named(tests: Collection[FailingTest]) -> str:
+    return _first(sorted(test.name for test in tests))
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many it has besides."""
+    left = len(names) - NAMED
+    more = f" and {left} more" if left > 0 else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _conflicts(report: MergeReport) -> JsonValue:
+    shown = report.conflicts[:SHOWN_CONFLICTS]
+    return [{"path": one.path, "reason": one.reason} for one in shown]
+
+
+class ConflictFiles:
+    """Writes both sides for one attempt.
+
+    Args:
+        sandbox: The job's sandbox.
+        blobs: Where the other side is stored.
+    """
+
+    def __init__(self, sandbox: Sandbox, blobs: BlobStore) -> None:
+        self._sandbox = sandbox
+        self._blobs = blobs
+
+    async def write(self, job_id: str, changes: str, paths: Sequence[str]) -> Mapping[str, Sides]:
+        """Write both sides of these paths, and return them by path.
+
+        What cannot be written is left out: the changes are in their bundle all the same.
+
+        Args:
+            job_id: The job whose changes conflict; empty for those with which this one begins.
+            changes: The blob of its change bundle.
+            paths: The paths that conflict.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+        """
+        try:
+            bundle = await self._blobs.fetch(changes)
+            theirs = await asyncio.to_thread(
+                lambda: [*_sides(bundle, set(paths[:MAX_CONFLICT_FILES]))]
+            )
+        except (BlobMissing, MalformedBundle):
+            return {}
+        return {one.path: await self._written(job_id, one, *sides) for one, *sides in theirs}
+
+    async def _written(
+        self, job_id: str, file: ChangedFile, before: bytes | None, after: bytes | None
+    ) -> Sides:
+        folder = "/".join(filter(None, (self._sandbox.home, CONFLICTS_FOLDER, job_id)))
+        sides: Sides = {}
+        if diff := _diff(file.path, before, after):
+            sides["diff"] = diff
+        with suppress(OSError):
+            yours = await self._sandbox.read_bytes(
+                f"{WORKSPACE}/{file.path}", MAX_CONFLICT_FILE_BYTES
+            )
+            sides["yours"] = await self._write(f"{folder}/yours/{file.path}", yours)
+        with suppress(OSError):
+            if after is not None:
+                sides["theirs"] = await self._write(f"{folder}/theirs/{file.path}", after)
+        return sides
+
+    async def _write(self, path: str, content: bytes) -> str:
+        await self._sandbox.write_bytes(path, content)
+        return path
+
+
+def _sides(
+    path: Path, wanted: set[str]
+) -> Iterator[tuple[ChangedFile, bytes | None, bytes | None]]:
+    with ChangeBundle.open(path) as bundle:
+        for file in bundle.changes.files:
+            if file.path in wanted:
+                yield file, _content(bundle, file.before), _content(bundle, file.after)
+
+
+def _content(bundle: ChangeBundle, version: FileVersion | None) -> bytes | None:
+    if version is None or version.kind != "file" or version.size_bytes > MAX_CONFLICT_FILE_BYTES:
+        return None
+    return bundle.content(version)
+
+
+def _diff(path: str, before: bytes | None, after: bytes | None) -> str:
+    if not all(is_text(one or b"") for one in (before, after)):
+        return ""
+    old, new = ((one or b"").decode(errors="replace").splitlines() for one in (before, after))
+    text = "\n".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm=""))
+    return text if len(text) <= MAX_DIFF_CHARACTERS else text[:MAX_DIFF_CHARACTERS] + "\n…"

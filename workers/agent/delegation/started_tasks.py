@@ -47,9 +47,8 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.child_specs import ChildSnapshots, ChildSpecs
 from fanout.workers.agent.delegation.collector import Collector
-from fanout.workers.agent.delegation.snapshots import ChildSnapshots
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import HeldLease
 

@@ -16,7 +16,7 @@ from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefin
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.workers.agent.history import History
-from fanout.workers.agent.remote.conversation import Conversation
+from fanout.workers.agent.remote.conversation import RemoteConversation
 from fanout.workers.agent.services import JobServices
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 async def cancel_task(
     remote: RemoteAgentDefinition,
     services: JobServices,
-    conversation: Conversation,
+    conversation: RemoteConversation,
     card: AgentCard | None = None,
 ) -> None:
     """Tell an agent that its task is cancelled; that it cannot be told is logged.
@@ -87,7 +87,7 @@ class AbandonedTasks:
         except (JobFailure, ValueError) as error:
             log.warning("remote task not cancelled", job=job_id, error=type(error).__name__)
             return
-        conversation = Conversation(definition.name, job_id, history)
+        conversation = RemoteConversation(definition.name, job_id, history)
         await cancel_task(definition.a2a, services, conversation)
 
     async def _events(self, job_id: str) -> list[Event]:

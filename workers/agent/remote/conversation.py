@@ -78,7 +78,7 @@ class Turn:
         return self.note.state in {"input_required", "auth_required"}
 
 
-class Conversation:
+class RemoteConversation:
     """The turns of one job.
 
     Args:

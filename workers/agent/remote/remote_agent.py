@@ -1,14 +1,18 @@
-"""The job of a remote agent: another service does it, by A2A."""
+"""The job of a remote agent: another service does it, by A2A.
+
+Its task is watched until its work stops. What a task has come to is asked for (`GetTask`); the
+stream of its updates only shows progress and saves asking often. So nothing is lost with a stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import IO
 
-from a2a.types import AgentCard, StreamResponse, Task
+from a2a.types import AgentCard, StreamResponse, Task, TaskState
 from google.adk.events import Event
 from google.genai import types
 
@@ -34,32 +38,48 @@ from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
-from fanout.workers.agent.live_log import LiveLog
 from fanout.workers.agent.remote.abandoned import cancel_task
-from fanout.workers.agent.remote.conversation import Conversation, Turn
-from fanout.workers.agent.remote.outgoing import (
+from fanout.workers.agent.remote.conversation import RemoteConversation, State, Turn
+from fanout.workers.agent.remote.messages import (
+    Reply,
     SentFiles,
     answer_text,
     files_to_send,
-    message_of,
-    task_text,
-)
-from fanout.workers.agent.remote.received_files import put_files
-from fanout.workers.agent.remote.reply import (
-    Reply,
     fitting,
+    message_of,
     progress_text,
+    put_files,
     question_of,
     reply_of,
     reply_of_message,
+    task_text,
 )
-from fanout.workers.agent.remote.watching import QUESTIONS, STATES, stopped_task
 from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.session_journal import AttemptJournal, LiveLog
 from fanout.workers.agent.verification import Verifier, max_reworks, rejection
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox
 
+FIRST_PAUSE_SECONDS = 0.25
+"""Before a task is asked for again."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two questions: an agent that does not stream works for seconds at least."""
+OUTAGE_SECONDS = 60.0
+"""How long an agent may be unreachable, while the attempt goes on asking: it restarts."""
+
+STATES: dict[int, State] = {
+    TaskState.TASK_STATE_COMPLETED: "completed",
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_REJECTED: "rejected",
+    TaskState.TASK_STATE_CANCELED: "canceled",
+    TaskState.TASK_STATE_INPUT_REQUIRED: "input_required",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "auth_required",
+}
+"""The states in which an agent does not work on a task."""
+QUESTIONS = frozenset({"input_required", "auth_required"})
+"""Those in which it waits for a person."""
+
+Show = Callable[[StreamResponse], Awaitable[None]]
 ASK_PERSON = "answer_remote_agent"
 """The tool of the approvals by which a person answers the agent's questions."""
 FILE_TOOLS = frozenset(
@@ -68,6 +88,57 @@ FILE_TOOLS = frozenset(
 """The tools whose guard would be avoided if files came from elsewhere."""
 LEAST_SECONDS = 1.0
 """For an answer, when the job's time is nearly over: its deadline ends it."""
+
+
+async def stopped_task(
+    remote: RemoteConnection, task_id: str, show: Show, *, asked_by: str = ""
+) -> Task:
+    """Return a task when the agent's work on it has stopped.
+
+    Args:
+        remote: The connection to the agent.
+        task_id: The task.
+        show: Receives the updates of the task.
+        asked_by: The id of the question that was answered: a task that still asks it goes on.
+
+    Raises:
+        RemoteAgentUnavailable: The agent was unreachable for `OUTAGE_SECONDS`.
+        JobFailure: See `RemoteConnection`.
+    """
+    pause, reached_at = FIRST_PAUSE_SECONDS, elapsed_clock()
+    while True:
+        try:
+            task = await remote.task(task_id)
+            reached_at = elapsed_clock()
+            if has_stopped(task, asked_by):
+                return task
+            if remote.streams and await _follow(remote, task_id, show):
+                pause = FIRST_PAUSE_SECONDS
+                continue
+        except RemoteAgentUnavailable:
+            if elapsed_clock() - reached_at > OUTAGE_SECONDS:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def has_stopped(task: Task, asked_by: str) -> bool:
+    """Return whether an agent does not work on a task, other than because of an old question."""
+    state = STATES.get(task.status.state)
+    is_asked = state in QUESTIONS
+    message = task.status.message.message_id
+    return state is not None and not (is_asked and message and message == asked_by)
+
+
+async def _follow(remote: RemoteConnection, task_id: str, show: Show) -> bool:
+    """Show the updates of a task until its stream ends; return whether its state was among them."""
+    has_state = False
+    async for update in remote.updates(task_id):
+        await show(update)
+        has_state |= update.HasField("status_update") and (
+            update.status_update.status.state in STATES
+        )
+    return has_state
 
 
 class RemoteAgent:
@@ -119,7 +190,7 @@ class RemoteAgent:
             interval_seconds=0,
         )
         self._card: AgentCard | None = None
-        self._conversation: Conversation | None = None
+        self._conversation: RemoteConversation | None = None
 
     async def run(self) -> AgentAnswer:
         """See `JobWorker.run`."""
@@ -152,11 +223,11 @@ class RemoteAgent:
             return
         await cancel_task(self._remote, self._services, self._conversation, self._card)
 
-    def _conversation_of(self, history: History) -> Conversation:
-        return Conversation(self._definition.name, self._spec.id, history)
+    def _conversation_of(self, history: History) -> RemoteConversation:
+        return RemoteConversation(self._definition.name, self._spec.id, history)
 
     async def _answer_after(
-        self, history: History, conversation: Conversation, remote: RemoteConnection
+        self, history: History, conversation: RemoteConversation, remote: RemoteConnection
     ) -> AgentAnswer:
         """Converse until the agent answers, or waits for a person."""
         is_rejected = self._verifier.wants_rework(history)
@@ -181,7 +252,7 @@ class RemoteAgent:
                 return await self._answer(turn)
 
     async def _pass_on(
-        self, answer: ApprovalAnswer, turn: Turn, conversation: Conversation
+        self, answer: ApprovalAnswer, turn: Turn, conversation: RemoteConversation
     ) -> None:
         """Begin the turn that answers the question of another one."""
         is_confirmed = answer.decision == "approve" if turn.note.confirmations else None
@@ -189,17 +260,17 @@ class RemoteAgent:
         event = conversation.begun(answer_text(answer), read, is_confirmed=is_confirmed)
         await self._note(conversation, event)
 
-    async def _begin(self, conversation: Conversation, text: str, messages: int = 0) -> None:
+    async def _begin(self, conversation: RemoteConversation, text: str, messages: int = 0) -> None:
         """Begin a turn with a text, which holds a number of messages to the job."""
         read = self._journal.messages_read + messages
         await self._note(conversation, conversation.begun(text, read))
 
-    async def _note(self, conversation: Conversation, event: Event) -> None:
+    async def _note(self, conversation: RemoteConversation, event: Event) -> None:
         await self._journal.note_session_event(event)
         conversation.add(event)
 
     async def _complete(
-        self, turn: Turn, conversation: Conversation, remote: RemoteConnection
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection
     ) -> None:
         """Send a turn's message, unless the agent has it, and wait for the end of its work."""
         if not turn.note.is_taken:
@@ -229,7 +300,9 @@ class RemoteAgent:
         asks = STATES.get(task.status.state) in QUESTIONS
         return asks and task.status.message.message_id == turn.note.asked_by
 
-    async def _send(self, turn: Turn, conversation: Conversation, remote: RemoteConnection) -> None:
+    async def _send(
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection
+    ) -> None:
         """Send the message of a turn, and show what comes back until the stream ends."""
         files = SentFiles()
         if turn.note.turn == 1:
@@ -252,7 +325,7 @@ class RemoteAgent:
                 raise
 
     async def _end(
-        self, turn: Turn, conversation: Conversation, remote: RemoteConnection, task: Task
+        self, turn: Turn, conversation: RemoteConversation, remote: RemoteConnection, task: Task
     ) -> None:
         """Take what a task holds whose work has stopped."""
         state = STATES[task.status.state]
@@ -270,7 +343,7 @@ class RemoteAgent:
     async def _take(
         self,
         turn: Turn,
-        conversation: Conversation,
+        conversation: RemoteConversation,
         remote: RemoteConnection,
         reply: Reply,
         state: str,

@@ -2,16 +2,30 @@
 
 The only module that knows docker-py's exceptions. Each call names what it does, and its failure
 repeats that name.
+
+Podman's Docker API differs. It takes the value of `seccomp=` for the path of a file on its machine,
+where Docker takes JSON; refuses file systems in memory with an owner or a number of files; and
+overlooks the options of volumes that are to be created with a container. It gives a new volume to
+the container's user, which a read-only one does not let it: so the mount of the volume is
+read-only, not the volume.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -19,14 +33,9 @@ from docker import errors as docker_errors
 from docker.utils import kwargs_from_env, parse_host
 
 from fanout.orchestrator.cancellation import uninterrupted
+from fanout.orchestrator.deep_agent import BoundedOutput
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.docker.podman import (
-    for_podman,
-    is_podman,
-    volumes,
-)
 from fanout.workers.sandbox.errors import (
     EngineForbidden,
     EngineUnavailable,
@@ -36,6 +45,18 @@ from fanout.workers.sandbox.errors import (
     unreachable,
 )
 
+_READ_AHEAD_BYTES = 1024 * 1024
+"""Of a sandbox's output, buffered in memory: one part of a reply fits."""
+_READ_BYTES = 256 * 1024
+"""Passed on at once: others have their turn in between."""
+_STDERR = 2
+_STDERR_KEPT_BYTES = 2048
+"""The end of a dead resident's error output, for the error message."""
+_CONNECT_SECONDS = 30.0
+"""The longest that a busy engine takes to attach to a container."""
+_REFUSALS = {404: SandboxDied, 409: SandboxDied, 500: SandboxStartFailed}
+"""Failures by the status of a refused attach request; others are those of proxies before the
+engine. Podman mounts what a container has when somebody attaches to it, and Docker at its start."""
 T = TypeVar("T")
 
 _CALL_SECONDS = 60
@@ -59,6 +80,161 @@ _REMOVAL_SECONDS = 10.0
 """How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
 """Between two checks of a removal, which takes 80 ms."""
+_READ_ONLY = "ro"
+_INLINE = "seccomp={"
+_KNOWN = {"rw", "exec", "nosuid", "nodev", "size"}
+"""The options of file systems in memory that Podman knows too."""
+_FOR_ALL = "mode=1777"
+"""Instead of the owner: in a container of ours is one job only. The number of files stays bounded
+by the memory that the container may use."""
+
+
+@dataclass(frozen=True)
+class EngineAddress:
+    """The address of an engine."""
+
+    url: str
+    """`unix://PATH` or `tcp://HOST:PORT`."""
+    tls: ssl.SSLContext | None = None
+
+    async def connect(self) -> AttachStream:
+        """Open a connection for the engine's HTTP API.
+
+        Raises:
+            EngineUnavailable: nothing answers there.
+        """
+        parts = urlsplit(self.url)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                if parts.scheme in {"unix", "http+unix"}:
+                    opening = asyncio.open_unix_connection(parts.path, limit=_READ_AHEAD_BYTES)
+                else:
+                    opening = asyncio.open_connection(
+                        parts.hostname, parts.port, ssl=self.tls, limit=_READ_AHEAD_BYTES
+                    )
+                return AttachStream(*await opening)
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailable(f"No Docker engine answers at {self.url}.") from error
+
+    async def status_of(self, path: str) -> int:
+        """Return the status of the engine's answer to a GET request.
+
+        Raises:
+            EngineUnavailable: nothing answers there.
+            OSError: the connection broke.
+            EOFError: the answer is none.
+        """
+        stream = await self.connect()
+        try:
+            return await stream.status_of(path)
+        finally:
+            await stream.close()
+
+
+class AttachStream:
+    """A container's standard streams as one `ByteStream`: reads its output, writes its input.
+
+    Docker puts an 8-byte header before each piece of output; it is removed here. The last 2 KiB of
+    error output are kept separately, to explain why a container ended before it was ready.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._left_in_piece = 0
+        self._is_error_piece = False
+        self._error_output = BoundedOutput(tail_bytes=_STDERR_KEPT_BYTES)
+
+    @property
+    def error_output(self) -> bytes:
+        """The last 2 KiB of the container's error output."""
+        return self._error_output.content()
+
+    async def attach(self, path: str) -> None:
+        """Ask the engine to turn this connection into the streams of a container.
+
+        Args:
+            path: the path and the query of the request.
+
+        Raises:
+            SandboxDied: the container does not exist any more.
+            SandboxStartFailed: the engine could not prepare the container.
+            EngineUnavailable: the engine refused or closed the connection.
+        """
+        request = (
+            f"POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+            "Content-Length: 0\r\n\r\n"
+        )
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self.write(request.encode())
+                head = await self._reader.readuntil(b"\r\n\r\n")
+        except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
+            raise EngineUnavailable("The Docker engine hung up on an attach request.") from error
+        status = int(head.split(b" ", 2)[1])
+        if status not in {101, 200}:
+            message = await self._refusal()
+            failure = _REFUSALS.get(status, EngineUnavailable)
+            raise failure(f"The Docker engine refused to attach: {message}")
+
+    async def status_of(self, path: str) -> int:
+        """Return the status of the engine's answer to a GET request, of which no more is read.
+
+        Raises:
+            OSError: the connection broke.
+            EOFError: the answer is none.
+        """
+        await self.write(
+            f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode()
+        )
+        line = await self._reader.readline()
+        parts = line.split(b" ", 2)
+        if len(parts) < 2 or not parts[1].isdigit():  # noqa: PLR2004 - the protocol, and a number
+            raise EOFError("no answer")
+        return int(parts[1])
+
+    async def _refusal(self) -> str:
+        with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(1):
+                return str(json.loads(await self._reader.readline())["message"])
+        return "no reason given"
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the container's output; b"" when it has ended."""
+        try:
+            while data := await self._read_piece():
+                if not self._is_error_piece:
+                    return data
+                self._error_output.add(data)
+        except (OSError, EOFError):
+            pass
+        return b""
+
+    async def _read_piece(self) -> bytes:
+        """Return a part of the present piece, or of the next one; never waits for a whole one."""
+        while not self._left_in_piece:
+            head = await self._reader.readexactly(8)
+            self._is_error_piece = head[0] == _STDERR
+            self._left_in_piece = int.from_bytes(head[4:], "big")
+        data = await self._reader.read(min(self._left_in_piece, _READ_BYTES))
+        self._left_in_piece -= len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Write to the container's input; waits while the peer does not read.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Close the stream; the container's main process reads the end of its input and exits."""
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._writer.wait_closed()
 
 
 def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
@@ -386,3 +562,74 @@ class Engine:
         if self._api is not None:
             await asyncio.to_thread(self._api.close)
             self._api = None
+
+
+def is_podman(version: Mapping[str, Any]) -> bool:
+    """Return whether an engine is Podman.
+
+    Args:
+        version: Its answer to `GET /version`.
+    """
+    return any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ())
+
+
+def for_podman(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a container's configuration as Podman takes it.
+
+    The engine has to be on this machine: seccomp profiles become files. The first call for a
+    profile writes it.
+    """
+    host = dict(config["HostConfig"])
+    host["SecurityOpt"] = [
+        f"seccomp={_file(option.removeprefix('seccomp='))}"
+        if option.startswith(_INLINE)
+        else option
+        for option in host.get("SecurityOpt") or ()
+    ]
+    host["Mounts"] = [
+        mount | {"ReadOnly": True} if _READ_ONLY in _flags(_driver(mount)) else mount
+        for mount in host.get("Mounts") or ()
+    ]
+    if "Tmpfs" in host:
+        host["Tmpfs"] = {path: _options(given) for path, given in host["Tmpfs"].items()}
+    return {**config, "HostConfig": host}
+
+
+def volumes(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments that create the volumes of a container's configuration with options."""
+    for mount in config["HostConfig"].get("Mounts") or ():
+        driver = _driver(mount)
+        if driver.get("Options"):
+            flags = [flag for flag in _flags(driver) if flag != _READ_ONLY]
+            yield {
+                "name": mount["Source"],
+                "driver": driver["Name"],
+                "driver_opts": {**driver["Options"], "o": ",".join(flags)},
+                "labels": mount["VolumeOptions"]["Labels"],
+            }
+
+
+def _driver(mount: Mapping[str, Any]) -> dict[str, Any]:
+    return dict((mount.get("VolumeOptions") or {}).get("DriverConfig") or {})
+
+
+def _flags(driver: Mapping[str, Any]) -> list[str]:
+    return str((driver.get("Options") or {}).get("o", "")).split(",")
+
+
+def _options(given: str) -> str:
+    known = [one for one in given.split(",") if one.partition("=")[0] in _KNOWN]
+    return ",".join([*known, _FOR_ALL])
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that only this user, and the engine as root, can read."""
+    return tempfile.TemporaryDirectory(prefix="fanout-seccomp-")
+
+
+@cache
+def _file(profile: str) -> str:
+    path = Path(_folder().name) / f"{sha256(profile.encode()).hexdigest()[:16]}.json"
+    path.write_text(profile, encoding="utf-8")
+    return str(path)

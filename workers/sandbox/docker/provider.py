@@ -30,24 +30,26 @@ from fanout.workers.sandbox.docker.disk_quota import (
     DiskWatch,
 )
 from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.holders import EmptyNetworks, networks_are_slow
 from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
 from fanout.workers.sandbox.docker.naming import JOB, Names
-from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
-from fanout.workers.sandbox.docker.opening.container import Container, Started
-from fanout.workers.sandbox.docker.opening.gate import StartGate
-from fanout.workers.sandbox.docker.opening.pool import WARM_PER_CORE, Opening, WarmPool
-from fanout.workers.sandbox.docker.opening.resource_limits import require_limits
-from fanout.workers.sandbox.docker.opening.runtimes import lighter_runtime
-from fanout.workers.sandbox.docker.opening.shape import Shape
-from fanout.workers.sandbox.docker.opening.starts import ContainerStarts, Owner
-from fanout.workers.sandbox.docker.removals import Removals
+from fanout.workers.sandbox.docker.removals import Leftovers, LivingWorkers, Removals
+from fanout.workers.sandbox.docker.starts import (
+    Container,
+    ContainerStarts,
+    Owner,
+    Shape,
+    Started,
+    StartGate,
+    lighter_runtime,
+    require_limits,
+)
 from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.egress.bundle import install_bundle
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
+from fanout.workers.sandbox.docker.warm_pool import WARM_PER_CORE, Opening, WarmPool
 from fanout.workers.sandbox.egress.proxy import Egress
+from fanout.workers.sandbox.egress.tls import install_bundle
 from fanout.workers.sandbox.egress.traffic import Traffic
-from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.egress.uplink import AllowedHosts, Uplink
 from fanout.workers.sandbox.errors import (
     ChangesUnreadable,
     DiskLimitExceeded,
@@ -56,17 +58,17 @@ from fanout.workers.sandbox.errors import (
     SandboxDied,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.process import Process
 from fanout.workers.sandbox.protocol import (
     Command,
     IsLive,
+    Process,
     Sandbox,
     SandboxSpec,
     SnapshotSource,
     nobody,
 )
-from fanout.workers.sandbox.resident.live_process import resident_process
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.resident.tunnels import resident_process
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"

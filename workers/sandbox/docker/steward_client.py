@@ -1,12 +1,21 @@
-"""The worker's client of its steward: starts the container and calls its operations."""
+"""The worker's client of its steward: starts the container and calls its operations.
+
+The files of `workers/sandbox/inside` are copied into containers. They keep their names below
+`fanout`, so that its modules import each other inside as they do here; the packages above it are
+empty. In a folder, the code is started with `python3 -ISB FOLDER`, which runs its `__main__.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
+import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from typing import IO, Any, Self
 
 import structlog
@@ -23,16 +32,21 @@ from fanout.workers.sandbox.docker.disk_quota import (
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.holders import Holder, share_store
 from fanout.workers.sandbox.docker.naming import Names
-from fanout.workers.sandbox.docker.steward.prepared import Prepared
-from fanout.workers.sandbox.docker.steward.program import STORE, steward_code, steward_command
 from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
-from fanout.workers.sandbox.inside.overlays import RENAMING
+from fanout.workers.sandbox.inside.archives import add_member
+from fanout.workers.sandbox.inside.disks import RENAMING_OVERLAY
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
-from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.client import ResidentClient, use_while_sent
 from fanout.workers.sandbox.resident.replies import OperationFailed
-from fanout.workers.sandbox.resident.uploads import use_while_sent
 
+INSIDE = "fanout/workers/sandbox/inside"
+"""Standard library only, Python 3.8 or later, nothing that python3-minimal lacks."""
+STORE = "/store"
+"""The path of the volume for the steward."""
+
+
+_PYTHON = ("python3", "-ISB")
 log = structlog.get_logger(__name__)
 
 OnChunk = Callable[[bytes], Awaitable[None]]
@@ -52,6 +66,69 @@ _ASKED_JOBS = 500
 _MAX_OPTION_BYTES = 4000
 """Of a mount: the kernel takes one page, and cuts off the rest."""
 _OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,{2},nosuid,nodev"
+
+
+def code_files(main_module: str = "resident") -> dict[str, bytes]:
+    """Return the relative path and the content of each file.
+
+    Args:
+        main_module: a module of `workers.sandbox.inside` whose `main()` is run.
+    """
+    package = resources.files(INSIDE.replace("/", "."))
+    files = {
+        f"{INSIDE}/{file.name}": file.read_bytes()
+        for file in package.iterdir()
+        if file.name.endswith(".py")
+    }
+    for above in ("fanout", "fanout/workers", "fanout/workers/sandbox"):
+        files[f"{above}/__init__.py"] = b""
+    files["__main__.py"] = (
+        f"from fanout.workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
+    )
+    return files
+
+
+def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:
+    """Return the command of a steward.
+
+    Args:
+        cache_bytes: the limit on unpacked snapshots that no job uses.
+        reserve_bytes: the free space that the engine's disk keeps.
+    """
+    _, identity = steward_code()
+    sizes = (str(cache_bytes), str(reserve_bytes))
+    return [*_PYTHON, "/opt/steward", STORE, *sizes, "/opt/resident", identity]
+
+
+@cache
+def steward_code() -> tuple[bytes, str]:
+    """Return a tar of the steward's and the resident's code, and the latter's version."""
+    code = code_files()
+    identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder, files in (("steward", code_files("steward")), ("resident", code)):
+            for path, content in files.items():
+                add_member(archive, f"{folder}/{path}", content, len(content))
+    return buffer.getvalue(), identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job's files, ready to be mounted."""
+
+    files_id: str
+    """See `Sandbox.files_id`."""
+    adopted: str
+    """Under which id they were prepared ahead; empty when they were made for the job."""
+    options: dict[str, str]
+    """The mount options of the workspace."""
+    output_options: dict[str, str]
+    """The mount options of the folder with the outputs of commands."""
+    user: int
+    """Whose they are, and so whom the sandbox's processes must be."""
+    has_disk: bool
+    """The files are on a disk of the job's own, whose size the kernel keeps."""
 
 
 @dataclass(kw_only=True)
@@ -219,7 +296,7 @@ class Steward:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
         shown = f"{self.mount_point}/{home}/layers"
         lower = ":".join(f"{shown}/{element.id}/tree" for element in chain)
-        return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING)) <= _MAX_OPTION_BYTES
+        return len(_OVERLAY_OPTIONS.format(lower, shown, RENAMING_OVERLAY)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, home: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:

@@ -25,16 +25,32 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_host
-from fanout.workers.sandbox.egress.authority import JobAuthority
-from fanout.workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls
-from fanout.workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
-from fanout.workers.sandbox.egress.hosts import AllowedHosts
-from fanout.workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
-from fanout.workers.sandbox.egress.tls import TlsTunnel
-from fanout.workers.sandbox.egress.traffic import Connection, Traffic
-from fanout.workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
+from fanout.workers.sandbox.egress.exchange import (
+    HEAD_SECONDS,
+    Exchange,
+    Link,
+    ProxyRequest,
+    Refusal,
+    parse_request,
+)
+from fanout.workers.sandbox.egress.tls import (
+    MAX_HELLO_BYTES,
+    ClientHello,
+    JobAuthority,
+    TlsTunnel,
+    may_be_tls,
+)
+from fanout.workers.sandbox.egress.traffic import SandboxConnection, Traffic
+from fanout.workers.sandbox.egress.uplink import (
+    AllowedHosts,
+    Lookups,
+    Overloaded,
+    Uplink,
+    break_off,
+    leads_here,
+)
 from fanout.workers.sandbox.inside.forward import CHUNK_BYTES, PORT
-from fanout.workers.sandbox.network import Credential
+from fanout.workers.sandbox.protocol import Credential
 from fanout.workers.sandbox.resident.client import ResidentClient
 from fanout.workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 
@@ -222,14 +238,14 @@ class Egress:
         return admitted
 
     def _outgoing(
-        self, tunnel: Tunnel, request: ProxyRequest, connection: Connection
+        self, tunnel: Tunnel, request: ProxyRequest, connection: SandboxConnection
     ) -> AsyncIterator[bytes]:
         if request.head is None:
             return self._of_tunnel(tunnel, request, connection)
         return _of_request(tunnel, request)
 
     async def _of_tunnel(
-        self, tunnel: Tunnel, request: ProxyRequest, connection: Connection
+        self, tunnel: Tunnel, request: ProxyRequest, connection: SandboxConnection
     ) -> AsyncIterator[bytes]:
         """Yield what the client sends; its TLS handshake has to name the host of the tunnel."""
         data = await tunnel.read()
@@ -317,7 +333,7 @@ async def _relay(
     tunnel: Tunnel,
     request: ProxyRequest,
     link: Link,
-    connection: Connection,
+    connection: SandboxConnection,
     outgoing: AsyncIterator[bytes],
 ) -> None:
     """Relay both directions until the server has ended its own.
@@ -346,7 +362,7 @@ async def _relay(
 async def _send(
     request: ProxyRequest,
     writer: asyncio.StreamWriter,
-    connection: Connection,
+    connection: SandboxConnection,
     outgoing: AsyncIterator[bytes],
 ) -> None:
     """Send to the server what the client sends."""

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from fanout.workers.sandbox.network import (
+from fanout.workers.sandbox.protocol import (
     ConnectionRecord,
     NetworkLimitReached,
     OnTraffic,
@@ -27,7 +27,7 @@ IDLE_PRECISION = 0.01
 """Of it: the timer is not set again for every packet."""
 
 
-class Connection:
+class SandboxConnection:
     """An open connection to a host."""
 
     def __init__(self, traffic: Traffic, timer: asyncio.Timeout, idle_seconds: float) -> None:
@@ -99,7 +99,7 @@ class Traffic:
         self._limit_bytes = limit_bytes
         self._used_bytes = used_bytes
         self._idle_seconds = idle_seconds
-        self._open: set[Connection] = set()
+        self._open: set[SandboxConnection] = set()
         self._is_reported = False
         self.limit_hits = 0
         """How often the budget stopped something: connections that were cut or refused."""
@@ -137,18 +137,18 @@ class Traffic:
     @contextlib.asynccontextmanager
     async def connection(
         self, host: str, port: int, *, secret: str = ""
-    ) -> AsyncIterator[Connection]:
+    ) -> AsyncIterator[SandboxConnection]:
         """Account for a connection while the context is open, and record it at its end.
 
         Raises:
             TunnelBroken: it was idle for too long, or cut since the budget is used up.
         """
         begun = time.monotonic()
-        connection: Connection | None = None
+        connection: SandboxConnection | None = None
         timer = asyncio.timeout(self._idle_seconds)
         try:
             async with timer:
-                connection = Connection(self, timer, self._idle_seconds)
+                connection = SandboxConnection(self, timer, self._idle_seconds)
                 self._open.add(connection)
                 yield connection
         except TimeoutError:

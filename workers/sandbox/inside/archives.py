@@ -46,7 +46,7 @@ _HEADER = bytearray(tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT))
 _HEADER[148:156] = b" " * 8
 
 
-class Source(Protocol):
+class MemberSource(Protocol):
     """A stream of an archive."""
 
     def read(self, size: int, /) -> bytes:
@@ -129,7 +129,7 @@ def write_member(out: IO[bytes], name: str, content: bytes | Path) -> None:
 
 
 def unpack(
-    archive: Path | Source,
+    archive: Path | MemberSource,
     target: Path,
     own: Callable[[str], None],
     removed: list[str] | None = None,
@@ -196,7 +196,11 @@ class _Unpacking:
     """The state of unpacking one archive into a folder."""
 
     def __init__(
-        self, source: Source, target: str, own: Callable[[str], None], removed: list[str] | None
+        self,
+        source: MemberSource,
+        target: str,
+        own: Callable[[str], None],
+        removed: list[str] | None,
     ) -> None:
         self._source, self._target, self._own, self._removed = source, target, own, removed
         self._links: list[tuple[str, str]] = []

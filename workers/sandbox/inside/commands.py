@@ -143,7 +143,7 @@ def signal_all(pids: Collection[int], number: int) -> None:
             os.kill(pid, number)
 
 
-class Pipe:
+class OutputPipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -199,8 +199,8 @@ class Run:
         """How many more parts of its output may be sent to the client."""
         self.is_live = "tunnel" in arguments
         """Its input and output are a tunnel; only its error output is collected."""
-        self.output = Pipe(self.cap)
-        self.errors = None if arguments.get("merge_stderr", True) else Pipe(self.cap)
+        self.output = OutputPipe(self.cap)
+        self.errors = None if arguments.get("merge_stderr", True) else OutputPipe(self.cap)
         self.started, self.started_ticks = time.monotonic(), ticks_since_boot()
         self.deadline = self.started + arguments["timeout_seconds"]
         self.oom_kills = oom_kills
@@ -218,7 +218,7 @@ class Run:
         return self.stream and self.credits == 0 and self.streamed < self.cap
 
     @property
-    def pipes(self) -> list[Pipe]:
+    def pipes(self) -> list[OutputPipe]:
         """Its outputs."""
         return [self.output] if self.errors is None else [self.output, self.errors]
 
@@ -255,7 +255,7 @@ class Run:
                 os.close(pipe.write_end)
 
 
-class Stopped:
+class StoppedCommand:
     """What is remembered of a stopped command, to find its processes."""
 
     def __init__(self, marker: str, session: int, started_ticks: int) -> None:
@@ -270,7 +270,7 @@ class Background:
         file: where they are kept.
     """
 
-    def __init__(self, pipes: list[Pipe], file: RollingFile) -> None:
+    def __init__(self, pipes: list[OutputPipe], file: RollingFile) -> None:
         self.pipes, self.file = pipes, file
 
 
@@ -282,7 +282,7 @@ class Commands:
         self._runs: dict[int, Run] = {}
         self._is_init = os.getpid() == 1
         self._token = os.urandom(6).hex()
-        self._stopped: list[Stopped] = []
+        self._stopped: list[StoppedCommand] = []
         """Commands that were stopped while others ran: processes that they left unmarked are killed
         when none runs any more."""
         self._backgrounds: list[Background] = []
@@ -374,7 +374,7 @@ class Commands:
     def _marker(self, run: Run) -> str:
         return f"{self._token}-{run.number}"
 
-    def _on_output(self, run: Run, pipe: Pipe, _events: int = 0) -> bytes:
+    def _on_output(self, run: Run, pipe: OutputPipe, _events: int = 0) -> bytes:
         data = pipe.read()
         if not pipe.open:
             self._loop.forget(pipe.descriptor)
@@ -454,10 +454,10 @@ class Commands:
             self._kill_everything()
         return True
 
-    def _remembered(self, run: Run) -> Stopped:
-        return Stopped(self._marker(run), run.pid, run.started_ticks)
+    def _remembered(self, run: Run) -> StoppedCommand:
+        return StoppedCommand(self._marker(run), run.pid, run.started_ticks)
 
-    def _kill_all_of(self, commands: list[Stopped]) -> None:
+    def _kill_all_of(self, commands: list[StoppedCommand]) -> None:
         """Kill all processes but those that ended commands have left running.
 
         They are stopped before, so that none starts another one meanwhile. If there are none to be
@@ -476,7 +476,7 @@ class Commands:
             stopped |= new
         self._kill_everything()
 
-    def _divided(self, commands: list[Stopped]) -> tuple[set[int], set[int]]:
+    def _divided(self, commands: list[StoppedCommand]) -> tuple[set[int], set[int]]:
         """Return the processes that ended commands left running, and those of stopped commands.
 
         One without a mark is of an ended command if it was started before these commands were, or
@@ -563,7 +563,7 @@ class Commands:
     def _left_by(self, run: Run) -> list[int]:
         return processes_of(self._marker(run), run.pid) if run.pid else []
 
-    def _record(self, number: int, pipes: list[Pipe]) -> RollingFile:
+    def _record(self, number: int, pipes: list[OutputPipe]) -> RollingFile:
         """Read what an ended command's processes write from now on into a file."""
         for pipe in pipes:
             pipe.kept, pipe.file = BoundedOutput(0), None  # they are in the result
@@ -577,14 +577,14 @@ class Commands:
                 self._close_background(oldest, pipe)
         return background.file
 
-    def _on_background(self, background: Background, pipe: Pipe, _events: int = 0) -> None:
+    def _on_background(self, background: Background, pipe: OutputPipe, _events: int = 0) -> None:
         data = pipe.take()
         if data:
             background.file.add(data)
         elif data is not None:
             self._close_background(background, pipe)
 
-    def _close_background(self, background: Background, pipe: Pipe) -> None:
+    def _close_background(self, background: Background, pipe: OutputPipe) -> None:
         self._loop.forget(pipe.descriptor)
         pipe.close()
         background.pipes.remove(pipe)

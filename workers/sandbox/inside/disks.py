@@ -1,4 +1,4 @@
-"""Job disks: an ext4 image for each job, mounted where the engine sees it, and what trees take.
+"""Job disks: an ext4 image for each job, the overlays on them, and what trees take.
 
 Standard library only: see `steward`.
 
@@ -6,6 +6,11 @@ The kernel keeps the size of such a disk, however a job takes space: by files th
 while they are open, by space that is allocated and not written, by files without content. It runs
 in the steward, if that may mount. The image is sparse: it takes what the job wrote, and deleted
 files are given back.
+
+With `RENAMING_OVERLAY`, a folder of what the job started from can be renamed: the kernel marks the
+upper layer's folder with the path that it had (`trusted.overlay.redirect`). Only a process with the
+right to mount can set or read such marks. With `PLAIN_OVERLAY` the marks are `user.overlay.*`, and
+the kernel refuses to rename such a folder: the job, which can set them, could name any path.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
@@ -59,6 +65,11 @@ _BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system's."""
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
 _OPTIONS = "loop,nosuid,nodev,noatime,discard,noinit_itable,nobarrier"
+PLAIN_OVERLAY = "userxattr"
+RENAMING_OVERLAY = "redirect_dir=on,metacopy=off"
+"""Without `metacopy` a file in the upper layer has its content."""
+TRUSTED_MARKS, USER_MARKS = "trusted.overlay.", "user.overlay."
+"""How the names of the marks begin."""
 
 
 class DiskFailed(Exception):
@@ -396,3 +407,31 @@ def _du(option: str, trees: Sequence[Path]) -> list[int]:
         if path:
             found[os.fsdecode(path)] = int(number)
     return [found.get(str(tree), 0) for tree in trees]
+
+
+def why_no_renaming(folder: Path) -> str | None:
+    """Mount an overlay in a folder and rename one of its folders.
+
+    Returns:
+        Why that does not work; None when it does.
+    """
+    probe = folder / f"renaming-{uuid.uuid4().hex}"
+    lower, upper, work, merged = (probe / name for name in ("lower", "upper", "work", "merged"))
+    try:
+        for each in (lower / "before", upper, work, merged):
+            each.mkdir(parents=True)
+        options = f"lowerdir={lower},upperdir={upper},workdir={work},{RENAMING_OVERLAY}"
+        flags = ctypes.c_ulong(0)
+        call("mount", b"overlay", os.fsencode(merged), b"overlay", flags, options.encode())
+        try:
+            (merged / "before").rename(merged / "after")
+        finally:
+            detach(merged)
+        os.getxattr(upper / "after", f"{TRUSTED_MARKS}redirect")
+    except OSError as error:
+        return f"the kernel refuses it ({error.strerror})"
+    except DiskFailed as error:
+        return str(error)
+    finally:
+        subprocess.run(["rm", "-rf", "--", str(probe)], check=False)  # noqa: S603, S607 - ours
+    return None

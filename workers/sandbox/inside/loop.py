@@ -120,7 +120,7 @@ class Loop:
         self.forget(self._outgoing)
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """An operation's own failure; the client receives its kind and its message."""
 
     def __init__(self, kind: str, message: str) -> None:

@@ -25,7 +25,7 @@ from functools import partial
 
 from fanout.workers.sandbox.inside import files, frames, seclusion
 from fanout.workers.sandbox.inside.commands import Commands
-from fanout.workers.sandbox.inside.loop import Context, Loop, Refused
+from fanout.workers.sandbox.inside.loop import Context, Loop, OperationRefused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _network_namespace() -> int:
 
 
 def _unknown(name: str, _arguments: dict[str, Any], _payload: bytes) -> Reply:
-    raise Refused("UnknownOperation", f"no operation {name}")
+    raise OperationRefused("UnknownOperation", f"no operation {name}")
 
 
 def _without_context(operation: Operation) -> SlowOperation:
@@ -230,7 +230,7 @@ def _carry_out(
     """Carry out an operation; return header and payload of the reply."""
     try:
         result, data = operation(arguments, payload)
-    except Refused as refusal:
+    except OperationRefused as refusal:
         return {"refused": refusal.kind, "message": str(refusal)}, b""
     except OSError as error:
         path = error.filename if isinstance(error.filename, str) else arguments.get("path")

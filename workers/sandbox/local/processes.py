@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import math
 import os
@@ -28,10 +29,26 @@ from fanout.orchestrator.deep_agent.backends.proc_table import (
     variable_of,
 )
 from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
-from fanout.workers.sandbox.local.mounts import enter_own_mounts
-from fanout.workers.sandbox.local.privileges import take_privileges
+from fanout.workers.sandbox.errors import SandboxStartFailed
+from fanout.workers.sandbox.inside.disks import call
 from fanout.workers.sandbox.protocol import WORKSPACE, Command
 
+_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
+_SETPCAP, _NET_BIND_SERVICE, _SYS_PTRACE = 8, 10, 19
+_KEPT = (_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID, _NET_BIND_SERVICE)
+"""The capabilities of root's commands: on files and on processes of other users, to whom a command
+may switch."""
+_MOST_CAPABILITIES = 64
+"""The kernel has 41 now, in masks of two words."""
+
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_HOLDING = ctypes.PyDLL(None)
+"""The C library, whose functions keep the interpreter's lock: dozens of calls of a microsecond each
+would wait for it after each one."""
+_CLONE_NEWNS = 0x00020000
+_BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
 _READ_BYTES = 32 << 10
 """Read from a process at once."""
 JOB_MARKER = "FANOUT_SANDBOX"
@@ -49,6 +66,73 @@ _STARTED_FIELD = 19
 """Of what follows the name in `/proc/PID/stat`."""
 
 
+def check_privileges() -> None:
+    """Check that commands cannot read the memory of the worker; it reads a file of the kernel's.
+
+    Raises:
+        SandboxStartFailed: They could: `take_privileges` would not suffice.
+    """
+    has = _effective_capabilities()
+    if has >> _SYS_PTRACE & 1 and not has >> _SETPCAP & 1:
+        raise SandboxStartFailed(
+            "Commands would run with the right to read this worker's memory, and a worker without "
+            "CAP_SETPCAP cannot take it from them: run the worker as an unprivileged user."
+        )
+
+
+def take_privileges() -> None:
+    """Take the privileges from the programs that the calling thread starts, for its whole life.
+
+    The thread keeps those that it has itself: a command with as many as its worker's threads could
+    try to trace them.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _inherit_nothing()
+    if _effective_capabilities() >> _SETPCAP & 1:
+        for capability in range(_MOST_CAPABILITIES):
+            if capability not in _KEPT and _HOLDING.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
+                break  # the kernel has no more
+
+
+def _inherit_nothing() -> None:
+    thread = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)  # 0 is the calling one
+    masks = (ctypes.c_uint32 * 6)()  # twice a word of the effective, permitted and inheritable ones
+    call("capget", thread, masks)
+    masks[2] = masks[5] = 0
+    call("capset", thread, masks)
+
+
+def _effective_capabilities() -> int:
+    """Return the mask of the calling thread's effective capabilities."""
+    for line in Path("/proc/thread-self/status").read_text("utf-8").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def enter_own_mounts(binds: Mapping[str, Path]) -> None:
+    """Give the calling thread its own mount namespace, for its whole life.
+
+    Args:
+        binds: The folders that its programs see, by the existing folders in whose places they see
+            them.
+
+    Raises:
+        OSError: The kernel refuses, or a folder does not exist.
+    """
+    call("unshare", _CLONE_NEWNS)
+    _mount("none", "/", _REC | _PRIVATE)  # or other namespaces would see the mounts
+    for place, folder in binds.items():
+        _mount(folder, place, _BIND)
+
+
+def _mount(source: Path | str, target: str, flags: int) -> None:
+    call("mount", os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
+
+
 def seen_tmp(tmp: Path, *, bound: bool) -> str:
     """Return the path of a job's folder for temporary files, as its commands know it."""
     return "/tmp" if bound else str(tmp)  # noqa: S108 - the job's own
@@ -60,7 +144,7 @@ def home_below(seen: str) -> str:
 
 
 @dataclass(frozen=True)
-class JobFolder:
+class LocalJobFolder:
     """The folder of a job and how its commands run in it."""
 
     token: str
@@ -130,7 +214,7 @@ class JobFolder:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedRun:
     """A command that was stopped."""
 
     marker: str
@@ -171,7 +255,7 @@ class _Processes:
             found += self._at_home(tree)
         return list(dict.fromkeys(found))
 
-    def left_by(self, stopped: Sequence[Stopped], token: str, tree: Path) -> list[int]:
+    def left_by(self, stopped: Sequence[StoppedRun], token: str, tree: Path) -> list[int]:
         """Return those of a sandbox that stopped commands left; see `kill_stopped`."""
         markers = {each.marker for each in stopped}
         began = min(each.started_ticks for each in stopped)
@@ -299,7 +383,7 @@ async def kill_job(token: str, tree: Path | None) -> bool:
     return await _kill(lambda seen: seen.of(token, tree))
 
 
-async def kill_stopped(token: str, tree: Path, stopped: Sequence[Stopped]) -> bool:
+async def kill_stopped(token: str, tree: Path, stopped: Sequence[StoppedRun]) -> bool:
     """Kill what stopped commands left behind, and nothing that ended commands left running.
 
     A process without the mark of an ended command is spared if it was started before the stopped
@@ -332,7 +416,7 @@ def ticks_since_boot() -> int:
 
 
 async def run(
-    folder: JobFolder,
+    folder: LocalJobFolder,
     command: Command,
     cwd: str,
     *,

@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +28,17 @@ from typing import IO
 
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.private_files import make_private_folder
-from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed
-from fanout.workers.sandbox.layers import chain_of, element_archive
+from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed, SnapshotUnusable
+from fanout.workers.sandbox.inside import archives, snapshots
+from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.local import processes as local_processes
-from fanout.workers.sandbox.local.files import copy_tree, unpack_element
-from fanout.workers.sandbox.local.mounts import enter_own_mounts
-from fanout.workers.sandbox.local.privileges import check_privileges
-from fanout.workers.sandbox.local.processes import JobFolder, home_below, seen_tmp
+from fanout.workers.sandbox.local.processes import (
+    LocalJobFolder,
+    check_privileges,
+    enter_own_mounts,
+    home_below,
+    seen_tmp,
+)
 from fanout.workers.sandbox.local.sandbox import LocalSandbox, bundle_of
 from fanout.workers.sandbox.protocol import (
     WORKSPACE,
@@ -301,7 +306,7 @@ class LocalProvider:
         assert folder is not None  # noqa: S101 - a chain has an element
         return folder
 
-    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:
+    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[LocalJobFolder, str]:
         """Create a job's folder, or keep an earlier attempt's; return it and its files' id.
 
         With few calls of the system: after each of them it waits for the thread of the agents.
@@ -327,7 +332,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return JobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
+        return LocalJobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
 
     def _changes_of(self, folder: Path) -> IO[bytes]:
         tree, before = folder / "tree", _content(folder / "snapshot")
@@ -395,3 +400,68 @@ def _mounts_work() -> bool:
     except OSError:
         return False
     return True
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder with its modes, times and links; shares blocks where the file system can.
+
+    Raises:
+        CalledProcessError: it could not be copied.
+    """
+    part = target.with_name(target.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    if not any(source.iterdir()):  # a job without files is no reason to start a program
+        part.mkdir()
+        shutil.copystat(source, part)
+        part.rename(target)
+        return
+    command = ["cp", "-a", "--reflink=auto", "--", str(source), str(part)]
+    subprocess.run(  # noqa: S603 - our paths
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    part.rename(target)
+
+
+def unpack_element(element: Element, archive: Path, target: Path, below: Path | None) -> None:
+    """Unpack a snapshot or a layer into a folder with the whole tree, which appears when complete.
+
+    An existing folder is kept.
+
+    Args:
+        element: what it is.
+        archive: its archive.
+        target: the folder.
+        below: the folder of what a layer is put on, whose files are shared; None for a snapshot.
+
+    Raises:
+        SnapshotUnusable: see `archives.unpack` and `snapshots.merge_into`.
+        OSError: the file system refused.
+        CalledProcessError: what is below could not be copied.
+    """
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name[:16]}-", dir=target.parent))
+    try:
+        tree, written = part / "tree", part / "written"
+        written.mkdir()
+        written.chmod(0o755)
+        removed: list[str] = []
+        archives.unpack(archive, written, _keep_owner, None if below is None else removed)
+        if below is None:
+            tree = written
+        else:
+            snapshots.copy_linked(below, tree)
+            snapshots.merge_into(tree, written, removed, _keep_owner)
+        tree.rename(target)
+    except archives.UnusableArchive as error:
+        raise SnapshotUnusable(f"The {element} cannot be used: {error}.") from error
+    except OSError:
+        if not target.exists():  # unless another thread was faster
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _keep_owner(_path: str | Path) -> None:
+    """Leave a file to this process's user."""

@@ -15,14 +15,13 @@ from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFiles, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from fanout.workers.sandbox.inside.collection.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.collection.change_git import GitFailed
-from fanout.workers.sandbox.inside.collection.change_scan import scan_trees
+from fanout.workers.sandbox.inside.change_bundle import write_bundle
+from fanout.workers.sandbox.inside.change_diffs import PrivateGitFailed
+from fanout.workers.sandbox.inside.change_scan import scan_trees
 from fanout.workers.sandbox.inside.disks import walked_bytes
 from fanout.workers.sandbox.local import processes as local_processes
-from fanout.workers.sandbox.local.processes import JobFolder
-from fanout.workers.sandbox.process import Process
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.local.processes import LocalJobFolder
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, Sandbox
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +36,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     kind: Literal["docker", "local"] = "local"
 
     def __init__(
-        self, folder: JobFolder, before: Path, max_disk_bytes: int | None, files_id: str
+        self, folder: LocalJobFolder, before: Path, max_disk_bytes: int | None, files_id: str
     ) -> None:
         """Make a sandbox on a prepared folder.
 
@@ -60,7 +59,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         self._has_run = False
         """Whether there may be processes: to find them, those of the whole machine are read."""
         self._running: set[asyncio.Task[Execution]] = set()
-        self._stopped: list[local_processes.Stopped] = []
+        self._stopped: list[local_processes.StoppedRun] = []
         """Commands that were stopped while others ran: what escaped them is killed after these."""
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
@@ -140,7 +139,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
             self._running.discard(running)
             stopped = running.cancelled() or running.exception() or running.result().timed_out
             if stopped and link is None:  # a live process is always stopped: daemons stay
-                self._stopped.append(local_processes.Stopped(marker, started_ticks))
+                self._stopped.append(local_processes.StoppedRun(marker, started_ticks))
             await self._sweep()
             self._stop_watching()
         if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:
@@ -229,7 +228,7 @@ def bundle_of(before: Path, after: Path) -> IO[bytes]:
         out = stack.enter_context(tempfile.TemporaryFile())
         try:
             write_bundle(out, before, after, scan_trees(before, after))
-        except GitFailed as error:
+        except PrivateGitFailed as error:
             raise SandboxFailure(f"the changes could not be listed: {error}") from error
         out.seek(0)
         stack.pop_all()  # the caller closes it

@@ -8,7 +8,9 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from fanout.orchestrator.cancellation import cancel_and_wait
@@ -16,9 +18,10 @@ from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
-from fanout.workers.sandbox.resident.exchange import Exchange, Frame
 from fanout.workers.sandbox.resident.replies import integer, parse_reply, unwrap
 
+Frame = tuple[int, bytes, bytes]
+"""Kind, header and payload."""
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may remain unanswered before the sandbox counts as dead."""
 
@@ -30,6 +33,43 @@ OnFrame = Callable[[int, dict[str, Any], bytes], None]
 not wait; raises FrameError when the frame breaks the protocol."""
 
 _NO_REPLY = "the sandbox sent something that is not a reply"
+_WINDOW = 3
+"""Parts without an answer: the next ones are on their way while one is written."""
+
+_READ_BYTES = 4 * 1024**2
+"""Read at once: large enough to be quick, small beside a process."""
+
+_names = itertools.count(1)
+
+
+class PendingReply:
+    """What may still be received for a request."""
+
+    def __init__(self, *, takes_parts: bool, max_reply_bytes: int) -> None:
+        self.frames: asyncio.Queue[Frame | SandboxDied] = asyncio.Queue()
+        self.parts_left = frames.CHUNKS_IN_FLIGHT if takes_parts else 0
+        """How many parts may come before one of them is acknowledged."""
+        self.max_reply_bytes = max_reply_bytes
+        self.is_abandoned = False
+        """Nobody waits for it: what still comes is dropped."""
+
+    def check(self, kind: int, header_bytes: int, payload_bytes: int) -> None:
+        """Raise FrameError unless a frame of this kind and size may come."""
+        if kind == frames.MORE:
+            allowed = self.parts_left > 0 and not header_bytes
+            allowed = allowed and payload_bytes <= frames.CHUNK_BYTES
+        else:
+            allowed = header_bytes <= frames.MAX_REPLY_HEADER_BYTES
+            allowed = allowed and payload_bytes <= self.max_reply_bytes
+        if not allowed:
+            raise frames.FrameError("more than was requested or acknowledged")
+
+    def receive(self, kind: int, header: bytes, payload: bytes) -> None:
+        """Take a frame that passed `check`."""
+        if kind == frames.MORE:
+            self.parts_left -= 1
+        if not self.is_abandoned:
+            self.frames.put_nowait((kind, header, payload))
 
 
 class ByteStream(Protocol):
@@ -63,7 +103,7 @@ class ResidentClient:
         self._ttl_seconds = ttl_seconds
         self._reader = frames.FrameReader(self._accept)
         self._numbers = itertools.count(1)
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, PendingReply] = {}
         """Those whose reply has not arrived."""
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._turn = asyncio.Lock()
@@ -119,7 +159,7 @@ class ResidentClient:
 
     async def _end_processes(self, number: int) -> None:
         """Return when the resident has killed all processes, or has exited."""
-        self._exchanges[number] = Exchange(takes_parts=False, max_reply_bytes=0)
+        self._exchanges[number] = PendingReply(takes_parts=False, max_reply_bytes=0)
         await self._stream.write(_pack_request(number, "end", {}, b""))
         while data := await self._stream.read():
             for kind, its_number, header, _payload in self._reader.feed(data):
@@ -234,7 +274,7 @@ class ResidentClient:
         self._raise_if_dead()
         number = next(self._numbers)
         frame = _pack_request(number, op, arguments, payload)
-        exchange = self._exchanges[number] = Exchange(
+        exchange = self._exchanges[number] = PendingReply(
             takes_parts=on_chunk is not None, max_reply_bytes=max_reply_bytes
         )
         try:
@@ -282,7 +322,7 @@ class ResidentClient:
             await self._outgoing.put(frame)
         self._raise_if_dead()
 
-    async def _next_frame(self, exchange: Exchange, timeout_seconds: float | None) -> Frame:
+    async def _next_frame(self, exchange: PendingReply, timeout_seconds: float | None) -> Frame:
         try:
             async with asyncio.timeout(timeout_seconds):
                 frame = await exchange.frames.get()
@@ -293,7 +333,7 @@ class ResidentClient:
             raise frame
         return frame
 
-    async def _abandon(self, number: int, exchange: Exchange, stop_seconds: float) -> None:
+    async def _abandon(self, number: int, exchange: PendingReply, stop_seconds: float) -> None:
         """Cancel a request in the resident; wait for its end if there is time."""
         try:
             with contextlib.suppress(TimeoutError, SandboxFailure):
@@ -375,3 +415,110 @@ def _pack_request(number: int, op: str, arguments: dict[str, Any], payload: byte
         return frames.pack_frame(frames.REQUEST, number, header, payload)
     except UnicodeEncodeError as error:  # no file can have that name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
+
+
+async def upload(
+    client: ResidentClient,
+    source: bytes | AsyncIterable[bytes],
+    directory: str,
+    begun: asyncio.Future[str] | None = None,
+) -> str:
+    """Send a large content into a temporary file.
+
+    Args:
+        client: the client of the resident.
+        source: the content.
+        directory: the file's folder.
+        begun: gets the returned name as soon as the file exists.
+
+    Returns:
+        The argument `upload` for the operation that uses it.
+
+    Raises:
+        OSError: the file cannot be written.
+        SandboxFailure: see `ResidentClient.request`.
+    """
+    name = f"{next(_names)}"
+    arguments: dict[str, Any] = {"id": name, "directory": directory}
+    sent: deque[asyncio.Task[Any]] = deque()
+    try:
+        async for chunk in _chunks(source):
+            sent.append(asyncio.create_task(client.request("upload", arguments, chunk)))
+            if "directory" in arguments:
+                await sent.popleft()
+                arguments = {"id": name}
+                if begun is not None:
+                    begun.set_result(name)
+            elif len(sent) >= _WINDOW:
+                await sent.popleft()
+        while sent:
+            await sent.popleft()
+    except BaseException:
+        await cancel_and_wait(*sent)
+        with contextlib.suppress(Exception):
+            await client.request("upload", {"id": name, "abort": True}, timeout_seconds=1.0)
+        raise
+    return name
+
+
+async def use_while_sent(
+    client: ResidentClient,
+    file: Path,
+    directory: str,
+    use: Callable[[str, int], Awaitable[object]],
+) -> None:
+    """Send a file that an operation uses while it arrives.
+
+    Args:
+        client: the client of the resident.
+        file: the file, which is not empty.
+        directory: the folder of the temporary file.
+        use: asks for the operation; gets its argument `upload`, and the file's size in bytes.
+
+    Raises:
+        OSError: the file cannot be read, or not be written there.
+        SandboxFailure: see `ResidentClient.request`.
+        OperationFailed: the operation was rejected or failed.
+    """
+    size = (await asyncio.to_thread(file.stat)).st_size
+    begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    sending = asyncio.create_task(upload(client, _parts(file, size), directory, begun))
+    try:
+        await asyncio.wait([sending, begun], return_when=asyncio.FIRST_COMPLETED)
+        if begun.done():
+            await use(begun.result(), size)
+        await sending
+    except Exception:
+        if sending.done():
+            await sending  # why the file was not sent to its end
+        raise
+    finally:
+        await cancel_and_wait(sending)
+
+
+async def _parts(path: Path, size: int) -> AsyncIterator[bytes]:
+    """Yield a file's content in parts, read in a thread.
+
+    Raises:
+        OSError: it cannot be read, or has another size.
+    """
+    file = await asyncio.to_thread(path.open, "rb")
+    try:
+        while part := await asyncio.to_thread(file.read, _READ_BYTES):
+            size -= len(part)
+            yield part
+        if size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield a content in parts of at most `frames.CHUNK_BYTES`."""
+    if isinstance(source, bytes):
+        for at in range(0, len(source), frames.CHUNK_BYTES):
+            yield source[at : at + frames.CHUNK_BYTES]
+    else:
+        async for part in source:
+            for at in range(0, len(part), frames.CHUNK_BYTES):
+                yield part[at : at + frames.CHUNK_BYTES]

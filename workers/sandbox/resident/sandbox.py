@@ -18,7 +18,7 @@ from fanout.workers.sandbox.inside import commands as resident_commands
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import MAX_ANSWER_BYTES
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.client import ResidentClient, upload
 from fanout.workers.sandbox.resident.replies import (
     PARSED_ON_LOOP_BYTES,
     duration,
@@ -29,7 +29,6 @@ from fanout.workers.sandbox.resident.replies import (
     parse_entries,
     parse_hits,
 )
-from fanout.workers.sandbox.resident.uploads import upload
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The worker's end of a resident's tunnels: connections that a job's processes made.
+"""The worker's end of a resident's tunnels: a job's connections, or a process's input and output.
 
 The frames are described in `workers.sandbox.inside.forward`. Their content is under a job's control
 and is bounded here, whatever bounds the resident was supposed to keep.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.forward import (
@@ -22,6 +23,7 @@ from fanout.workers.sandbox.inside.forward import (
     TAKEN_BYTES,
     WINDOW_BYTES,
 )
+from fanout.workers.sandbox.protocol import Process
 from fanout.workers.sandbox.resident.client import ResidentClient
 
 log = structlog.get_logger(__name__)
@@ -212,3 +214,40 @@ class Tunnels:
     async def _send(self, number: int, event: str, payload: bytes, taken: int) -> None:
         async with self._turn:
             await self._client.send_tunnel(number, event, payload, taken)
+
+
+@contextlib.asynccontextmanager
+async def resident_process(
+    client: ResidentClient,
+    max_error_bytes: int,
+    run: Callable[[int, OutputSink], Coroutine[Any, Any, Execution]],
+) -> AsyncIterator[Process]:
+    """Run a process in a resident's sandbox while the context is open.
+
+    Args:
+        client: the resident's client.
+        max_error_bytes: how much of its error output is kept.
+        run: runs the command on the tunnel of that number, with a sink for its error output.
+
+    Raises:
+        SandboxFailure: the sandbox failed.
+    """
+    tunnel = Tunnel(0, client.send_tunnel)
+
+    def on_frame(_number: int, header: dict[str, Any], payload: bytes) -> None:
+        event, taken = parse_event(header)
+        if event == "reset":
+            tunnel.break_off()
+        else:
+            tunnel.receive(event, payload, taken)
+
+    tunnel.number = client.begin_tunnel(on_frame)
+    process = Process(tunnel, max_error_bytes)
+    process.begin(run(tunnel.number, process.add_errors))
+    try:
+        yield process
+    finally:
+        try:
+            await process.stop()
+        finally:
+            await client.close_tunnel(tunnel.number)

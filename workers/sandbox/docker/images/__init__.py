@@ -1,1 +1,0 @@
-"""The images that sandboxes run in."""

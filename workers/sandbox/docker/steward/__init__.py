@@ -1,1 +1,0 @@
-"""What the client of a steward consists of: its program, and what it answers."""

@@ -1,1 +1,0 @@
-"""The collection of a job's changes: what a steward runs in a jail."""
