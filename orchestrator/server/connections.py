@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from fanout.orchestrator.server.access.attempts import network_of
+from fanout.orchestrator.server.access.limits import network_of
 from fanout.orchestrator.server.problems import PROBLEM
 from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, StrictConnection
 

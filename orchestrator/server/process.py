@@ -29,21 +29,19 @@ from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import Access, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
-from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.connections import (
     ConnectionLimits,
     Connections,
     HttpConnection,
     log_exhaustion_seldom,
 )
-from fanout.orchestrator.server.event_feed import EventFeed
-from fanout.orchestrator.server.git_hosts import GitHosts
+from fanout.orchestrator.server.event_feed import ChangedJobs, EventFeed
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.metrics import Metrics
-from fanout.orchestrator.server.notifications.service import make_notifications
-from fanout.orchestrator.server.page.routes import page_routes
+from fanout.orchestrator.server.notifications.notifier import make_notifications
+from fanout.orchestrator.server.page import page_routes
 from fanout.orchestrator.server.person_folders import person_folders
-from fanout.orchestrator.server.uploads import Uploads
+from fanout.orchestrator.server.uploads import GitHosts, Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
 log = structlog.get_logger(__name__)

@@ -10,8 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
-from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent, PinnedHttp
-from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
+from fanout.orchestrator.server.notifications.receivers import (
+    Answer,
+    NotSent,
+    PinnedHttp,
+    Receivers,
+    UrlRefused,
+)
 from tests.https_host import PrivateAuthority
 from tests.receiver import answer, receiver
 
@@ -234,7 +239,7 @@ async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_privat
 
 
 async def test_of_an_answer_only_the_status_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.orchestrator.server.notifications.pinned_http.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("fanout.orchestrator.server.notifications.receivers.REQUEST_SECONDS", 1.0)
     flood = b"HTTP/1.1 500 X\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 1_000_000
     endless_head = b"HTTP/1.1 200 X\r\nX: " + b"x" * 1_000_000
     odd = (b"", b"HTTP/1.1 abc\r\n\r\n", endless_head, b"\x00" * 100)

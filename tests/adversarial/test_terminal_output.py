@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from fanout.orchestrator.cli.terminal import answers, approval_prompt, output
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.server.mcp.tools import elicitation
+from fanout.orchestrator.server.mcp import elicitation
 from fanout.orchestrator.valid_text import clean, clean_text, printable
 
 HOSTILE = {

@@ -9,7 +9,7 @@ import typer
 from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
-from fanout.orchestrator.server.notifications.hook_events import end_of
+from fanout.orchestrator.server.notifications.messages import end_of
 
 OnFinishOption = Annotated[
     str | None,

@@ -28,11 +28,10 @@ from fanout.orchestrator.jobs.store.notifications.subscription import (
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.server.a2a.shown.parts import time_of
-from fanout.orchestrator.server.a2a.shown.records import STATES, context_of
-from fanout.orchestrator.server.notifications.hook_events import JobsToRead
+from fanout.orchestrator.server.a2a.protocol import STATES, context_of, time_of
 from fanout.orchestrator.server.notifications.messages import (
     SECRET_PREFIX,
+    JobsToRead,
     Message,
     signed_headers,
 )

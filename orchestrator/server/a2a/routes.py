@@ -15,9 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fanout.orchestrator.jobs.failures import UnknownAgent
-from fanout.orchestrator.server.a2a.call_context import CallerContexts, origin
 from fanout.orchestrator.server.a2a.cards import PATH, card
-from fanout.orchestrator.server.a2a.handler import JobRequestHandler
+from fanout.orchestrator.server.a2a.handler import CallerContexts, JobRequestHandler, origin
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.problems import Problem
 

@@ -9,14 +9,12 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
 from fanout.orchestrator.jobs.store.access.stores import AccessStores
-from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
 from fanout.orchestrator.server.access.authenticator import Authenticator
-from fanout.orchestrator.server.access.caller_limits import CallerLimits
 from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
-from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys
-from fanout.orchestrator.server.access.oidc.tokens import TokenVerifier
+from fanout.orchestrator.server.access.limits import CallerLimits, FailedAttempts
+from fanout.orchestrator.server.access.oidc_tokens import IssuerKeys, TokenVerifier
 from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
 
 ALLOWED_HEADERS = (

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.access.assembly import Access
-from fanout.orchestrator.server.access.attempts import TooManyAttempts
 from fanout.orchestrator.server.access.authentication import address_of, check_own_page
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
+from fanout.orchestrator.server.access.limits import TooManyAttempts
 from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
 
 MAX_FORM_BYTES = 8192

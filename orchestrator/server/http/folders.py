@@ -14,7 +14,7 @@ from fanout.orchestrator.server.access.sessions import is_operator
 from fanout.orchestrator.server.http.jobs import IdempotencyKey, links, make_spec
 from fanout.orchestrator.server.http.models import JobRequest, SubmittedJob, Text
 from fanout.orchestrator.server.http.requests import Jobs, Shared, caller_of, service_of
-from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.person_folders import MAX_PATH_CHARACTERS, PersonFolders
 from fanout.orchestrator.server.problems import Problem
 from fanout.orchestrator.workspace.merge_report import MergeReport

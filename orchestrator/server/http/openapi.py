@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from fanout.orchestrator.server.access.sessions import COOKIE
-from fanout.orchestrator.server.http.runs.models import RunRequest
+from fanout.orchestrator.server.http.models import RunRequest
 from fanout.orchestrator.server.problems import PROBLEM
 
 TAGS = {

@@ -19,12 +19,11 @@ from fanout.orchestrator.approvals import DECISIONS
 from fanout.orchestrator.deep_agent import ResilientModel, resolve_model
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
-from fanout.orchestrator.server.a2a.shown.agent_events import fill
-from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, asking
-from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.shown.records import STATES
-from fanout.orchestrator.server.a2a.shown.updates import state_after
+from fanout.orchestrator.server.a2a.agent_events import fill
+from fanout.orchestrator.server.a2a.approval_requests import HITL_URI, Waiting, asking
+from fanout.orchestrator.server.a2a.protocol import STATES
+from fanout.orchestrator.server.a2a.received import Answer, answers_in
+from fanout.orchestrator.server.a2a.tasks import state_after
 from tests.integration.a2a.conftest import (  # noqa: F401
     Server,
     events,

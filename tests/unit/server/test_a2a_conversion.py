@@ -11,12 +11,17 @@ from google.adk.events import Event
 from google.genai import types
 
 from fanout.orchestrator.configuration.sections.api_settings import Scope
-from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
-from fanout.orchestrator.server.a2a.received.files import files_of
-from fanout.orchestrator.server.a2a.received.messages import Place, specification, task_id_of
-from fanout.orchestrator.server.a2a.shown.agent_events import fill
-from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.shown.parts import data_part
+from fanout.orchestrator.server.a2a.agent_events import fill
+from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.server.a2a.protocol import data_part
+from fanout.orchestrator.server.a2a.received import (
+    Answer,
+    Place,
+    answers_in,
+    files_of,
+    specification,
+    task_id_of,
+)
 from fanout.orchestrator.server.access.callers import Caller
 
 

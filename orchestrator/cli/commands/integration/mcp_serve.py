@@ -42,8 +42,11 @@ def _serve(said: Handshake, workspace: list[Path] | None) -> None:
     from fanout.orchestrator.cli.terminal.live.waiting import speaking  # noqa: PLC0415 - see above
     from fanout.orchestrator.cli.terminal.session import open_client  # noqa: PLC0415 - see above
     from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415
-    from fanout.orchestrator.server.mcp.doors import LocalDoor  # noqa: PLC0415
-    from fanout.orchestrator.server.mcp.folders import LocalFolders, usable_roots  # noqa: PLC0415
+    from fanout.orchestrator.server.mcp.doors import (  # noqa: PLC0415
+        LocalDoor,
+        LocalFolders,
+        usable_roots,
+    )
     from fanout.orchestrator.server.mcp.server import create_server  # noqa: PLC0415
     from fanout.orchestrator.server.mcp.stdio import serve_stdio  # noqa: PLC0415
 

@@ -20,8 +20,8 @@ from fanout.orchestrator.configuration.sections.api_settings import Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
+from fanout.orchestrator.server.mcp import texts
 from fanout.orchestrator.server.mcp.doors import ToolContext
-from fanout.orchestrator.server.mcp.tools import texts
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import escape_hidden, printable

@@ -19,16 +19,18 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.server.http import jobs as job_routes
 from fanout.orchestrator.server.http.jobs import IdempotencyKey
-from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
-from fanout.orchestrator.server.http.runs.models import (
+from fanout.orchestrator.server.http.models import (
+    LeftOutFile,
     RunLine,
     RunList,
     RunRequest,
     RunView,
     RunWorkspace,
+    StoredSnapshot,
     SubmittedRun,
 )
-from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
+from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
 from fanout.orchestrator.server.problems import Problem, invalid
@@ -69,6 +71,14 @@ RUN_BODY: dict[str, Any] = {
 }
 ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/gzip": {}}, "description": "A tar.gz."}
+}
+ARCHIVES = ("application/gzip", "application/x-tar", "application/zip", "application/octet-stream")
+ARCHIVE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A tar, tar.gz or zip; its content tells which.",
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ARCHIVES},
+    }
 }
 
 
@@ -255,4 +265,23 @@ async def job_archive(jobs: Jobs, job_id: str, *, changed: bool = False) -> Stre
     name = f'attachment; filename="{job_id}.tar.gz"'
     return StreamingResponse(
         chunks, media_type="application/gzip", headers={"Content-Disposition": name}
+    )
+
+
+@router.post("/snapshots", status_code=201, openapi_extra=ARCHIVE_BODY)
+async def store(request: Request, jobs: Jobs, shared: Shared) -> StoredSnapshot:
+    """Store the files of an archive as a snapshot that jobs start from.
+
+    Equal files have equal ids. As with a folder, a snapshot has no files that Git ignores (if the
+    archive holds the repository) or that seem to be secret; the answer names the latter. It is
+    kept as long as jobs are, from its last use on.
+    """
+    async with shared.uploads.receiving(jobs):
+        stored = await shared.uploads.archive(jobs, request.stream())
+    return StoredSnapshot(
+        snapshot=stored.snapshot,
+        files=stored.files,
+        bytes=stored.size_bytes,
+        left_out=[LeftOutFile(path=one.path, reason=one.reason) for one in stored.left_out[:100]],
+        limits=list(stored.limits[:100]),
     )
