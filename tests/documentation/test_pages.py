@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fanout.orchestrator.cli.commands.integration.mcp import KEY_VARIABLE
+from fanout.orchestrator.cli.commands.mcp import KEY_VARIABLE
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.deep_agent.models.scripted_model import Script

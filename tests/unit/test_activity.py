@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from fanout.orchestrator.cli.terminal import formatting
-from fanout.orchestrator.cli.terminal.live import watcher
+from fanout.orchestrator.cli.terminal import formatting, watcher
 from fanout.orchestrator.jobs.state import Activity, JobRecord
 from fanout.orchestrator.jobs.store.stored import record_of
 from fanout.workers.agent.activity import JobActivity

@@ -14,11 +14,17 @@ from rich.console import Console
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_jobs, resolve_tree
-from fanout.orchestrator.cli.terminal.live.run_view import tree_of
-from fanout.orchestrator.cli.terminal.live.watcher import (
+from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
+from fanout.orchestrator.cli.terminal.output import print_answer
+from fanout.orchestrator.cli.terminal.run_view import tree_of
+from fanout.orchestrator.cli.terminal.session import (
+    job_or_last_run,
+    open_client,
+    resolve_jobs,
+    resolve_tree,
+)
+from fanout.orchestrator.cli.terminal.watcher import (
     POLL_SECONDS,
     Fetch,
     OnChange,
@@ -28,8 +34,6 @@ from fanout.orchestrator.cli.terminal.live.watcher import (
     shown,
     still_open,
 )
-from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
-from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
