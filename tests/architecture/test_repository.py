@@ -84,8 +84,8 @@ def test_every_test_folder_is_a_package():
     ] == []
 
 
-def test_every_folder_of_ours_describes_itself():
-    folders = {name.rpartition("/")[0] for name, _ in package_sources()}
+def test_every_side_and_every_room_of_ours_describes_itself():
+    folders = {"/".join(name.split("/")[:-1][:2]) for name, _ in package_sources()}
 
     assert [
         folder for folder in sorted(folders) if not (REPOSITORY / folder / "README.md").is_file()
