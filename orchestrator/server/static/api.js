@@ -1,4 +1,5 @@
-// The only way to the service: the routes below /v1 with the browser's session.
+// The only way to the service: the routes below /v1 with the browser's session, which answers of
+// them still count, and which jobs change.
 
 import { notice } from "./dialogs.js";
 
@@ -136,4 +137,84 @@ export function follow(path, names, onEvent, { resumable = false, after = null }
     close();
     document.removeEventListener("visibilitychange", onVisibility);
   };
+}
+
+export class Latest {
+  // Sends a request with `ask(signal)` and gives up the one before. Returns its answer; undefined when
+  // a newer request, or the end of the view, has given this one up, whether it succeeds or fails.
+  async read(ask) {
+    this.stop();
+    const own = (this.current = new AbortController());
+    try {
+      const answer = await ask(own.signal);
+      return own.signal.aborted ? undefined : answer;
+    } catch (problem) {
+      if (own.signal.aborted) return undefined;
+      throw problem;
+    } finally {
+      if (this.current === own) this.current = null;
+    }
+  }
+
+  get isReading() {
+    return Boolean(this.current);
+  }
+
+  stop() {
+    this.current?.abort();
+    this.current = null;
+  }
+}
+
+export class LiveJobs {
+  constructor() {
+    this.readers = new Set();
+    this.changed = new Map();
+    this.isMissed = false;
+    this.isScheduled = false;
+  }
+
+  start() {
+    this.stop = follow("/v1/changes", ["job", "missed"], (name, data) => {
+      if (name === "missed") this.isMissed = true;
+      else this.changed.set(data.id, data);
+      this.schedule();
+    });
+  }
+
+  schedule() {
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    requestAnimationFrame(() => this.flush());
+  }
+
+  flush() {
+    this.isScheduled = false;
+    const changed = [...this.changed.values()];
+    const isMissed = this.isMissed;
+    this.changed.clear();
+    this.isMissed = false;
+    for (const reader of [...this.readers]) {
+      if (isMissed) reader.missed?.();
+      if (changed.length) reader.changed?.(changed);
+    }
+  }
+
+  // Reads with `ask()` while jobs change. Returns its answer, and the lines that came meanwhile: what the
+  // answer says of those jobs may be older.
+  async reading(ask) {
+    const newer = new Map();
+    const end = this.subscribe({ changed: (lines) => lines.forEach((line) => newer.set(line.id, line)) });
+    try {
+      return [await ask(), [...newer.values()]];
+    } finally {
+      end();
+    }
+  }
+
+  // `reader.changed(lines)`, and `reader.missed()` when what was read before may be old.
+  subscribe(reader) {
+    this.readers.add(reader);
+    return () => this.readers.delete(reader);
+  }
 }

@@ -1,8 +1,7 @@
 // Calls that wait for a person: the inbox of all jobs, and those of one job.
 
 import { get, post } from "./api.js";
-import { copyable } from "./copy.js";
-import { attempt, notice } from "./dialogs.js";
+import { attempt, copyable, notice } from "./dialogs.js";
 import { empty, fill, h, keyed, setText } from "./dom.js";
 import { age, json } from "./text.js";
 

@@ -1,9 +1,8 @@
 // What a job has changed: its files, the difference of each, and both sides of conflicts.
 
-import { get } from "./api.js";
+import { get, Latest } from "./api.js";
 import { empty, fill, h } from "./dom.js";
 import { MAX_CHARACTERS, parse, pieces, sideBySide } from "./diff_lines.js";
-import { Latest } from "./latest.js";
 import { bytes, number, visible } from "./text.js";
 import { VirtualList } from "./virtual_list.js";
 

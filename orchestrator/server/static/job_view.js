@@ -1,17 +1,14 @@
 // One job and its tree: its conversation, what it changed, its result, its task, and what one can do.
 
 import { actionButtons } from "./actions.js";
-import { get } from "./api.js";
+import { get, Latest } from "./api.js";
 import { ChangesView } from "./changes_view.js";
-import { failureSentence } from "./conversation_items.js";
-import { ConversationView } from "./conversation_view.js";
-import { copyButton } from "./copy.js";
-import { notice } from "./dialogs.js";
-import { externalLink, fill, h, setText, stateBadge } from "./dom.js";
-import { resultPanel, taskPanel } from "./job_panels.js";
-import { JobTree } from "./job_tree.js";
-import { Latest } from "./latest.js";
-import { compact, cost, elapsed, ENDED, firstLine, moment, oneLine, tokens } from "./text.js";
+import { ConversationView, failureSentence } from "./conversation_view.js";
+import { copyButton, notice } from "./dialogs.js";
+import { empty, externalLink, fill, h, keyed, setText, stateBadge } from "./dom.js";
+import { markdown } from "./markdown.js";
+import { bytes, compact, cost, duration, elapsed, ENDED, firstLine, json, moment, number, oneLine, tokens } from "./text.js";
+import { childrenOf, ordered, verdictText } from "./trees.js";
 
 const TABS = ["conversation", "changes", "result", "task"];
 
@@ -217,4 +214,168 @@ export class JobView {
     const mine = this.app.inbox.items.filter((one) => one.job_id === this.id);
     this.count("conversation", mine.length ? String(mine.length) : "");
   }
+}
+
+const MAX_JOBS = 1000; // of a tree, as the service allows them by default
+
+class JobTree {
+  constructor(live, currentId) {
+    this.live = live;
+    this.currentId = currentId;
+    this.jobs = new Map();
+    this.latest = new Latest();
+    this.items = h("ul", { class: "tree-items", role: "tree", "aria-label": "Jobs of this run" });
+    this.items.addEventListener("keydown", (event) => this.onKey(event));
+    this.sum = h("span", { class: "muted" });
+    this.timeline = h("a", { class: "to-run" }, "Timeline of the run");
+    this.element = h("details", { class: "tree", open: matchMedia("(min-width: 901px)").matches }, h("summary", {}, h("span", {}, "Tree "), this.sum), this.timeline, this.items);
+  }
+
+  async load(rootId) {
+    this.rootId = rootId;
+    this.timeline.href = `?${new URLSearchParams({ run: rootId })}`;
+    const ask = (signal) => get(`/v1/jobs/${encodeURIComponent(rootId)}/tree`, {}, { signal });
+    const [found, newer] = await this.live.reading(() => this.latest.read(ask).catch(() => null));
+    if (!found) return; // the job itself says what is wrong
+    this.jobs = new Map(found.items.map((job) => [job.id, job]));
+    this.changed(newer);
+    this.render();
+  }
+
+  changed(lines) {
+    const mine = lines.filter((line) => line.root_id === this.rootId);
+    for (const line of mine) this.jobs.set(line.id, line);
+    if (mine.length) this.render();
+  }
+
+  render() {
+    const jobs = ordered(this.jobs).slice(0, MAX_JOBS);
+    keyed(this.items, jobs, (job) => job.id, (job) => this.make(job), (element, job) => update(element, job));
+    const ended = jobs.filter((job) => ENDED.has(job.state)).length;
+    setText(this.sum, `${number(this.jobs.size)} jobs, ${number(ended)} ended`);
+    if (!this.items.querySelector('[tabindex="0"]')) this.items.querySelector("a")?.setAttribute("tabindex", "0");
+  }
+
+  make(job) {
+    const isCurrent = job.id === this.currentId;
+    const parts = { name: h("span", { class: "name" }), dot: h("span", { class: "dot" }), step: h("span", { class: "step" }), use: h("span", { class: "use" }) };
+    const link = h("a", { role: "treeitem", href: `?${new URLSearchParams({ job: job.id })}`, tabIndex: isCurrent ? 0 : -1, "aria-level": String(job.depth + 1), "aria-current": isCurrent ? "true" : undefined, class: `depth-${Math.min(job.depth, 8)}` }, parts.dot, parts.name, parts.use, parts.step);
+    const element = h("li", { role: "none" }, link);
+    Object.assign(element, { parts, link });
+    return element;
+  }
+
+  countLiveBelow(id) {
+    const below = childrenOf(this.jobs);
+    const jobs = [...(below.get(id) ?? [])];
+    for (const job of jobs) jobs.push(...(below.get(job.id) ?? [])); // grows while it is read
+    return jobs.filter((job) => !ENDED.has(job.state)).length;
+  }
+
+  focus() {
+    this.element.open = true;
+    (this.items.querySelector('[aria-current="true"]') ?? this.items.querySelector("a"))?.focus();
+  }
+
+  onKey(event) {
+    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 };
+    const links = [...this.items.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    let wanted = at + (steps[event.key] ?? 0);
+    if (event.key === "Home") wanted = 0;
+    else if (event.key === "End") wanted = links.length - 1;
+    else if (!(event.key in steps)) return;
+    const link = links[Math.max(0, Math.min(wanted, links.length - 1))];
+    for (const other of links) other.tabIndex = other === link ? 0 : -1;
+    link?.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+function update(element, job) {
+  const { parts, link } = element;
+  if (element.shown === job) return;
+  element.shown = job;
+  parts.dot.className = `dot state-${job.state}`;
+  setText(parts.name, `${job.agent}: ${firstLine(job.description, 100)}`);
+  const use = [elapsed(job), job.usage && tokens(job.usage) ? compact(tokens(job.usage)) : "", cost(job.usage)];
+  setText(parts.use, use.filter(Boolean).join(" · "));
+  const step = ENDED.has(job.state) ? job.reason : job.waiting_for ?? job.last_event;
+  setText(parts.step, oneLine(`${verdictText(job)}${step && step !== job.state ? ` — ${step}` : ""}`, 120));
+  link.classList.toggle("needs", job.approvals.length > 0);
+}
+
+function resultPanel(job) {
+  const { result } = job;
+  if (!result) return empty("The job has not ended.");
+  return h(
+    "div",
+    { class: "result" },
+    result.error && section("Why it did not succeed", h("p", { class: "problem-text" }, failureSentence(job, result.error))),
+    result.summary && section("Summary", markdown(result.summary)),
+    result.output !== null && result.output !== undefined && section("Output", h("pre", { class: "json", tabIndex: 0 }, json(result.output))),
+    result.verified && verification(result.verified),
+    result.unread_messages?.length ? section("Messages that the agent did not read", h("ul", {}, result.unread_messages.map((text) => h("li", {}, text)))) : null,
+    section("Figures", figures(result, job)),
+  );
+}
+
+function verification(verified) {
+  const verdict = verified.exit_code === 0 ? "passes" : `fails with exit code ${verified.exit_code}`;
+  return section("Verification", h("p", {}, h("code", {}, verified.command), ` ${verdict} after ${duration(verified.seconds)}`), verified.output_tail && h("pre", { tabIndex: 0 }, verified.output_tail));
+}
+
+function figures(result, job) {
+  const all = job.usage;
+  const files = (result.files_modified?.length ?? 0) + (result.files_omitted ?? 0);
+  const facts = {
+    "Changed files": number(files),
+    "Model calls": number(result.usage.model_calls),
+    "Tool calls": number(result.usage.tool_calls),
+    "Tokens in, out, cached": [result.usage.input_tokens, result.usage.output_tokens, result.usage.cached_tokens].map(compact).join(", "),
+    Cost: cost(result.usage),
+    "Cost with its tasks": cost(all),
+    Queued: duration(result.queued_seconds),
+    Executed: duration(result.execution_seconds),
+    Attempts: String(result.attempts),
+    Sandbox: result.sandbox ?? "",
+    Ended: moment(job.finished_at),
+  };
+  return table(facts);
+}
+
+function taskPanel(job) {
+  const limits = Object.fromEntries(Object.entries(job.limits ?? {}).filter(([, value]) => value !== null));
+  if (limits.memory_bytes) limits.memory_bytes = bytes(limits.memory_bytes);
+  return h(
+    "div",
+    { class: "result" },
+    section("Task", markdown(job.description)),
+    job.context && section("Context", markdown(job.context)),
+    section(
+      "Specification",
+      table({
+        Agent: job.agent,
+        Model: job.model ?? "",
+        Owner: job.owner,
+        Tenant: job.tenant,
+        Verify: job.verify ?? "",
+        "Verify merges": job.verify_merges ?? "",
+        Priority: job.priority ? String(job.priority) : "",
+        Snapshot: job.snapshot ?? "",
+        Limits: Object.entries(limits).map(([name, value]) => `${name}=${value}`).join(", "),
+        "Needs approval": Object.keys(job.interrupt_on ?? {}).join(", "),
+      }),
+    ),
+  );
+}
+
+function section(title, ...content) {
+  return h("section", {}, h("h3", {}, title), ...content);
+}
+
+function table(facts) {
+  const shown = Object.entries(facts).filter(([, value]) => value);
+  return h("dl", { class: "table-list" }, shown.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }

@@ -1,12 +1,11 @@
 // The shell: who is logged in, which view the address names, shortcuts.
 
-import { get, post, session, whenLoggedOut } from "./api.js";
+import { get, LiveJobs, post, session, whenLoggedOut } from "./api.js";
 import { ApprovalInbox, ApprovalsView } from "./approvals_view.js";
 import { attempt, notice, shortcutsOn, showHelp } from "./dialogs.js";
 import { externalLink, fill, h } from "./dom.js";
 import { JobView } from "./job_view.js";
 import { JobsView } from "./jobs_view.js";
-import { LiveJobs } from "./live.js";
 import { RunView } from "./run_view.js";
 import { SubmitView } from "./submit_view.js";
 

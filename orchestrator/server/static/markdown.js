@@ -2,7 +2,7 @@
 // leads to http or https; images and HTML stay the text that they are. Each part of the text is read a
 // bounded number of times, so that a hostile text of any form takes time linear in its length.
 
-import { copyable } from "./copy.js";
+import { copyable } from "./dialogs.js";
 import { externalLink, h } from "./dom.js";
 import { tokens } from "./diff_lines.js";
 

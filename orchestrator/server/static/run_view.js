@@ -1,17 +1,13 @@
 // A run: its sums, what one can do with it, what waits for a person, and its timeline.
 
-import { actionButtons, tellForm } from "./actions.js";
-import { get, post } from "./api.js";
-import { applyToFolder } from "./apply_dialog.js";
+import { actionButtons, applyToFolder, tellForm } from "./actions.js";
+import { get, Latest, post } from "./api.js";
 import { showCards } from "./approvals_view.js";
-import { copyButton } from "./copy.js";
-import { ask, attempt, notice } from "./dialogs.js";
+import { ask, attempt, copyButton, notice } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
 import { clock, compact, cost, duration, ENDED, firstLine, number, oneLine, plural, tokens, when, moment } from "./text.js";
-import { Latest } from "./latest.js";
 import { Timeline } from "./timeline.js";
-import { childrenOf, treeUsage } from "./tree_order.js";
-import { countStates, marks, verdictBadge } from "./verdict.js";
+import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
 
 const MAX_LISTED = 50; // of what went wrong: a run of a thousand jobs may fail a thousand times
 

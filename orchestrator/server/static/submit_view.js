@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { attempt, notice } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
-import { chooseFolder } from "./folder_picker.js";
+import { chooseFolder } from "./actions.js";
 import { bytes } from "./text.js";
 
 const ARCHIVE = /\.(tar|tar\.gz|tgz|zip)$/i;

@@ -3,8 +3,7 @@
 
 import { h, fill, setText } from "./dom.js";
 import { clock, compact, cost, duration, firstLine, moment, oneLine, stateName, tokens } from "./text.js";
-import { childrenOf, ordered, ownUsages } from "./tree_order.js";
-import { marks, verdictText } from "./verdict.js";
+import { childrenOf, marks, ordered, ownUsages, verdictText } from "./trees.js";
 import { VirtualList } from "./virtual_list.js";
 
 const PHASES = ["queued", "running", "waiting", "verifying", "landing"];

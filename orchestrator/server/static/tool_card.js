@@ -3,10 +3,9 @@
 
 import { get } from "./api.js";
 import { hasFailed, resultOf } from "./conversation.js";
-import { copyable, copyButton } from "./copy.js";
+import { attempt, copyable, copyButton } from "./dialogs.js";
 import { marked } from "./changes_view.js";
 import { pairOfLines } from "./diff_lines.js";
-import { attempt } from "./dialogs.js";
 import { fill, h } from "./dom.js";
 import { codeElement } from "./markdown.js";
 import { bytes, json, number, oneLine, seconds } from "./text.js";
