@@ -104,6 +104,8 @@ function commandLine(command) {
 
 const MAX_SHOWN = 30; // files of each kind
 
+// Merges what a job has changed into a folder of the person's own machine: first it says what would
+// happen, and does it when the person agrees.
 export async function applyToFolder(jobId) {
   const known = await get(`/v1/folders/of/${encodeURIComponent(jobId)}`);
   const folder = await chooseFolder("Apply the changes to a folder", { start: known.folder ?? "" });

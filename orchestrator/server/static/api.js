@@ -139,6 +139,7 @@ export function follow(path, names, onEvent, { resumable = false, after = null }
   };
 }
 
+// Of the answers that a view waits for, only the one to its newest request counts.
 export class Latest {
   // Sends a request with `ask(signal)` and gives up the one before. Returns its answer; undefined when
   // a newer request, or the end of the view, has given this one up, whether it succeeds or fails.
@@ -166,6 +167,7 @@ export class Latest {
   }
 }
 
+// Which jobs change, for all views by one stream. Changes of one frame are passed on together.
 export class LiveJobs {
   constructor() {
     this.readers = new Set();

@@ -142,7 +142,7 @@ export class ConversationView {
     });
   }
 
-  // What `conversation_items.js` asks.
+  // What the items ask.
   now() {
     return Date.now() / 1000;
   }

@@ -218,6 +218,7 @@ export class JobView {
 
 const MAX_JOBS = 1000; // of a tree, as the service allows them by default
 
+// The tree of a run: each job with its state, time, tokens and cost, live.
 class JobTree {
   constructor(live, currentId) {
     this.live = live;

@@ -4,7 +4,7 @@ import { actionButtons, applyToFolder, tellForm } from "./actions.js";
 import { get, Latest, post } from "./api.js";
 import { showCards } from "./approvals_view.js";
 import { ask, attempt, copyButton, notice } from "./dialogs.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { clock, compact, cost, duration, ENDED, firstLine, number, oneLine, plural, tokens, when, moment } from "./text.js";
 import { Timeline } from "./timeline.js";
 import { childrenOf, countStates, marks, treeUsage, verdictBadge } from "./trees.js";
