@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.a2a.routes import a2a_routes
+from fanout.orchestrator.server.a2a.handler import a2a_routes
 from fanout.orchestrator.server.http import (
     administration,
     approvals,

@@ -11,11 +11,10 @@ import platform
 import posixpath
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fanout.orchestrator.cli.checks.key_policies import unbound_names
-from fanout.orchestrator.cli.checks.leftovers import left_by_others
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.client import JobClient
@@ -31,7 +30,7 @@ from fanout.orchestrator.configuration.configuration_file import (
     secret_variables,
 )
 from fanout.orchestrator.configuration.definition_files import is_relative
-from fanout.orchestrator.configuration.sections.api_settings import CallerSettings
+from fanout.orchestrator.configuration.sections.api_settings import CallerSettings, Scope
 from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -45,13 +44,16 @@ from fanout.orchestrator.jobs.policy import StorageShares
 from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import redis_memory
+from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 
 if TYPE_CHECKING:
     from fanout.orchestrator.deep_agent import Trial
+
 
 OWN_DEFINITIONS = "It reads them again within seconds; if this stays: fanout down, then run again."
 OTHERS_DEFINITIONS = (
@@ -82,6 +84,30 @@ REMOTE_SECONDS = 5.0
 PROBE = b"fanout doctor was here\n"
 REFUSAL_CHARACTERS = 160
 """Of a service's words: two lines of a terminal."""
+
+
+async def own_installation(settings: Settings) -> str | None:
+    """Return the id of the installation whose ledger is in reach; None when none is."""
+    try:
+        url = str((await asyncio.to_thread(attached, settings)).redis_url)
+        async with connect(url) as redis:
+            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
+    except LedgerUnavailable:
+        return None
+
+
+async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
+    """Return the installations on the engine that have no running container and are not ours.
+
+    An empty list when the engine does not answer: other checks say so.
+    """
+    own = await own_installation(settings)
+    try:
+        ended = await run_helper("fanout.workers.sandbox.docker.installations", "ls", "--json")
+    except TimeoutError:
+        return []
+    found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []
+    return [one for one in found if one["id"] != own and not one["running"]]
 
 
 def worker_differences(
@@ -399,6 +425,18 @@ def unbound_keys(records: Sequence[ApiKey], callers: CallerSettings) -> Iterable
             "(FANOUT_API__CALLERS__KEYS), or replace it by a new key."
         )
         yield Check("warn", "keys may choose anything", shown, advice)
+
+
+def unbound_names(records: Sequence[ApiKey], callers: CallerSettings) -> list[str]:
+    """Return the names of keys that work, may submit jobs, and choose anything for them."""
+    now = time.time()
+    return [
+        one.name
+        for one in records
+        if one.works(now)
+        and Scope.SUBMIT in one.scopes
+        and callers.policy_of(one.tenant, one.name, one.made_with).anything
+    ]
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def clean(
     Without an argument it lists what is there. Workers remove what their own installation leaves.
     When its Redis is lost, nobody does.
     """
-    from fanout.orchestrator.cli.checks.leftovers import own_installation  # noqa: PLC0415 - seldom
+    from fanout.orchestrator.cli.checks.doctor_checks import own_installation  # noqa: PLC0415 - seldom
 
     settings = load_settings()
     with waiting("waiting for Redis"):

@@ -287,7 +287,7 @@ def _row(record: JobRecord, *, indented: bool) -> tuple[str, ...]:
 def _print_board(records: Sequence[JobRecord]) -> None:
     from rich.console import Console  # noqa: PLC0415 - most commands that only read need no rich
 
-    from fanout.orchestrator.cli.terminal.board import Board  # noqa: PLC0415 - the same
+    from fanout.orchestrator.cli.terminal.live_view import Board  # noqa: PLC0415 - the same
 
     console = Console(highlight=False)
     lines = console.height - LINES_BESIDE_SUMMARY

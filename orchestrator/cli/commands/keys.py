@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from fanout.orchestrator.cli.checks.key_policies import may_choose
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson
@@ -329,3 +328,22 @@ def _state(record: ApiKey) -> str:
 
 def _time(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def may_choose(record: ApiKey, callers: CallerSettings) -> str:
+    """Return what a key may choose for its jobs, in words."""
+    policy = callers.policy_of(record.tenant, record.name, record.made_with)
+    if policy.anything:
+        before = " (made before there were lists)" if record.policy is None else ""
+        return f"anything{before}"
+    limits = policy.limits.model_dump(exclude_none=True)
+    hosts = limits.pop("network", ())
+    numbers = [f"{name}={value:g}" for name, value in limits.items()]
+    lists = {
+        "models": policy.models,
+        "verify": policy.verify,
+        "hosts": hosts if hosts != "none" else (),
+        "limits": numbers,
+    }
+    parts = [f"{name}: {', '.join(entries)}" for name, entries in lists.items() if entries]
+    return "; ".join(parts) or "what agent definitions say"

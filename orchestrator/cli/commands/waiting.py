@@ -15,16 +15,7 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
-from fanout.orchestrator.cli.terminal.output import print_answer
-from fanout.orchestrator.cli.terminal.run_view import tree_of
-from fanout.orchestrator.cli.terminal.session import (
-    job_or_last_run,
-    open_client,
-    resolve_jobs,
-    resolve_tree,
-)
-from fanout.orchestrator.cli.terminal.watcher import (
+from fanout.orchestrator.cli.terminal.live_view import (
     POLL_SECONDS,
     Fetch,
     OnChange,
@@ -33,6 +24,15 @@ from fanout.orchestrator.cli.terminal.watcher import (
     remembered,
     shown,
     still_open,
+)
+from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
+from fanout.orchestrator.cli.terminal.output import print_answer
+from fanout.orchestrator.cli.terminal.run_view import tree_of
+from fanout.orchestrator.cli.terminal.session import (
+    job_or_last_run,
+    open_client,
+    resolve_jobs,
+    resolve_tree,
 )
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult, Usage

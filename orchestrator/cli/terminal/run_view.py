@@ -12,8 +12,7 @@ from rich.text import Text
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.questions import answer_approvals
-from fanout.orchestrator.cli.terminal.watcher import (
+from fanout.orchestrator.cli.terminal.live_view import (
     Fetch,
     Watcher,
     print_change,
@@ -21,6 +20,7 @@ from fanout.orchestrator.cli.terminal.watcher import (
     shown,
     still_open,
 )
+from fanout.orchestrator.cli.terminal.questions import answer_approvals
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult

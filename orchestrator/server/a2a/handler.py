@@ -1,4 +1,4 @@
-"""The operations of the protocol over the jobs of the caller.
+"""The operations of the protocol over the jobs of the caller, and their routes over HTTP.
 
 The handler keeps nothing: a task is read from the ledger and its journal, so it survives this
 process, and any other server continues where this one was killed. Failures become errors of the
@@ -8,6 +8,9 @@ protocol: a sentence for what a caller can correct, else a fault.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from functools import wraps
@@ -19,7 +22,10 @@ from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extension
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
+from a2a.server.routes.rest_routes import create_rest_routes
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -38,7 +44,7 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.constants import VERSION_HEADER
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, VERSION_HEADER
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -50,12 +56,21 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.sections.api_settings import Scope
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerFull, LedgerUnavailable, UnknownJob
+from fanout.orchestrator.jobs.failures import (
+    JobFailure,
+    LedgerFull,
+    LedgerUnavailable,
+    UnknownAgent,
+    UnknownJob,
+)
 from fanout.orchestrator.server.a2a import cards, received
 from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.server.a2a.cards import PATH, card
 from fanout.orchestrator.server.a2a.protocol import DIGEST_LABEL, context_of, plain
 from fanout.orchestrator.server.a2a.push import PushConfigs
 from fanout.orchestrator.server.a2a.received import answers_in, files_of, give, place_of
@@ -63,6 +78,7 @@ from fanout.orchestrator.server.a2a.tasks import Snapshot, TaskUpdates, TaskView
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.owned_jobs import KeyReused, OwnedJobs
+from fanout.orchestrator.server.problems import Problem
 
 CALLER = "caller"
 AGENT = "agent"
@@ -79,6 +95,10 @@ DISCONNECT_SECONDS = 5.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AGENT_PATH = f"{PATH}/agents/{{agent}}"
+"""An agent's own address: what is sent there is for this agent."""
+CARD_SECONDS = 60
+"""How long a client may keep a card: agents change with the configuration, which is seldom."""
 
 
 class KnownCaller(User):
@@ -422,3 +442,49 @@ def _check_output_modes(configuration: SendMessageConfiguration) -> None:
     if accepted and not accepted & offered:
         known = ", ".join(cards.OUTPUT_MODES)
         raise ContentTypeNotSupportedError(f"The agents answer in {known}.")
+
+
+def a2a_routes(service: Service, public_url: str | None = None) -> list[BaseRoute]:
+    """Return the routes.
+
+    Args:
+        service: What all requests share.
+        public_url: The origin under which clients reach the service; None: that of each request.
+    """
+    # The SDK logs requests that it does not understand with what they hold: prompts, files.
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)
+    handler = JobRequestHandler(service)
+    contexts = CallerContexts(public_url)
+    routes: list[BaseRoute] = []
+    for path in (PATH, AGENT_PATH):
+        routes += create_jsonrpc_routes(handler, path, contexts, enable_v0_3_compat=True)
+        found = create_rest_routes(handler, contexts, enable_v0_3_compat=True, path_prefix=path)
+        # The SDK adds one that takes every path of the application for a tenant.
+        routes += [one for one in found if isinstance(one, Route)]
+    cards = _Cards(service, public_url)
+    routes += [
+        Route(AGENT_CARD_WELL_KNOWN_PATH, cards.serve, methods=["GET"]),
+        Route(f"{AGENT_PATH}{AGENT_CARD_WELL_KNOWN_PATH}", cards.serve, methods=["GET"]),
+    ]
+    return routes
+
+
+class _Cards:
+    def __init__(self, service: Service, public_url: str | None) -> None:
+        self._client = service.client
+        self._public_url = public_url
+
+    async def serve(self, request: Request) -> Response:
+        """Return a card, or that the client's copy is still right."""
+        agent = request.path_params.get("agent")
+        try:
+            definitions = await self._client.current_definitions()
+            found = card(definitions, origin(request, self._public_url), agent)
+        except UnknownAgent as failure:
+            raise Problem(404, str(failure)) from None
+        shown = agent_card_to_dict(found)
+        digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+        headers = {"ETag": f'W/"{digest}"', "Cache-Control": f"private, max-age={CARD_SECONDS}"}
+        if headers["ETag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(shown, headers=headers)

@@ -115,7 +115,8 @@ export function showHelp() {
 }
 
 // A button that copies a text: an id, a command, code. It has no text of its own, so that the text
-// around it stays what it is. `what` names it for those who do not see the button; `text` may be a function that returns it later.
+// around it stays what it is. `what` names it for those who do not see the button; `text` may be a
+// function that returns it later.
 export function copyButton(text, what) {
   const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${what}`, title: `Copy ${what}` });
   button.addEventListener("click", () => attempt(button, async () => copy(typeof text === "function" ? await text() : text)));
