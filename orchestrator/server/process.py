@@ -26,7 +26,7 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
 from fanout.orchestrator.jobs.store.access.stores import open_access_stores
 from fanout.orchestrator.server.a2a import push
-from fanout.orchestrator.server.access.assembly import Access, make_access
+from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.connections import (
@@ -67,7 +67,7 @@ class Listening:
     """Where this machine reaches it."""
     is_local: bool
     """Whether only this machine reaches it."""
-    access: Access
+    access: ServerAccess
 
     async def login_link(self) -> str:
         """Return a link that logs in one browser, once, as the operator.
@@ -117,7 +117,7 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 
 
 def _application(
-    settings: Settings, client: JobClient, access: Access, connections: Connections
+    settings: Settings, client: JobClient, access: ServerAccess, connections: Connections
 ) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
@@ -160,7 +160,7 @@ def _application(
 
 @contextlib.asynccontextmanager
 async def _grpc(
-    settings: ApiSettings, service: Service, access: Access, url: str
+    settings: ApiSettings, service: Service, access: ServerAccess, url: str
 ) -> AsyncIterator[None]:
     """Serve A2A over gRPC too, where that is configured.
 

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
 from fanout.orchestrator.server.notifications.receivers import (
-    Answer,
     NotSent,
     PinnedHttp,
+    ReceiverAnswer,
     Receivers,
     UrlRefused,
 )
@@ -202,7 +202,7 @@ async def test_tls_asks_for_the_name_and_trusts_only_the_authorities(tmp_path: P
             await trusting.post(host.url("wrong.example", "https"), {}, b"{}")
         with pytest.raises(NotSent, match="certificate"):
             await PinnedHttp(receivers).post(host.url("right.example", "https"), {}, b"{}")
-    assert right == Answer(204)
+    assert right == ReceiverAnswer(204)
     (request,) = host.requests
     assert request.line == "POST /hook?a=b HTTP/1.1"
     assert request.headers["host"] == f"right.example:{host.port}"
@@ -229,7 +229,7 @@ async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_privat
         receivers = Receivers(["a.inside"], names, by_proxy=True)
         await receivers.check("https://elsewhere.example/")
         http = PinnedHttp(receivers, proxy=url)
-        assert await http.post("http://a.inside/in", {}, b"{}") == Answer(204)
+        assert await http.post("http://a.inside/in", {}, b"{}") == ReceiverAnswer(204)
         with pytest.raises(UrlRefused):
             await http.post("https://10.0.0.1/", {}, b"{}")
     (request,) = proxy.requests

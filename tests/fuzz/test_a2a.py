@@ -81,7 +81,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 DECISIONS_ONLY = st.fixed_dictionaries({"parts": st.lists(CONFIRMATIONS, min_size=1, max_size=2)})
 PLACES = st.builds(
-    received.Place,
+    received.TaskPlace,
     context_id=st.text(max_size=5),
     continues=st.none() | st.just("01bbbbbbbbbbbbbbbbbbbbbbbb"),
     agent=st.none() | st.just("tester"),
@@ -101,7 +101,7 @@ def message_of(raw: dict[str, Any]) -> Message | None:
 @FUZZ
 @given(MESSAGES, METADATA, PLACES)
 def test_a_message_is_the_job_that_its_caller_may_submit_or_refused(
-    raw: dict[str, Any], metadata: dict[str, Any], place: received.Place
+    raw: dict[str, Any], metadata: dict[str, Any], place: received.TaskPlace
 ) -> None:
     message = message_of(raw)
     if message is None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.diff import Selected, Wanted, selected, wanted
+from fanout.orchestrator.cli.commands.diff import NamedJobs, SelectedJobs, selected, wanted
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.formatting import short_id
@@ -105,7 +105,7 @@ def _confirmed_last_run(target: _Target) -> str:
     return job_id
 
 
-async def _apply(asked: Wanted, target: _Target, *, as_json: bool) -> ExitCode:
+async def _apply(asked: NamedJobs, target: _Target, *, as_json: bool) -> ExitCode:
     async with open_client() as client:
         chosen = await selected(client, asked)
         runs = Runs(load_settings().state_dir)
@@ -132,9 +132,9 @@ def _code(complete: Iterable[bool]) -> ExitCode:
 async def _merged(
     client: JobClient,
     runs: Runs,
-    chosen: Selected,
+    chosen: SelectedJobs,
     target: _Target,
-    asked: Wanted,
+    asked: NamedJobs,
     *,
     as_json: bool,
 ) -> list[JobMerge]:
@@ -189,7 +189,7 @@ async def _apply_one(
 
 
 async def _apply_to_branch(
-    client: JobClient, runs: Runs, chosen: Selected, target: _Target, *, as_json: bool
+    client: JobClient, runs: Runs, chosen: SelectedJobs, target: _Target, *, as_json: bool
 ) -> ExitCode:
     job_ids = [result.job_id for result in chosen.results if result.changes]
     if not job_ids:
@@ -230,7 +230,7 @@ async def _apply_to_branch(
     return ExitCode.DONE if report.merge.complete else ExitCode.WORK_FAILED
 
 
-class Outcome(StrEnum):
+class MergeOutcome(StrEnum):
     """What became of a job's changes."""
 
     MERGED = "merged"
@@ -256,23 +256,23 @@ class JobMerge:
     left_out: bool = False
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MergeOutcome:
         """What became of its changes."""
         if self.left_out:
-            return Outcome.LEFT_OUT
+            return MergeOutcome.LEFT_OUT
         if self.reason:
-            return Outcome.FAILED
+            return MergeOutcome.FAILED
         if self.report.conflicts:
-            return Outcome.CONFLICTS
+            return MergeOutcome.CONFLICTS
         if not self.report.complete:
-            return Outcome.INCOMPLETE
+            return MergeOutcome.INCOMPLETE
         is_there = all(file.how == ALREADY for file in self.report.applied)
-        return Outcome.NOTHING if is_there else Outcome.MERGED
+        return MergeOutcome.NOTHING if is_there else MergeOutcome.MERGED
 
     @property
     def complete(self) -> bool:
         """Whether nothing of it is left to a person."""
-        return self.left_out or self.outcome in {Outcome.MERGED, Outcome.NOTHING}
+        return self.left_out or self.outcome in {MergeOutcome.MERGED, MergeOutcome.NOTHING}
 
     def document(self) -> dict[str, Any]:
         """Return it as a JSON document: a merge report with the job and its outcome."""
@@ -293,10 +293,10 @@ class JobMerge:
             "skipped": report.skipped,
         }
         counts = [f"{count(len(some), 'file')} {what}" for what, some in parts.items() if some]
-        if self.outcome is Outcome.NOTHING:
+        if self.outcome is MergeOutcome.NOTHING:
             why = "all of it is there already" if report.applied else "it changed nothing"
         else:
-            only_merged = self.outcome is Outcome.MERGED and len(counts) == 1
+            only_merged = self.outcome is MergeOutcome.MERGED and len(counts) == 1
             why = self.reason or ", ".join(counts).removesuffix(" merged" if only_merged else "")
         return f"{short_id(self.job_id)}  {self.outcome}: {why}"
 
@@ -308,8 +308,8 @@ def totals(merges: Sequence[JobMerge]) -> str:
     """Return how many jobs had which outcome, as a line."""
     counts = Counter(merge.outcome for merge in merges)
     told = ", ".join(
-        f"{counts[outcome]} {'with ' * (outcome is Outcome.CONFLICTS)}{outcome}"
-        for outcome in Outcome
+        f"{counts[outcome]} {'with ' * (outcome is MergeOutcome.CONFLICTS)}{outcome}"
+        for outcome in MergeOutcome
         if counts[outcome]
     )
     return f"{count(len(merges), 'job')}: {told}." if merges else "No job changed anything."

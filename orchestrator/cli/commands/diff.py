@@ -57,7 +57,7 @@ _LINE_STYLES = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NamedJobs:
     """What a person named."""
 
     prefixes: tuple[str, ...]
@@ -71,7 +71,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedJobs:
     """The jobs that were meant, in order."""
 
     ids: tuple[str, ...]
@@ -85,7 +85,9 @@ class Selected:
             output.notice(f"Job {short_id(result.job_id)} did not succeed, so it is left out.")
 
 
-def wanted(prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree: bool) -> Wanted:
+def wanted(
+    prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree: bool
+) -> NamedJobs:
     """Return what the options of a command mean.
 
     Raises:
@@ -101,10 +103,10 @@ def wanted(prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree
             "IDs name jobs, --label finds them: leave one out, or add --tree for the jobs of a "
             "tree that have the label."
         )
-    return Wanted(tuple(prefixes or ()), parsed, tree)
+    return NamedJobs(tuple(prefixes or ()), parsed, tree)
 
 
-async def selected(client: JobClient, asked: Wanted, *, ended: bool = True) -> Selected:
+async def selected(client: JobClient, asked: NamedJobs, *, ended: bool = True) -> SelectedJobs:
     """Return the jobs that are meant, and their results.
 
     Of a tree and of a label these are the jobs that succeeded, in the order of their submission,
@@ -122,20 +124,20 @@ async def selected(client: JobClient, asked: Wanted, *, ended: bool = True) -> S
     if not (asked.tree or asked.labels):
         ids = await resolve_jobs(client, asked.prefixes)
         results = [await ended_result(client, job_id) for job_id in ids] if ended else []
-        return Selected(tuple(ids), tuple(results))
+        return SelectedJobs(tuple(ids), tuple(results))
     records = await _found(client, asked)
     if not records:
         raise WorkFailed("No job has these labels.")
     ids = [record.id for record in records]
     if not ended:
-        return Selected(tuple(ids))
+        return SelectedJobs(tuple(ids))
     results = [await ended_result(client, job_id) for job_id in ids]
     succeeded = tuple(result for result in results if result.success)
     failed = tuple(result for result in results if not result.success)
-    return Selected(tuple(ids), succeeded, failed)
+    return SelectedJobs(tuple(ids), succeeded, failed)
 
 
-async def _found(client: JobClient, asked: Wanted) -> list[JobRecord]:
+async def _found(client: JobClient, asked: NamedJobs) -> list[JobRecord]:
     """Return the jobs of the trees, or of all trees, with the labels; nobody's children of them."""
     matching: Iterable[JobRecord] = ()
     if asked.prefixes:
@@ -190,7 +192,7 @@ def diff(
         asyncio.run(_diff(asked, stat=stat, as_json=as_json))
 
 
-async def _conflicts(asked: Wanted, *, as_json: bool) -> None:
+async def _conflicts(asked: NamedJobs, *, as_json: bool) -> None:
     kept = Runs(load_settings().state_dir).conflicts
     async with open_client() as client:
         ids = (await selected(client, asked, ended=False)).ids
@@ -213,7 +215,7 @@ async def _conflicts(asked: Wanted, *, as_json: bool) -> None:
         _print_patch(one.diff.encode())
 
 
-async def _diff(asked: Wanted, *, stat: bool, as_json: bool) -> None:
+async def _diff(asked: NamedJobs, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
         chosen = await selected(client, asked)
         if as_json:

@@ -15,10 +15,10 @@ import typer
 from fanout.orchestrator.cli.commands import mcp_clients
 from fanout.orchestrator.cli.commands.mcp_clients import (
     CLIENTS,
-    Command,
     InstallScope,
+    LocalServer,
     McpClient,
-    Service,
+    RemoteServer,
 )
 from fanout.orchestrator.cli.commands.mcp_serve import (
     WorkspacesOption,
@@ -128,7 +128,9 @@ def _client(name: str) -> McpClient:
     return found
 
 
-def _service(client: McpClient, url: str, variable: str, workspace: list[Path] | None) -> Service:
+def _service(
+    client: McpClient, url: str, variable: str, workspace: list[Path] | None
+) -> RemoteServer:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
         raise UsageProblem(f"--url {url!r} is not like https://fanout.example.com.")
@@ -143,10 +145,10 @@ def _service(client: McpClient, url: str, variable: str, workspace: list[Path] |
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         output.notice("The key goes over the network unencrypted: use https.")
     path = parts.path.rstrip("/")
-    return Service(f"{parts.scheme}://{parts.netloc}{path or PATH}", variable)
+    return RemoteServer(f"{parts.scheme}://{parts.netloc}{path or PATH}", variable)
 
 
-def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | None) -> Command:
+def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | None) -> LocalServer:
     """Return how the client starts the server."""
     require_folders(workspace)
     folders = [str(folder.resolve()) for folder in workspace or ()]
@@ -156,16 +158,16 @@ def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | Non
         folders = [client.project_variable]
     arguments = [*SERVE, *(part for folder in folders for part in ("--workspace", folder))]
     if scope is InstallScope.PROJECT:
-        return Command("fanout", tuple(arguments))  # found on each person's own PATH
+        return LocalServer("fanout", tuple(arguments))  # found on each person's own PATH
     if VARIABLE in os.environ:
         arguments = ["--config", os.environ[VARIABLE], *arguments]
     program = Path(sys.argv[0])  # this installation's, which need not be the first on the PATH
     if program.name == "fanout" and program.is_file():
-        return Command(str(program.absolute()), tuple(arguments))
-    return Command(sys.executable, ("-m", "fanout", *arguments))
+        return LocalServer(str(program.absolute()), tuple(arguments))
+    return LocalServer(sys.executable, ("-m", "fanout", *arguments))
 
 
-def _say_next(client: McpClient, service: Service | None, *, has_inputs: bool) -> None:
+def _say_next(client: McpClient, service: RemoteServer | None, *, has_inputs: bool) -> None:
     if service is not None and not has_inputs:
         output.notice(
             f"Put a key (fanout keys create) into {service.key_variable}, where {client.title} "

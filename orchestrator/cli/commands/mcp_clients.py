@@ -43,7 +43,7 @@ class InstallScope(StrEnum):
 
 
 @dataclass(frozen=True)
-class Command:
+class LocalServer:
     """The server as a process that the client starts."""
 
     program: str
@@ -55,7 +55,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Service:
+class RemoteServer:
     """The server of a `fanout serve`."""
 
     url: str
@@ -81,25 +81,25 @@ class McpClient:
     """Where it keeps its servers."""
     section: str
     """The key of the servers in the file."""
-    local: Callable[[Command], Entry]
-    remote: Callable[[Service], Entry] | None
+    local: Callable[[LocalServer], Entry]
+    remote: Callable[[RemoteServer], Entry] | None
     """None: its file has no servers by URL."""
     project_variable: str = ""
     """What it puts the project's folder for, if it does not start servers there."""
     starts_in_project: bool = True
     """Whether it knows the project's folder at all."""
-    inputs: Callable[[Service], list[Entry]] = field(default=lambda _: [])
+    inputs: Callable[[RemoteServer], list[Entry]] = field(default=lambda _: [])
     """What it asks the person for, and keeps itself."""
     time_limits: Mapping[str, int] = field(default_factory=dict)
     """Fields of an entry: how long it waits for the start and for calls, where it can be told."""
 
-    def entry(self, server: Command | Service) -> Entry:
+    def entry(self, server: LocalServer | RemoteServer) -> Entry:
         """Return the entry of a server.
 
         Raises:
             ValueError: It is a service, and the client has no servers by URL.
         """
-        if isinstance(server, Command):
+        if isinstance(server, LocalServer):
             return {**self.local(server), **self.time_limits}
         if self.remote is None:
             raise ValueError(f"{self.title} has no servers by URL.")
@@ -129,7 +129,7 @@ def _codex_home() -> Path:
     return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
 
 
-def _by_url(reference: str, key: str = "url", **more: str) -> Callable[[Service], Entry]:
+def _by_url(reference: str, key: str = "url", **more: str) -> Callable[[RemoteServer], Entry]:
     """Return the form of an entry with a URL and a header.
 
     Args:
@@ -140,11 +140,11 @@ def _by_url(reference: str, key: str = "url", **more: str) -> Callable[[Service]
     return lambda service: {**more, key: service.url, "headers": service.headers(reference)}
 
 
-def _typed(command: Command) -> Entry:
+def _typed(command: LocalServer) -> Entry:
     return {"type": "stdio", **command.entry()}
 
 
-def _vscode_inputs(service: Service) -> list[Entry]:
+def _vscode_inputs(service: RemoteServer) -> list[Entry]:
     return [
         {
             "type": "promptString",
@@ -172,7 +172,7 @@ CLIENTS: Mapping[str, McpClient] = {
         documentation="https://modelcontextprotocol.io/docs/develop/connect-local-servers",
         files={USER: _applications("Claude", "claude_desktop_config.json")},
         section="mcpServers",
-        local=Command.entry,
+        local=LocalServer.entry,
         remote=None,
         starts_in_project=False,
     ),
@@ -206,7 +206,7 @@ CLIENTS: Mapping[str, McpClient] = {
             PROJECT: _project(".gemini", "settings.json"),
         },
         section="mcpServers",
-        local=Command.entry,
+        local=LocalServer.entry,
         remote=_by_url("${NAME}", key="httpUrl"),
         time_limits={"timeout": CALL_SECONDS * 1000},  # of the start, too
     ),
@@ -215,7 +215,7 @@ CLIENTS: Mapping[str, McpClient] = {
         documentation="https://developers.openai.com/codex/mcp",
         files={USER: _codex_home, PROJECT: _project(".codex", "config.toml")},
         section="mcp_servers",
-        local=Command.entry,
+        local=LocalServer.entry,
         remote=lambda service: {
             "url": service.url,
             "bearer_token_env_var": service.key_variable,
@@ -227,7 +227,7 @@ CLIENTS: Mapping[str, McpClient] = {
         documentation="https://docs.windsurf.com/windsurf/cascade/mcp",
         files={USER: _home(".codeium", "windsurf", "mcp_config.json")},
         section="mcpServers",
-        local=Command.entry,
+        local=LocalServer.entry,
         remote=_by_url("${env:NAME}", key="serverUrl"),
         starts_in_project=False,
     ),

@@ -116,21 +116,21 @@ def response_in(message: Message) -> ToolApprovalResponse | None:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class AwaitedCall:
     """A call that waits for a decision, and the job whose call it is."""
 
     approval: Approval
     record: JobRecord
 
 
-async def waiting_calls(jobs: OwnedJobs) -> list[Waiting]:
+async def waiting_calls(jobs: OwnedJobs) -> list[AwaitedCall]:
     """Return all calls of the caller's jobs that wait for a decision, oldest first."""
     approvals = await jobs.approvals()
     records = {one.id: one for one in await jobs.owned_records({one.job_id for one in approvals})}
-    return [Waiting(one, records[one.job_id]) for one in approvals if one.job_id in records]
+    return [AwaitedCall(one, records[one.job_id]) for one in approvals if one.job_id in records]
 
 
-async def waiting_below(jobs: OwnedJobs, record: JobRecord) -> list[Waiting]:
+async def waiting_below(jobs: OwnedJobs, record: JobRecord) -> list[AwaitedCall]:
     """Return the calls of a job and of those below it that wait for a decision, oldest first."""
     found = [one for one in await waiting_calls(jobs) if one.record.root_id == record.root_id]
     if record.parent_id is not None and any(one.record.id != record.id for one in found):
@@ -139,7 +139,7 @@ async def waiting_below(jobs: OwnedJobs, record: JobRecord) -> list[Waiting]:
     return found
 
 
-def asking(record: JobRecord, waiting: Sequence[Waiting], *, hitl: bool) -> Message:
+def asking(record: JobRecord, waiting: Sequence[AwaitedCall], *, hitl: bool) -> Message:
     """Return the message that asks for decisions.
 
     Args:
@@ -160,7 +160,7 @@ def asking(record: JobRecord, waiting: Sequence[Waiting], *, hitl: bool) -> Mess
     return message
 
 
-def _question(waiting: Sequence[Waiting]) -> str:
+def _question(waiting: Sequence[AwaitedCall]) -> str:
     """Return what a person reads: each call with its arguments, and how to decide."""
     calls = []
     for one in waiting:
@@ -174,12 +174,12 @@ def _question(waiting: Sequence[Waiting]) -> str:
     return "\n".join(("These calls wait for a decision:", *calls, HOW_TO_ANSWER))
 
 
-def _hint(waiting: Sequence[Waiting]) -> str:
+def _hint(waiting: Sequence[AwaitedCall]) -> str:
     calls = ", ".join(f"{one.approval.tool} of {one.approval.agent}" for one in waiting)
     return f"These calls wait for a decision: {one_line(printable(calls))}."
 
 
-def _confirmation(one: Waiting) -> Part:
+def _confirmation(one: AwaitedCall) -> Part:
     """Return the call of ADK's confirmation, which its clients show and answer."""
     approval = one.approval
     call = {
@@ -206,7 +206,7 @@ def _confirmation(one: Waiting) -> Part:
     return data_part(call, adk_type="function_call", adk_is_long_running=True)
 
 
-def _typed(record: JobRecord, waiting: Sequence[Waiting]) -> ToolApprovalRequest:
+def _typed(record: JobRecord, waiting: Sequence[AwaitedCall]) -> ToolApprovalRequest:
     """Return the calls in the form of the extension; those of one sub-agent alone as nested."""
     tools = [
         HitlTool(

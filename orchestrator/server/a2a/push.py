@@ -32,7 +32,7 @@ from fanout.orchestrator.server.a2a.protocol import STATES, context_of, time_of
 from fanout.orchestrator.server.notifications.messages import (
     SECRET_PREFIX,
     JobsToRead,
-    Message,
+    OutgoingMessage,
     signed_headers,
 )
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
@@ -138,7 +138,7 @@ class PushMessages:
     def __init__(self, jobs: JobsToRead) -> None:
         self._jobs = jobs
 
-    async def __call__(self, sent: Notification) -> Message:
+    async def __call__(self, sent: Notification) -> OutgoingMessage:
         """Return the request of a notification.
 
         Raises:
@@ -156,7 +156,7 @@ class PushMessages:
             status=TaskStatus(state=state, timestamp=time_of(sent.at)),
         )
         body = MessageToJson(StreamResponse(status_update=update), indent=None)
-        return Message(body.encode(), _headers(sent, body))
+        return OutgoingMessage(body.encode(), _headers(sent, body))
 
 
 def _headers(sent: Notification, body: str) -> dict[str, str]:

@@ -53,7 +53,7 @@ PREFIX = "fanout."
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallDecision:
     """A decision about one call."""
 
     approval_id: str
@@ -63,7 +63,7 @@ class Answer:
     response: JsonValue = None
 
 
-def answers_in(message: Message, awaited: Collection[str]) -> list[Answer]:
+def answers_in(message: Message, awaited: Collection[str]) -> list[CallDecision]:
     """Return the decisions in a message; none of them may be about another call.
 
     Args:
@@ -80,7 +80,7 @@ def answers_in(message: Message, awaited: Collection[str]) -> list[Answer]:
         raise InvalidParamsError(str(failure)) from None
     if typed is not None:
         answers = [
-            Answer(
+            CallDecision(
                 one.id, "approve" if one.approved else "reject", message=one.rejection_reason or ""
             )
             for one in typed.approvals
@@ -99,7 +99,7 @@ def answers_in(message: Message, awaited: Collection[str]) -> list[Answer]:
     return answers
 
 
-async def give(jobs: OwnedJobs, answers: Collection[Answer]) -> None:
+async def give(jobs: OwnedJobs, answers: Collection[CallDecision]) -> None:
     """Give decisions.
 
     Raises:
@@ -125,13 +125,13 @@ def is_confirmation(part: Part) -> bool:
     )
 
 
-def _confirmations(message: Message) -> Iterator[Answer]:
+def _confirmations(message: Message) -> Iterator[CallDecision]:
     for part in message.parts:
         if is_confirmation(part):
             yield _confirmation(plain(part.data))
 
 
-def _confirmation(data: dict[str, Any]) -> Answer:
+def _confirmation(data: dict[str, Any]) -> CallDecision:
     """Return the decision of ADK's confirmation.
 
     Its payload may hold a `decision` of ours beside `confirmed`, with its `arguments`, `response`
@@ -151,7 +151,7 @@ def _confirmation(data: dict[str, Any]) -> Answer:
         raise InvalidParamsError(f"A decision is one of {', '.join(DECISIONS)}.")
     if arguments is not None and not isinstance(arguments, dict):
         raise InvalidParamsError("arguments is an object: the complete arguments of the call.")
-    return Answer(
+    return CallDecision(
         approval_id,
         decision,
         message=message,
@@ -195,7 +195,7 @@ def files_of(message: Message) -> dict[str, bytes]:
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskPlace:
     """Where a new task belongs."""
 
     context_id: str
@@ -260,7 +260,7 @@ def text_for_agent(message: Message) -> str:
 
 
 def specification(
-    job_id: str, message: Message, metadata: Mapping[str, Any], place: Place
+    job_id: str, message: Message, metadata: Mapping[str, Any], place: TaskPlace
 ) -> JobSpec:
     """Return the job of a message.
 
@@ -329,7 +329,7 @@ def _what_is_wrong(failure: ValidationError | TypeError) -> str:
     return f"{PREFIX}{at}: {error['msg']}."
 
 
-async def place_of(jobs: OwnedJobs, message: Message, job_id: str, agent: str | None) -> Place:
+async def place_of(jobs: OwnedJobs, message: Message, job_id: str, agent: str | None) -> TaskPlace:
     """Return where the new task of a message belongs.
 
     In a known context it goes on with the task that the message refers to, else with the one that
@@ -355,11 +355,11 @@ async def place_of(jobs: OwnedJobs, message: Message, job_id: str, agent: str | 
             raise InvalidParamsError(
                 "The referenced task has not ended: wait for it, or cancel it."
             )
-        return Place(context, earlier.id, agent)
+        return TaskPlace(context, earlier.id, agent)
     if not message.context_id:
-        return Place(job_id, None, agent)
+        return TaskPlace(job_id, None, agent)
     newest = await _newest_ended(jobs, message.context_id)
-    return Place(message.context_id, newest.id if newest else None, agent)
+    return TaskPlace(message.context_id, newest.id if newest else None, agent)
 
 
 async def _newest_ended(jobs: OwnedJobs, context_id: str) -> JobRecord | None:

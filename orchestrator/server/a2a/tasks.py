@@ -38,7 +38,7 @@ from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.server.a2a.approval_requests import (
     LONG_RUNNING,
-    Waiting,
+    AwaitedCall,
     asking,
     waiting_below,
     waiting_calls,
@@ -195,7 +195,7 @@ class TaskView:
         return Snapshot(task, record, after, frozenset(one.approval.id for one in waiting))
 
     async def listed(
-        self, record: JobRecord, waiting: list[Waiting], *, artifacts: bool = False
+        self, record: JobRecord, waiting: list[AwaitedCall], *, artifacts: bool = False
     ) -> Task:
         """Return a job as a task of a list, without its history."""
         result = await self.jobs.result(record.id) if record.state.is_terminal else None
@@ -207,7 +207,7 @@ class TaskView:
         return task
 
     def status(
-        self, record: JobRecord, waiting: list[Waiting], result: JobResult | None = None
+        self, record: JobRecord, waiting: list[AwaitedCall], result: JobResult | None = None
     ) -> TaskStatus:
         """Return the status of a job.
 
@@ -278,7 +278,7 @@ async def _add(
     view: TaskView,
     params: ListTasksRequest,
     record: JobRecord,
-    waiting: list[Waiting],
+    waiting: list[AwaitedCall],
 ) -> None:
     after = params.status_timestamp_after
     if params.HasField("status_timestamp_after") and (

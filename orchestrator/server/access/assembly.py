@@ -26,7 +26,7 @@ EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-ID", "Mcp-Session-Id")
 
 
 @dataclass(frozen=True)
-class Access:
+class ServerAccess:
     """Who may ask one server, and the record of what they changed."""
 
     settings: ApiSettings
@@ -83,7 +83,7 @@ class Access:
         )
 
 
-def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
+def make_access(settings: ApiSettings, stores: AccessStores) -> ServerAccess:
     """Return the access of a server.
 
     Args:
@@ -97,4 +97,4 @@ def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
     attempts = FailedAttempts(settings.failed_logins_per_minute)
     authenticator = Authenticator(stores.keys, settings.keys, settings.callers, tokens, attempts)
     sessions = Sessions(stores.sessions, authenticator, settings)
-    return Access(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)
+    return ServerAccess(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)

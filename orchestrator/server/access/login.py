@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.access.assembly import Access
+from fanout.orchestrator.server.access.assembly import ServerAccess
 from fanout.orchestrator.server.access.authentication import address_of, check_own_page
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.access.limits import TooManyAttempts
@@ -66,7 +66,7 @@ class Login:
         has_folders: Whether the operator may choose folders of this machine.
     """
 
-    def __init__(self, access: Access, *, has_folders: bool = False) -> None:
+    def __init__(self, access: ServerAccess, *, has_folders: bool = False) -> None:
         self._access = access
         self._has_folders = has_folders
 

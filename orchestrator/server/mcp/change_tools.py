@@ -41,7 +41,7 @@ MAX_RESOURCE_PATCH_BYTES = 1024**2
 """Of a patch that is sent as one resource; `get_patch` returns larger ones in parts."""
 
 
-class Patches:
+class ChangeTools:
     """Returns patches, and merges changes into folders of this machine.
 
     Args:

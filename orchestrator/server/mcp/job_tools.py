@@ -90,7 +90,7 @@ STEP_SECONDS = 2.0
 Seconds = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)]
 
 
-class Reading:
+class ListTools:
     """Lists jobs and agents.
 
     Args:
@@ -140,7 +140,7 @@ class Reading:
         )
 
 
-class Submitting:
+class SubmitTools:
     """Submits and cancels jobs.
 
     Args:
@@ -254,7 +254,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class Approving:
+class ApprovalTools:
     """Lists waiting calls, and passes on decisions about them.
 
     Args:
@@ -314,7 +314,7 @@ class Approving:
         return Answered(approval_id=approval_id, job_id=job_id)
 
 
-class Waiting:
+class WaitTools:
     """Waits for jobs, and reports on them.
 
     Args:

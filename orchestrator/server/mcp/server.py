@@ -28,9 +28,14 @@ from fanout.orchestrator.server.access.callers import (
 )
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.change_tools import Patches, Resources
+from fanout.orchestrator.server.mcp.change_tools import ChangeTools, Resources
 from fanout.orchestrator.server.mcp.doors import Door, ServiceDoor
-from fanout.orchestrator.server.mcp.job_tools import Approving, Reading, Submitting, Waiting
+from fanout.orchestrator.server.mcp.job_tools import (
+    ApprovalTools,
+    ListTools,
+    SubmitTools,
+    WaitTools,
+)
 from fanout.orchestrator.server.owned_jobs import KeyReused
 from fanout.orchestrator.server.problems import Problem
 from fanout.orchestrator.version import VERSION
@@ -136,7 +141,7 @@ def create_server(door: Door) -> FanoutServer:
         version=VERSION,
         subscriptions=False,
     )
-    for part in (Submitting, Waiting, Reading, Patches, Approving, Resources):
+    for part in (SubmitTools, WaitTools, ListTools, ChangeTools, ApprovalTools, Resources):
         part(door).add_to(server)
     return server
 

@@ -109,14 +109,14 @@ async def wait_of(jobs: JobsToRead, job_id: str) -> HookEvent:
 
 
 @dataclass(frozen=True)
-class Message:
+class OutgoingMessage:
     """The request that a subscriber gets."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
-MessageBuilder = Callable[[Notification], Awaitable[Message]]
+MessageBuilder = Callable[[Notification], Awaitable[OutgoingMessage]]
 """Makes the request for a notification of its kind of subscription.
 
 It raises UnknownJob when the job does not exist any more: nothing is sent then.
@@ -135,7 +135,7 @@ class WebhookMessages:
         self._jobs = jobs
         self._base_url = base_url.rstrip("/")
 
-    async def __call__(self, sent: Notification) -> Message:
+    async def __call__(self, sent: Notification) -> OutgoingMessage:
         """Return the signed request of a notification.
 
         Raises:
@@ -153,7 +153,7 @@ class WebhookMessages:
             content["approval"] = {"job_id": sent.source_id, "ids": list(waiting.approvals)}
         body = json.dumps(content, separators=(",", ":"))
         secret = sent.subscription.secret if sent.subscription else None
-        return Message(body.encode(), signed_headers(sent.id, body, secret))
+        return OutgoingMessage(body.encode(), signed_headers(sent.id, body, secret))
 
     async def _job(self, sent: Notification) -> dict[str, Any]:
         record = await self._jobs.get(sent.job_id)

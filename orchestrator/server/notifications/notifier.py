@@ -29,9 +29,9 @@ from fanout.orchestrator.server.notifications.messages import (
     wait_of,
 )
 from fanout.orchestrator.server.notifications.receivers import (
-    Answer,
     NotSent,
     PinnedHttp,
+    ReceiverAnswer,
     Receivers,
     UrlRefused,
 )
@@ -80,7 +80,7 @@ def next_try(tries: int, wish: float | None = None) -> float | None:
 class Poster(Protocol):
     """Sends a request to a receiver."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
         """Return what the receiver answered, or raise UrlRefused or NotSent."""
 
 
@@ -183,7 +183,7 @@ class Notifier:
         else:
             await self._answered(sent, answer)
 
-    async def _answered(self, sent: Notification, answer: Answer) -> None:
+    async def _answered(self, sent: Notification, answer: ReceiverAnswer) -> None:
         if 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's successes
             await self._store.settle(sent, "done")
             log.info("notified", notification_id=sent.id, job_id=sent.job_id, tries=sent.tries)

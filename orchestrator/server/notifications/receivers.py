@@ -194,7 +194,7 @@ class NotSent(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReceiverAnswer:
     """What a receiver answered."""
 
     status: int
@@ -270,7 +270,7 @@ class PinnedHttp:
         """Close all connections."""
         await self._pool.aclose()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
         """Send a request, and return what the receiver answered.
 
         Raises:
@@ -291,7 +291,7 @@ class PinnedHttp:
                     *("POST", parts), headers=given, content=body, extensions={"timeout": timeouts}
                 ) as response,
             ):
-                return Answer(response.status, _retry_after(response.headers))
+                return ReceiverAnswer(response.status, _retry_after(response.headers))
         except (TimeoutError, httpcore2.TimeoutException):
             raise NotSent(f"no answer within {REQUEST_SECONDS:g} s") from None
         except httpcore2.ConnectError as error:

@@ -22,8 +22,8 @@ from fanout.orchestrator.jobs.store.notifications.subscription import Notificati
 from fanout.orchestrator.server.notifications import notifier
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.messages import (
-    Message,
     MessageBuilder,
+    OutgoingMessage,
     WebhookMessages,
     new_secret,
 )
@@ -51,11 +51,11 @@ def webhook(host: Receiver, name: str = "hook", **fields: Any) -> Subscription:
 async def notifying(
     client: JobClient, hook: Hook | None = None, *, pushes: bool = True
 ) -> AsyncIterator[None]:
-    async def push(sent: Notification) -> Message:
+    async def push(sent: Notification) -> OutgoingMessage:
         assert sent.subscription is not None
         secret = sent.subscription.secret
         assert secret is not None
-        return Message(b"{}", {"X-Token": secret.get_secret_value(), "X-What": sent.what})
+        return OutgoingMessage(b"{}", {"X-Token": secret.get_secret_value(), "X-What": sent.what})
 
     http = PinnedHttp(RECEIVERS)
     builders: dict[str, MessageBuilder] = {
