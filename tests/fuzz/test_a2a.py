@@ -108,12 +108,12 @@ def test_a_message_is_the_job_that_its_caller_may_submit_or_refused(
         return
     try:
         received.check_parts(message)
-        job_id = received.task_id_of(CALLER, message)
+        job_id = received.make_task_id(CALLER, message)
         spec = received.specification(job_id, message, metadata, place)
     except A2AError:
         return
     assert spec.id == job_id
-    assert spec.description == received.text_of(message)
+    assert spec.description == received.join_texts(message)
     assert (spec.continues, spec.at) == (place.continues, None)
     assert (spec.parent_id, spec.depth) == (None, 0)
     assert place.agent in (None, spec.agent)
@@ -133,7 +133,7 @@ def test_a_decision_is_about_a_call_that_waits(raw: dict[str, Any], awaited: set
         return
     received.text_for_agent(message)
     try:
-        answers = received.answers_in(message, awaited)
+        answers = received.read_decisions(message, awaited)
     except A2AError:
         return
     assert {one.approval_id for one in answers} <= awaited

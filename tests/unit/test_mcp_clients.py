@@ -128,11 +128,11 @@ def test_comments_and_order_of_a_toml_file_stay_and_an_old_entry_is_replaced() -
     ours, other = '[mcp_servers.fanout]\nurl = "old"\n\n', '[mcp_servers.b] # keep\ncommand = "b"\n'
     text = f'# mine\nmodel = "m"\n\n{ours}{other}'
 
-    written = mcp_clients.toml_with(text, "mcp_servers", "fanout", ENTRY)
+    written = mcp_clients.put_toml_entry(text, "mcp_servers", "fanout", ENTRY)
 
     assert written.startswith('# mine\nmodel = "m"\n\n[mcp_servers.b] # keep\ncommand = "b"\n')
     assert tomllib.loads(written)["mcp_servers"] == {"fanout": ENTRY, "b": {"command": "b"}}
-    assert mcp_clients.toml_with(written, "mcp_servers", "fanout", ENTRY) == written
+    assert mcp_clients.put_toml_entry(written, "mcp_servers", "fanout", ENTRY) == written
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_comments_and_order_of_a_toml_file_stay_and_an_old_entry_is_replaced() -
 )
 def test_a_toml_file_that_would_lose_something_is_refused(text: str) -> None:
     with pytest.raises(mcp_clients.NotMergeable):
-        mcp_clients.toml_with(text, "mcp_servers", "fanout", ENTRY)
+        mcp_clients.put_toml_entry(text, "mcp_servers", "fanout", ENTRY)
 
 
 def test_a_file_that_another_program_changed_meanwhile_is_not_replaced(tmp_path: Path) -> None:

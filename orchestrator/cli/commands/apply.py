@@ -12,7 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.diff import NamedJobs, SelectedJobs, selected, wanted
+from fanout.orchestrator.cli.commands.diff import (
+    NamedJobs,
+    SelectedJobs,
+    parse_named_jobs,
+    select_jobs,
+)
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.formatting import short_id
@@ -72,7 +77,7 @@ def apply(
     target = _Target(into.resolve(), branch, include_executable_config, check=check)
     if not (jobs or label or tree):
         jobs = [_confirmed_last_run(target)]
-    asked = wanted(jobs, label, tree=tree)
+    asked = parse_named_jobs(jobs, label, tree=tree)
     raise typer.Exit(asyncio.run(_apply(asked, target, as_json=as_json)))
 
 
@@ -107,7 +112,7 @@ def _confirmed_last_run(target: _Target) -> str:
 
 async def _apply(asked: NamedJobs, target: _Target, *, as_json: bool) -> ExitCode:
     async with open_client() as client:
-        chosen = await selected(client, asked)
+        chosen = await select_jobs(client, asked)
         runs = Runs(load_settings().state_dir)
         if not as_json:
             chosen.say_left_out()

@@ -85,7 +85,7 @@ class SelectedJobs:
             output.notice(f"Job {short_id(result.job_id)} did not succeed, so it is left out.")
 
 
-def wanted(
+def parse_named_jobs(
     prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree: bool
 ) -> NamedJobs:
     """Return what the options of a command mean.
@@ -106,7 +106,7 @@ def wanted(
     return NamedJobs(tuple(prefixes or ()), parsed, tree)
 
 
-async def selected(client: JobClient, asked: NamedJobs, *, ended: bool = True) -> SelectedJobs:
+async def select_jobs(client: JobClient, asked: NamedJobs, *, ended: bool = True) -> SelectedJobs:
     """Return the jobs that are meant, and their results.
 
     Of a tree and of a label these are the jobs that succeeded, in the order of their submission,
@@ -185,7 +185,7 @@ def diff(
         raise UsageProblem("--stat and --conflicts print different things: leave one of them out.")
     if not (jobs or label or tree):
         jobs = [job_or_last_run(None)]
-    asked = wanted(jobs, label, tree=tree)
+    asked = parse_named_jobs(jobs, label, tree=tree)
     if conflicts:
         asyncio.run(_conflicts(asked, as_json=as_json))
     else:
@@ -195,7 +195,7 @@ def diff(
 async def _conflicts(asked: NamedJobs, *, as_json: bool) -> None:
     kept = Runs(load_settings().state_dir).conflicts
     async with open_client() as client:
-        ids = (await selected(client, asked, ended=False)).ids
+        ids = (await select_jobs(client, asked, ended=False)).ids
         found = {
             job_id: [*landing_conflicts(kept, job_id), *await task_conflicts(client, job_id)]
             for job_id in ids
@@ -217,7 +217,7 @@ async def _conflicts(asked: NamedJobs, *, as_json: bool) -> None:
 
 async def _diff(asked: NamedJobs, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
-        chosen = await selected(client, asked)
+        chosen = await select_jobs(client, asked)
         if as_json:
             documents = [
                 {"id": one.job_id, "job_id": one.job_id} | _document(await _files(client, one))

@@ -27,7 +27,7 @@ from fanout.orchestrator.cli.commands.images import (
     with_images,
 )
 from fanout.orchestrator.cli.commands.run import finish_run, start_run
-from fanout.orchestrator.cli.commands.run_report import exit_code_of
+from fanout.orchestrator.cli.commands.run_report import run_exit_code
 from fanout.orchestrator.cli.commands.up import announce_sandbox
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
@@ -221,7 +221,7 @@ async def _run(
         await cancel_and_wait(*killing)
         after = await _check(client, found, folder, "after")
         records = [one for one in await client.tree(root_id) if one.id != root_id]
-    landed = exit_code_of(outcome) is ExitCode.DONE
+    landed = run_exit_code(outcome) is ExitCode.DONE
     error = outcome.result.error
     return {
         "success": landed and (before, after) in {(None, None), ("failed", "passed")},

@@ -29,7 +29,7 @@ from fanout.orchestrator.cli.commands.own_server import (
     ServerProtocol,
     find_server,
     is_address,
-    protocols_of,
+    list_protocols,
 )
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
@@ -312,7 +312,7 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
         raise UsageProblem(str(problem)) from None
     chosen = model or _model_of(server, asking=asking)
     said = []
-    for protocol in protocols_of(server, chosen):
+    for protocol in list_protocols(server, chosen):
         variables = {protocol.address_variable: protocol.address}
         if given := key or protocol.key_without_one:
             variables[protocol.key_variable] = given

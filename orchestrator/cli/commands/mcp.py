@@ -51,8 +51,8 @@ class _Placed:
     def merged(self, text: str = "") -> str:
         """Return the text of the file with the entry."""
         if self.path.suffix == ".toml":
-            return mcp_clients.toml_with(text, self.section, self.name, self.entry)
-        return mcp_clients.json_with(text, self.section, self.name, self.entry, self.inputs)
+            return mcp_clients.put_toml_entry(text, self.section, self.name, self.entry)
+        return mcp_clients.put_json_entry(text, self.section, self.name, self.entry, self.inputs)
 
 
 def install(

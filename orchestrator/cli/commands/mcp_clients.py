@@ -255,7 +255,7 @@ class NotMergeable(Exception):
     """The file cannot be changed without losing something; the text says what."""
 
 
-def json_with(
+def put_json_entry(
     text: str, section: str, name: str, entry: dict[str, Any], inputs: Sequence[dict[str, Any]] = ()
 ) -> str:
     """Return a JSON document with an entry.
@@ -325,7 +325,7 @@ def _indent_of(text: str) -> str | int:
     return found[1] if found else DEFAULT_INDENT
 
 
-def toml_with(text: str, section: str, name: str, entry: dict[str, Any]) -> str:
+def put_toml_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:
     """Return a TOML document with an entry; all other lines stay as they are.
 
     Args:

@@ -113,7 +113,7 @@ def find_server(given: str, key: str | None) -> OwnServer:
     )
 
 
-def protocols_of(server: OwnServer, model: str) -> list[ServerProtocol]:
+def list_protocols(server: OwnServer, model: str) -> list[ServerProtocol]:
     """Return the ways in which a server may be asked for a model, the likeliest first.
 
     A proxy serves models of every maker through OpenAI's interface; other servers have the

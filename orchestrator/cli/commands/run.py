@@ -20,8 +20,8 @@ from fanout.orchestrator.cli.commands.job_files import (
 )
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
-    exit_code_of,
     print_outcome,
+    run_exit_code,
 )
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
@@ -67,7 +67,7 @@ from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, requ
 from fanout.orchestrator.landing.runs import Landing, Runs, land
 from fanout.orchestrator.landing.unmerged import left_out_of
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
-from fanout.orchestrator.server.notifications.messages import end_of
+from fanout.orchestrator.server.notifications.messages import describe_end
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
 from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 
@@ -270,7 +270,7 @@ async def _run(
         if not as_json:
             shortfall.print()
         await run_on_finish(wanted.on_finish, client, root_id, outcome.result.state)
-    raise typer.Exit(exit_code_of(outcome))
+    raise typer.Exit(run_exit_code(outcome))
 
 
 async def _landing(
@@ -329,7 +329,7 @@ async def _attach(prefix: str, on_finish: str | None, *, yes: bool, as_json: boo
         outcome = await finish_run(client, runs, job_id, landing, yes=yes, ask=not (yes or as_json))
         print_outcome(outcome, landing, {} if as_json else None)
         await run_on_finish(on_finish, client, job_id, outcome.result.state)
-    raise typer.Exit(exit_code_of(outcome))
+    raise typer.Exit(run_exit_code(outcome))
 
 
 @asynccontextmanager
@@ -465,4 +465,4 @@ async def run_on_finish(command: str | None, client: JobClient, job_id: str, sta
     if command is None:
         return
     with waiting("running the command of --on-finish"):
-        await Hook(command).run(await end_of(client, job_id, state))
+        await Hook(command).run(await describe_end(client, job_id, state))

@@ -71,7 +71,7 @@ class RunOutcome:
         return ", ".join(["done", *said]) if said else str(self.result.state)
 
 
-def exit_code_of(outcome: RunOutcome) -> ExitCode:
+def run_exit_code(outcome: RunOutcome) -> ExitCode:
     """Return the exit code of a run.
 
     It is 1 if the run or its landing failed, if conflicts remain, if a task failed for good, or if

@@ -54,7 +54,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
     try:
         async with shown(
             client,
-            remembered(tree_of(client, root_id), seen),
+            remembered(fetch_tree(client, root_id), seen),
             console=console,
             on_change=on_change,
             on_event=lambda record, event: _print_setback(record, event, lines),
@@ -85,7 +85,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
         raise
 
 
-def tree_of(client: JobClient, job_id: str) -> Fetch:
+def fetch_tree(client: JobClient, job_id: str) -> Fetch:
     """Return a function that fetches the jobs of a tree."""
     return client.growing_tree(job_id).read
 

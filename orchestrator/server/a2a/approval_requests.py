@@ -96,7 +96,7 @@ def attach(message: Message, request: ToolApprovalRequest) -> None:
     message.extensions.append(HITL_URI)
 
 
-def response_in(message: Message) -> ToolApprovalResponse | None:
+def read_response(message: Message) -> ToolApprovalResponse | None:
     """Return the answer in a message; None when it has none.
 
     Raises:

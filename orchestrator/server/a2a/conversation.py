@@ -49,7 +49,7 @@ async def history(
         newest.extend(told)
         if len(page) < PAGE:
             break
-    messages = [await message_of(jobs, record, one) for one in newest]
+    messages = [await convert_entry(jobs, record, one) for one in newest]
     found = [one for one in messages if one is not None]
     return ([_task_of(record), *found] if count < limit else found), after
 
@@ -65,7 +65,7 @@ def _task_of(record: JobRecord) -> Message:
     )
 
 
-async def message_of(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent) -> Message | None:
+async def convert_entry(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent) -> Message | None:
     """Return an entry of a journal as a message; None for one that tells a client nothing."""
     message = Message(
         message_id=f"{record.id}:{entry.id}", task_id=record.id, context_id=context_of(record)

@@ -73,7 +73,12 @@ from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
 from fanout.orchestrator.server.a2a.cards import PATH, card
 from fanout.orchestrator.server.a2a.protocol import DIGEST_LABEL, context_of, plain
 from fanout.orchestrator.server.a2a.push import PushConfigs
-from fanout.orchestrator.server.a2a.received import answers_in, files_of, give, place_of
+from fanout.orchestrator.server.a2a.received import (
+    find_place,
+    give_decisions,
+    read_decisions,
+    read_files,
+)
 from fanout.orchestrator.server.a2a.tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
@@ -344,13 +349,13 @@ class JobRequestHandler(RequestHandler):
         if params.message.task_id:
             await self._tell(params.message, view)
             return params.message.task_id
-        job_id = received.task_id_of(view.jobs.caller, params.message)
+        job_id = received.make_task_id(view.jobs.caller, params.message)
         if await self._is_repeated(params, view.jobs, job_id):
             return job_id
-        place = await place_of(view.jobs, params.message, job_id, context.state.get(AGENT))
+        place = await find_place(view.jobs, params.message, job_id, context.state.get(AGENT))
         metadata = plain(params.metadata)
         spec = received.specification(job_id, params.message, metadata, place)
-        files = files_of(params.message)
+        files = read_files(params.message)
         if files and (spec.continues or spec.snapshot):
             raise InvalidParamsError(FILES_FIRST)
         if files:
@@ -366,7 +371,7 @@ class JobRequestHandler(RequestHandler):
             InvalidParamsError: Another message had this id.
         """
         found = await jobs.owned_records([job_id])
-        if found and found[0].labels.get(DIGEST_LABEL) != received.digest_of(params.message):
+        if found and found[0].labels.get(DIGEST_LABEL) != received.message_digest(params.message):
             raise InvalidParamsError("This messageId was used for another message: use a new one.")
         return bool(found)
 
@@ -382,15 +387,15 @@ class JobRequestHandler(RequestHandler):
             raise UnsupportedOperationError(
                 f"Task {start.task.id} has ended: continue in its context, without a taskId."
             )
-        if files_of(message):
+        if read_files(message):
             raise InvalidParamsError(FILES_FIRST)
-        answers = answers_in(message, start.waiting)
+        answers = read_decisions(message, start.waiting)
         text = received.text_for_agent(message)
         if not answers and not text:
             raise InvalidParamsError("A message to a task has a text, data or a decision.")
         if text:  # before the decisions, with which the agent may come to its end
             await view.jobs.send(start.task.id, text)
-        await give(view.jobs, answers)
+        await give_decisions(view.jobs, answers)
 
 
 def _is_done(start: Snapshot) -> bool:

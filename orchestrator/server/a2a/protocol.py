@@ -68,7 +68,7 @@ def link_part(url: str, name: str, media_type: str, **metadata: Any) -> Part:
     return part
 
 
-def time_of(seconds: float) -> Timestamp:
+def to_timestamp(seconds: float) -> Timestamp:
     """Return a time of our records, seconds since the epoch, as the protocol's."""
     stamp = Timestamp()
     stamp.FromNanoseconds(round(seconds * 1000) * (NANOSECONDS // 1000))
@@ -95,7 +95,7 @@ def _with_integers(value: Any) -> Any:
     return int(value) if is_whole else value
 
 
-def texts_in(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def collect_texts(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the metadata whose names begin with a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): value

@@ -28,7 +28,7 @@ from fanout.orchestrator.jobs.store.notifications.subscription import (
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.server.a2a.protocol import STATES, context_of, time_of
+from fanout.orchestrator.server.a2a.protocol import STATES, context_of, to_timestamp
 from fanout.orchestrator.server.notifications.messages import (
     SECRET_PREFIX,
     JobsToRead,
@@ -153,7 +153,7 @@ class PushMessages:
         update = TaskStatusUpdateEvent(
             task_id=record.id,
             context_id=context_of(record),
-            status=TaskStatus(state=state, timestamp=time_of(sent.at)),
+            status=TaskStatus(state=state, timestamp=to_timestamp(sent.at)),
         )
         body = MessageToJson(StreamResponse(status_update=update), indent=None)
         return OutgoingMessage(body.encode(), _headers(sent, body))

@@ -27,16 +27,16 @@ from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord
 from fanout.orchestrator.server.a2a.approval_requests import (
     CONFIRMATION,
     MalformedAnswer,
-    response_in,
+    read_response,
 )
 from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT, INPUT_MODES
 from fanout.orchestrator.server.a2a.protocol import (
     CONTEXT_LABEL,
     DIGEST_LABEL,
     MESSAGE_LABEL,
+    collect_texts,
     context_of,
     plain,
-    texts_in,
 )
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
@@ -63,7 +63,7 @@ class CallDecision:
     response: JsonValue = None
 
 
-def answers_in(message: Message, awaited: Collection[str]) -> list[CallDecision]:
+def read_decisions(message: Message, awaited: Collection[str]) -> list[CallDecision]:
     """Return the decisions in a message; none of them may be about another call.
 
     Args:
@@ -75,7 +75,7 @@ def answers_in(message: Message, awaited: Collection[str]) -> list[CallDecision]
             `hitl/v1`, also when one is missing: what is left out never counts as approved.
     """
     try:
-        typed = response_in(message)
+        typed = read_response(message)
     except MalformedAnswer as failure:
         raise InvalidParamsError(str(failure)) from None
     if typed is not None:
@@ -99,7 +99,7 @@ def answers_in(message: Message, awaited: Collection[str]) -> list[CallDecision]
     return answers
 
 
-async def give(jobs: OwnedJobs, answers: Collection[CallDecision]) -> None:
+async def give_decisions(jobs: OwnedJobs, answers: Collection[CallDecision]) -> None:
     """Give decisions.
 
     Raises:
@@ -171,7 +171,7 @@ def _unwrapped(response: Any) -> dict[str, Any]:
     return response if isinstance(response, dict) else {}
 
 
-def files_of(message: Message) -> dict[str, bytes]:
+def read_files(message: Message) -> dict[str, bytes]:
     """Return the contents of the files of a message, by path.
 
     A file without a name gets one. Whether paths stay in the workspace is checked where the files
@@ -205,7 +205,7 @@ class TaskPlace:
     """The agent whose card the client uses."""
 
 
-def task_id_of(caller: Caller, message: Message) -> str:
+def make_task_id(caller: Caller, message: Message) -> str:
     """Return the id of the task of a message: a message that is sent again is the same task.
 
     Raises:
@@ -223,7 +223,7 @@ def task_id_of(caller: Caller, message: Message) -> str:
     return f"a2a-{hashlib.sha256(named.encode()).hexdigest()[:40]}"
 
 
-def digest_of(message: Message) -> str:
+def message_digest(message: Message) -> str:
     """Return the fingerprint of a message, to tell a repetition from another one of its id."""
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
@@ -248,7 +248,7 @@ def check_parts(message: Message) -> None:
             )
 
 
-def text_of(message: Message) -> str:
+def join_texts(message: Message) -> str:
     """Return the texts of a message."""
     return "\n\n".join(part.text for part in message.parts if part.text.strip())
 
@@ -256,7 +256,7 @@ def text_of(message: Message) -> str:
 def text_for_agent(message: Message) -> str:
     """Return what a message to an existing task says to its agent: texts, and data as JSON."""
     data = _data(part for part in message.parts if not is_confirmation(part))
-    return "\n\n".join(filter(None, (text_of(message), data)))
+    return "\n\n".join(filter(None, (join_texts(message), data)))
 
 
 def specification(
@@ -273,7 +273,7 @@ def specification(
     Raises:
         InvalidParamsError: A field of the job is wrong, or there is no text.
     """
-    text = text_of(message)
+    text = join_texts(message)
     if not text.strip():
         raise InvalidParamsError("A new task needs a text part that says what to do.")
     fields = _fields(message, metadata)
@@ -286,7 +286,7 @@ def specification(
     own = {
         CONTEXT_LABEL: place.context_id,
         MESSAGE_LABEL: message.message_id,
-        DIGEST_LABEL: digest_of(message),
+        DIGEST_LABEL: message_digest(message),
     }
     try:
         request = JobRequest.model_validate({
@@ -303,7 +303,7 @@ def specification(
 
 def _fields(message: Message, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the job that the metadata sets."""
-    fields = texts_in({**metadata, **plain(message.metadata)}, PREFIX)
+    fields = collect_texts({**metadata, **plain(message.metadata)}, PREFIX)
     known = (JobRequest.model_fields.keys() & JobSpec.model_fields.keys()) - OWN
     unknown = sorted(fields.keys() - known)
     if unknown:
@@ -329,7 +329,9 @@ def _what_is_wrong(failure: ValidationError | TypeError) -> str:
     return f"{PREFIX}{at}: {error['msg']}."
 
 
-async def place_of(jobs: OwnedJobs, message: Message, job_id: str, agent: str | None) -> TaskPlace:
+async def find_place(
+    jobs: OwnedJobs, message: Message, job_id: str, agent: str | None
+) -> TaskPlace:
     """Return where the new task of a message belongs.
 
     In a known context it goes on with the task that the message refers to, else with the one that

@@ -43,7 +43,7 @@ from fanout.orchestrator.server.a2a.approval_requests import (
     waiting_below,
     waiting_calls,
 )
-from fanout.orchestrator.server.a2a.conversation import history, message_of
+from fanout.orchestrator.server.a2a.conversation import convert_entry, history
 from fanout.orchestrator.server.a2a.protocol import (
     CONTEXT_LABEL,
     STATES,
@@ -52,7 +52,7 @@ from fanout.orchestrator.server.a2a.protocol import (
     data_part,
     file_part,
     link_part,
-    time_of,
+    to_timestamp,
 )
 from fanout.orchestrator.server.event_feed import ChangedJobs
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
@@ -90,7 +90,7 @@ CREDENTIAL_REQUEST = "adk_request_credential"
 """The call by which ADK's tools ask for the user's authorization."""
 
 
-async def artifacts_of(jobs: OwnedJobs, result: JobResult, base_url: str) -> list[Artifact]:
+async def make_artifacts(jobs: OwnedJobs, result: JobResult, base_url: str) -> list[Artifact]:
     """Return the artifacts of a job that has ended, always with the same ids.
 
     Args:
@@ -203,7 +203,7 @@ class TaskView:
         task.status.CopyFrom(self.status(record, waiting, result))
         task.metadata.update({"fanout.agent": record.agent, "fanout.state": record.state.value})
         if artifacts and result is not None:
-            task.artifacts.extend(await artifacts_of(self.jobs, result, self._base_url))
+            task.artifacts.extend(await make_artifacts(self.jobs, result, self._base_url))
         return task
 
     def status(
@@ -221,9 +221,9 @@ class TaskView:
             return TaskStatus(
                 state=TaskState.TASK_STATE_INPUT_REQUIRED,
                 message=asking(record, waiting, hitl=self._hitl),
-                timestamp=time_of(max(asked, changed_at(record))),
+                timestamp=to_timestamp(max(asked, changed_at(record))),
             )
-        status = TaskStatus(state=STATES[record.state], timestamp=time_of(changed_at(record)))
+        status = TaskStatus(state=STATES[record.state], timestamp=to_timestamp(changed_at(record)))
         if record.state.is_terminal and record.state is not JobState.SUCCEEDED:
             status.message.CopyFrom(_failure(record, result))
         return status
@@ -406,12 +406,12 @@ class TaskUpdates:
         """Return what an entry tells the client."""
         if entry.type is EventType.JOB_STATE:
             state = STATES[JobState(str(entry.data["state"]))]
-            return [self._status(TaskStatus(state=state, timestamp=time_of(entry.at)), entry)]
-        message = await message_of(self._view.jobs, self._record, entry)
+            return [self._status(TaskStatus(state=state, timestamp=to_timestamp(entry.at)), entry)]
+        message = await convert_entry(self._view.jobs, self._record, entry)
         if message is None:
             return []
         state = state_after(message)
-        status = TaskStatus(state=state, message=message, timestamp=time_of(entry.at))
+        status = TaskStatus(state=state, message=message, timestamp=to_timestamp(entry.at))
         return [self._status(status, entry)]
 
     async def _end(self) -> AsyncIterator[Update]:

@@ -141,7 +141,7 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        facts = RequestFacts(str(state.get("request_id", "")), address_of(scope))
+        facts = RequestFacts(str(state.get("request_id", "")), client_address(scope))
         with request_facts(facts):
             if scope["type"] == "http" and not _is_public(scope["path"]):
                 caller = await self._caller_or_refusal(scope, receive, send)
@@ -179,11 +179,11 @@ class AuthenticationMiddleware:
         pairs = header_pairs(scope)
         credential = presented(pairs)
         if credential is not None:
-            return await self._authenticator.caller_of(credential, address_of(scope))
+            return await self._authenticator.caller_of(credential, client_address(scope))
         session_id = self._sessions.id_of([value for name, value in pairs if name == "cookie"])
         caller = None if session_id is None else await self._sessions.caller(session_id)
         if session_id is None or caller is None:
-            return await self._authenticator.authenticate(pairs, address_of(scope))  # says how
+            return await self._authenticator.authenticate(pairs, client_address(scope))  # says how
         check_own_page(scope, self._public_url)
         if scope["method"] not in READING:
             given = Headers(scope=scope).get(CSRF_HEADER, "")
@@ -231,7 +231,7 @@ def header_pairs(scope: Scope) -> Sequence[tuple[str, str]]:
     ]
 
 
-def address_of(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
     """Return where a request comes from: an address, or `local` for a Unix socket."""
     client = scope.get("client")
     return str(client[0]) if client and client[0] else "local"

@@ -110,14 +110,14 @@ class FailedAttempts:
         """
         if fingerprint(credential) in self._good:
             return
-        wait = self._failures.wait(network_of(address))
+        wait = self._failures.wait(limited_network(address))
         if wait:
             raise TooManyAttempts(wait)
 
     def failed(self, address: str, credential: str) -> None:
         """Count a wrong credential."""
         self._good.pop(fingerprint(credential), None)
-        self._failures.take(network_of(address))
+        self._failures.take(limited_network(address))
 
     def succeeded(self, credential: str) -> None:
         """Remember a right credential."""
@@ -128,7 +128,7 @@ class FailedAttempts:
             self._good.popitem(last=False)
 
 
-def network_of(address: str) -> str:
+def limited_network(address: str) -> str:
     """Return what shares a limit: an IPv4 address, or the network of an IPv6 one.
 
     Args:
@@ -174,7 +174,9 @@ class CallerLimits:
         wait = self._requests.wait(name)
         if wait:
             await refuse(
-                *(scope, receive, send),
+                scope,
+                receive,
+                send,
                 status=429,
                 detail="These are too many requests a minute: wait, or ask for many things at "
                 "once (lists, ?wait=, streams).",
@@ -184,7 +186,9 @@ class CallerLimits:
         self._requests.take(name)
         if self._open[name] >= self._max_streams_of_caller:
             await refuse(
-                *(scope, receive, send),
+                scope,
+                receive,
+                send,
                 status=429,
                 detail="Too many of your requests are not answered yet: wait for some of them.",
                 headers={"Retry-After": FULL_SECONDS},

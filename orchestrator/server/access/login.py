@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.access.assembly import ServerAccess
-from fanout.orchestrator.server.access.authentication import address_of, check_own_page
+from fanout.orchestrator.server.access.authentication import check_own_page, client_address
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.access.limits import TooManyAttempts
 from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
@@ -108,7 +108,7 @@ class Login:
         return await self._by_key(request, form.get("key", "").strip(), following)
 
     async def _by_key(self, request: Request, key: str, following: str) -> Response:
-        access, address = self._access, address_of(request.scope)
+        access, address = self._access, client_address(request.scope)
         try:
             caller = await access.authenticator.caller_of(key, address, tokens=False)
         except NotAuthenticated as refusal:
@@ -121,7 +121,7 @@ class Login:
         return await self._entered(request, caller, await access.sessions.begin(caller), following)
 
     async def _by_link(self, request: Request, token: str, following: str) -> Response:
-        access, address = self._access, address_of(request.scope)
+        access, address = self._access, client_address(request.scope)
         try:
             access.attempts.check(address, token)
             begun = await access.sessions.begin_by_link(token)

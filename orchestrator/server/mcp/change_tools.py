@@ -66,7 +66,7 @@ class ChangeTools:
     ) -> Patch:
         """Return a part of a job's patch."""
         async with self._door.open(context) as opened:
-            content = await patch_of(opened.jobs, job_id)
+            content = await read_patch(opened.jobs, job_id)
         part = _whole_lines(
             content[offset : offset + max_bytes], is_last=len(content) <= offset + max_bytes
         )
@@ -93,7 +93,7 @@ class ChangeTools:
             return _applied(job_id, await opened.folders.apply(job_id, into, check=check))
 
 
-async def patch_of(jobs: OwnedJobs, job_id: str) -> bytes:
+async def read_patch(jobs: OwnedJobs, job_id: str) -> bytes:
     """Return a job's patch; empty when it changed nothing.
 
     Raises:
@@ -196,7 +196,7 @@ class Resources:
     async def patch(self, context: ToolContext, job_id: str) -> str:
         """Return the patch of a job."""
         async with self._door.open(context) as opened:
-            content = await patch_of(opened.jobs, job_id)
+            content = await read_patch(opened.jobs, job_id)
         if len(content) > MAX_RESOURCE_PATCH_BYTES:
             raise InvalidJob(f"The patch has {len(content):,} bytes: use get_patch for its parts.")
         return content.decode(errors="replace")

@@ -122,7 +122,7 @@ class Elicitation:
             self._is_declined = True
             return
         content = answer.content or {}
-        decision = decision_of(content.get("decision"))
+        decision = read_decision(content.get("decision"))
         message = str(content.get("message") or "")
         is_response = decision == "respond"
         with suppress(AnsweredAlready):  # by somebody else meanwhile
@@ -134,7 +134,7 @@ class Elicitation:
             )
 
 
-def decision_of(value: object) -> Decision:
+def read_decision(value: object) -> Decision:
     """Return a decision.
 
     Raises:

@@ -347,7 +347,7 @@ class WaitTools:
                 below = await jobs_below(opened.jobs, job_id)
                 elapsed = clock() - begin
                 await context.report_progress(elapsed, timeout_seconds, progress_line(below))
-                waiting = await approvals_of(opened.jobs, below)
+                waiting = await list_approvals(opened.jobs, below)
                 if waiting and asking.is_possible:
                     question = await asking.ask(waiting)
                     if question is not None:
@@ -366,7 +366,7 @@ class WaitTools:
             below,
             result,
             await jobs.usage(job_id),
-            await approvals_of(jobs, below),
+            await list_approvals(jobs, below),
             is_local=self._door.is_local,
         )
 
@@ -382,7 +382,7 @@ async def jobs_below(jobs: OwnedJobs, job_id: str) -> list[JobRecord]:
     return below
 
 
-async def approvals_of(jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Approval]:
+async def list_approvals(jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Approval]:
     """Return the calls of some jobs that wait for a decision, oldest first."""
     waiting = {one.id for one in records if one.state is JobState.WAITING and one.approvals}
     return [one for one in await jobs.approvals() if one.job_id in waiting] if waiting else []

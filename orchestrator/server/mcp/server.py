@@ -64,7 +64,7 @@ NAME = "fanout"
 PATH = "/mcp"
 
 
-def root_of(failure: BaseException) -> BaseException:
+def unwrap_failure(failure: BaseException) -> BaseException:
     """Return the failure that the SDK has wrapped."""
     while isinstance(failure, _WRAPPERS) and failure.__cause__ is not None:
         failure = failure.__cause__
@@ -78,7 +78,7 @@ def sentence(failure: BaseException, what: str) -> str:
         failure: What was raised.
         what: The tool or the resource, for the log.
     """
-    failure = root_of(failure)
+    failure = unwrap_failure(failure)
     if isinstance(failure, ValidationError):
         return _invalid(failure)
     if isinstance(failure, (*_SENTENCES, *_WRAPPERS)) and str(failure):
@@ -122,7 +122,7 @@ class FanoutServer(MCPServer[Any]):
         try:
             return await super().read_resource(uri, context)
         except ResourceError as failure:
-            root = root_of(failure)
+            root = unwrap_failure(failure)
             is_missing = isinstance(root, (UnknownJob, ResourceNotFoundError))
             kind = ResourceNotFoundError if is_missing else ResourceError
             raise kind(sentence(failure, "The resource")) from None

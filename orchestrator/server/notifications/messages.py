@@ -77,7 +77,7 @@ class HookEvent:
         return {f"FANOUT_JOB_{name}": _UNUSUAL.sub("_", text) for name, text in fields.items()}
 
 
-async def end_of(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
+async def describe_end(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
     """Return what a hook is told of a job that has ended.
 
     Args:
@@ -97,7 +97,7 @@ async def end_of(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
     return HookEvent("finished", job_id, record.root_id, record.agent, state, reason)
 
 
-async def wait_of(jobs: JobsToRead, job_id: str) -> HookEvent:
+async def describe_wait(jobs: JobsToRead, job_id: str) -> HookEvent:
     """Return what a hook is told of a job that waits for a person.
 
     Raises:
@@ -143,7 +143,7 @@ class WebhookMessages:
             ValueError: The subscription has no secret that can be used.
         """
         content = {
-            "type": type_of(sent),
+            "type": event_type(sent),
             "id": sent.id,
             "at": sent.at,
             "job": await self._job(sent),
@@ -179,7 +179,7 @@ class WebhookMessages:
         return {"self": path} | {name: f"{path}/{name}" for name in ("events", "patch", "tree")}
 
 
-def type_of(sent: Notification) -> str:
+def event_type(sent: Notification) -> str:
     """Return the name of what happened: job.finished, job.approval or job.state."""
     if sent.what == APPROVAL:
         return "job.approval"
@@ -193,7 +193,7 @@ def signed_headers(message_id: str, body: str, secret: SecretStr | None) -> dict
         ValueError: There is no secret, or it has another form.
     """
     at = datetime.now(UTC)
-    signer = Webhook(key_of(secret))
+    signer = Webhook(signing_key(secret))
     return {
         "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
@@ -203,7 +203,7 @@ def signed_headers(message_id: str, body: str, secret: SecretStr | None) -> dict
     }
 
 
-def key_of(secret: SecretStr | None) -> bytes:
+def signing_key(secret: SecretStr | None) -> bytes:
     """Return the key with which a secret signs.
 
     Raises:

@@ -25,8 +25,8 @@ from fanout.orchestrator.server.notifications.messages import (
     JobsToRead,
     MessageBuilder,
     WebhookMessages,
-    end_of,
-    wait_of,
+    describe_end,
+    describe_wait,
 )
 from fanout.orchestrator.server.notifications.receivers import (
     NotSent,
@@ -213,9 +213,9 @@ class Notifier:
             return
         try:
             if sent.what == APPROVAL:
-                event = await wait_of(self._jobs, sent.job_id)
+                event = await describe_wait(self._jobs, sent.job_id)
             else:
-                event = await end_of(self._jobs, sent.job_id, sent.what)
+                event = await describe_end(self._jobs, sent.job_id, sent.what)
         except UnknownJob:
             await self._store.settle(sent, "done")
             return

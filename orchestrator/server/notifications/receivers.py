@@ -288,7 +288,7 @@ class PinnedHttp:
             async with (
                 asyncio.timeout(REQUEST_SECONDS),
                 self._pool.stream(
-                    *("POST", parts), headers=given, content=body, extensions={"timeout": timeouts}
+                    "POST", parts, headers=given, content=body, extensions={"timeout": timeouts}
                 ) as response,
             ):
                 return ReceiverAnswer(response.status, _retry_after(response.headers))

@@ -22,7 +22,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.server.a2a.agent_events import fill
 from fanout.orchestrator.server.a2a.approval_requests import HITL_URI, AwaitedCall, asking
 from fanout.orchestrator.server.a2a.protocol import STATES
-from fanout.orchestrator.server.a2a.received import CallDecision, answers_in
+from fanout.orchestrator.server.a2a.received import CallDecision, read_decisions
 from fanout.orchestrator.server.a2a.tasks import state_after
 from tests.integration.a2a.conftest import (  # noqa: F401
     Server,
@@ -210,8 +210,10 @@ def test_a_decision_is_the_extensions_response_and_never_a_text() -> None:
     decision = {"id": "ap_execute", "approved": False, "rejection_reason": "not now"}
     answer.metadata.update({HITL_URI: {"type": "tool_approval_response", "approvals": [decision]}})
     awaited = {"ap_execute"}
-    assert answers_in(answer, awaited) == [CallDecision("ap_execute", "reject", message="not now")]
-    assert answers_in(Message(parts=[Part(text="yes")]), awaited) == []
+    assert read_decisions(answer, awaited) == [
+        CallDecision("ap_execute", "reject", message="not now")
+    ]
+    assert read_decisions(Message(parts=[Part(text="yes")]), awaited) == []
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])

@@ -17,10 +17,10 @@ from fanout.orchestrator.server.a2a.protocol import data_part
 from fanout.orchestrator.server.a2a.received import (
     CallDecision,
     TaskPlace,
-    answers_in,
-    files_of,
+    make_task_id,
+    read_decisions,
+    read_files,
     specification,
-    task_id_of,
 )
 from fanout.orchestrator.server.access.callers import Caller
 
@@ -71,7 +71,7 @@ def confirmed(approval_id: str, **response: Any) -> Part:
 
 def test_a_decision_names_awaited_calls_once_each():
     def parts(*given: Part) -> list[CallDecision]:
-        return answers_in(Message(parts=given), {"a", "b"})
+        return read_decisions(Message(parts=given), {"a", "b"})
 
     assert parts(Part(text="yes")) == []
     assert parts(data_part({"confirmed": True})) == []
@@ -96,7 +96,7 @@ def test_the_typed_extension_decides_about_every_call_or_about_none():
         message = Message(extensions=[HITL_URI])
         payload = {"type": "tool_approval_response", "approvals": list(approvals)}
         message.metadata.update({HITL_URI: payload})
-        return answers_in(message, {"a", "b"})
+        return read_decisions(message, {"a", "b"})
 
     yes, no = {"id": "a", "approved": True}, {"id": "b", "approved": False}
     assert typed(yes, no) == [CallDecision("a", "approve"), CallDecision("b", "reject")]
@@ -120,8 +120,8 @@ def test_a_message_is_a_job_of_its_owner_and_sets_only_fields_of_jobs():
         return specification("j", message, metadata, TaskPlace("c", None, agent))
 
     once = Message(message_id="m")
-    assert task_id_of(caller("ann"), once) == task_id_of(caller("ann"), once)
-    assert task_id_of(caller("ann"), once) != task_id_of(caller("bob"), once)
+    assert make_task_id(caller("ann"), once) == make_task_id(caller("ann"), once)
+    assert make_task_id(caller("ann"), once) != make_task_id(caller("bob"), once)
     made = spec({"fanout.model": "scripted:x", "fanout.limits": {"max_tool_calls": 3.0}})
     assert (made.agent, made.model, made.context) == (
         "general-purpose",
@@ -143,7 +143,9 @@ def test_a_message_is_a_job_of_its_owner_and_sets_only_fields_of_jobs():
         spec({}, None, Part(text="  "))
     for wrong in (Message(), Message(message_id="x" * 201), Message(message_id="a\nb")):
         with pytest.raises(InvalidParamsError):
-            task_id_of(caller("ann"), wrong)
-    assert list(files_of(Message(parts=[Part(raw=b"1", media_type="text/csv")]))) == ["file-1.csv"]
+            make_task_id(caller("ann"), wrong)
+    assert list(read_files(Message(parts=[Part(raw=b"1", media_type="text/csv")]))) == [
+        "file-1.csv"
+    ]
     with pytest.raises(InvalidParamsError):
-        files_of(Message(parts=[Part(raw=b"1", filename="a"), Part(raw=b"2", filename="a")]))
+        read_files(Message(parts=[Part(raw=b"1", filename="a"), Part(raw=b"2", filename="a")]))
