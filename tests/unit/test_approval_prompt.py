@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.cli.terminal import output, questions
+from fanout.orchestrator.cli.terminal import grid, output, questions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import AnsweredAlready
 
@@ -45,6 +45,7 @@ class Client:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A person at a terminal, who types these lines and then nothing."""
+    assert grid  # the view of a run has loaded it: its loop waits for no import
     monkeypatch.setattr(questions, "POLL_SECONDS", 0.01)
 
     def typing(*lines: str, ends: bool = False) -> None:
