@@ -86,60 +86,6 @@ REFUSAL_CHARACTERS = 160
 """Of a service's words: two lines of a terminal."""
 
 
-async def own_installation(settings: Settings) -> str | None:
-    """Return the id of the installation whose ledger is in reach; None when none is."""
-    try:
-        url = str((await asyncio.to_thread(attached, settings)).redis_url)
-        async with connect(url) as redis:
-            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
-    except LedgerUnavailable:
-        return None
-
-
-async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
-    """Return the installations on the engine that have no running container and are not ours.
-
-    An empty list when the engine does not answer: other checks say so.
-    """
-    own = await own_installation(settings)
-    try:
-        ended = await run_helper("fanout.workers.sandbox.docker.installations", "ls", "--json")
-    except TimeoutError:
-        return []
-    found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []
-    return [one for one in found if one["id"] != own and not one["running"]]
-
-
-def worker_differences(
-    workers: Sequence[WorkerInfo],
-    definitions: Mapping[str, str],
-    keys: Collection[str],
-    *,
-    is_own: bool,
-) -> Iterator[tuple[str, str]]:
-    """Yield what each worker has otherwise, with what to do about it.
-
-    Args:
-        workers: Those that are alive; what one of an older release has is not known.
-        definitions: The fingerprints of the person's definitions by name.
-        keys: The names of the person's variables with keys and secrets.
-        is_own: Whether this person's commands start and stop the worker.
-    """
-    for worker in workers:
-        if not worker.definitions:
-            continue
-        theirs = worker.definitions.items()
-        changed = sorted(
-            name for name, digest in definitions.items() if (name, digest) not in theirs
-        )
-        if changed:
-            found = f"{worker.name} has no or other definitions of {', '.join(changed)}"
-            yield found, OWN_DEFINITIONS if is_own else OTHERS_DEFINITIONS
-        if missing := sorted(set(keys) - set(worker.keys)):
-            found = f"{worker.name} does not have {', '.join(missing)}, which you have"
-            yield found, OWN_KEYS if is_own else OTHERS_KEYS
-
-
 class Check(NamedTuple):
     """One line of the report."""
 
@@ -548,6 +494,60 @@ def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
                 "container mount: see FANOUT_SANDBOX__DISK_QUOTA."
             )
             yield Check("warn", "folder renames", found, advice)
+
+
+async def own_installation(settings: Settings) -> str | None:
+    """Return the id of the installation whose ledger is in reach; None when none is."""
+    try:
+        url = str((await asyncio.to_thread(attached, settings)).redis_url)
+        async with connect(url) as redis:
+            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
+    except LedgerUnavailable:
+        return None
+
+
+async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
+    """Return the installations on the engine that have no running container and are not ours.
+
+    An empty list when the engine does not answer: other checks say so.
+    """
+    own = await own_installation(settings)
+    try:
+        ended = await run_helper("fanout.workers.sandbox.docker.installations", "ls", "--json")
+    except TimeoutError:
+        return []
+    found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []
+    return [one for one in found if one["id"] != own and not one["running"]]
+
+
+def worker_differences(
+    workers: Sequence[WorkerInfo],
+    definitions: Mapping[str, str],
+    keys: Collection[str],
+    *,
+    is_own: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield what each worker has otherwise, with what to do about it.
+
+    Args:
+        workers: Those that are alive; what one of an older release has is not known.
+        definitions: The fingerprints of the person's definitions by name.
+        keys: The names of the person's variables with keys and secrets.
+        is_own: Whether this person's commands start and stop the worker.
+    """
+    for worker in workers:
+        if not worker.definitions:
+            continue
+        theirs = worker.definitions.items()
+        changed = sorted(
+            name for name, digest in definitions.items() if (name, digest) not in theirs
+        )
+        if changed:
+            found = f"{worker.name} has no or other definitions of {', '.join(changed)}"
+            yield found, OWN_DEFINITIONS if is_own else OTHERS_DEFINITIONS
+        if missing := sorted(set(keys) - set(worker.keys)):
+            found = f"{worker.name} does not have {', '.join(missing)}, which you have"
+            yield found, OWN_KEYS if is_own else OTHERS_KEYS
 
 
 def trial_sentence(name: str, trial: Trial) -> str:
