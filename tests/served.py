@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.services import START_SECONDS, Installation
 

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
-from fanout.orchestrator.jobs.store.access.api_keys import KeyStore
-from fanout.orchestrator.jobs.store.access.audit_stream import AuditStream
-from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions
-from fanout.orchestrator.jobs.store.access.stores import AccessStores
+from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.jobs.store.access_stores import AccessStores
+from fanout.orchestrator.jobs.store.api_keys import KeyStore
+from fanout.orchestrator.jobs.store.audit_stream import AuditStream
+from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.login import Login

@@ -33,7 +33,7 @@ from flower.views.tasks import TASK_COLUMNS
 from tornado.options import options
 from tornado.template import Loader, Template
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.valid_text import printable
 from fanout.workers.celery_app import app
 from fanout.workers.startup import load_worker_settings, startup_error

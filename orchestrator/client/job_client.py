@@ -37,9 +37,9 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
-from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
+from fanout.orchestrator.jobs.store.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.jobs.trace_context import usable_traceparent
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas

@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import BlobId
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.service.snapshot_owners import SnapshotOwners
+from fanout.orchestrator.jobs.store.snapshot_owners import SnapshotOwners
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.exchange.result_archive import ResultArchive

@@ -19,7 +19,7 @@ from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.id_search import IdSearch
 from fanout.orchestrator.client.job_pages import JobFilter, JobPages
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.jobs.accounting.accounts import JobAccount, OwnAccounts
+from fanout.orchestrator.jobs.accounts import JobAccount, OwnAccounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec

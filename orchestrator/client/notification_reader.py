@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 
 
 class NotificationReader(JobReader):

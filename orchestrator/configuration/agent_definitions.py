@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -23,7 +24,11 @@ from pydantic import (
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.configuration.bundled import bundled
-from fanout.orchestrator.configuration.credentials import CredentialDefinition
+from fanout.orchestrator.configuration.credentials import (
+    CredentialDefinition,
+    HeaderCredential,
+    usable_url,
+)
 from fanout.orchestrator.configuration.definition_files import (
     DefinitionFile,
     DefinitionFiles,
@@ -31,13 +36,6 @@ from fanout.orchestrator.configuration.definition_files import (
     is_relative,
 )
 from fanout.orchestrator.configuration.known_names import existing_tool, possible_model
-from fanout.orchestrator.configuration.loops import LoopDefinition
-from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
-from fanout.orchestrator.configuration.remote_agents import (
-    WITHOUT_MODEL,
-    RemoteAgentDefinition,
-)
-from fanout.orchestrator.configuration.summarization import SummarizationDefinition
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
@@ -45,6 +43,26 @@ from fanout.orchestrator.regular_files import read_regular_file
 from fanout.orchestrator.spelling import did_you_mean
 from fanout.orchestrator.valid_text import clean_text, not_utf_8
 
+DEFAULT_MAX_BYTES = 16 * 1024**2
+"""A hundred source files of usual size, or a few images; a worker holds it in memory, as Base64
+too."""
+MOST_BYTES = 256 * 1024**2
+"""Of `max_bytes`: a worker process runs several jobs, and each may hold four times as much."""
+
+WITHOUT_MODEL = frozenset(
+    {"name", "description", "a2a", "limits", "max_running", "output_schema", "image"}
+    | {"verify", "max_reworks", "network", "credentials", "include"}
+)
+"""The keys of a definition that mean something for a remote agent. It has its own instruction,
+model and tools; what is left is about the job, and the sandbox in which its files are verified."""
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""For a server's start and for each call: the time of other MCP clients, which servers expect."""
+
+MAX_NAME_CHARACTERS = 32
+"""Half of the maximum of a tool's full name; the other half is for the tool's own name."""
+
+MAX_TIMEOUT_SECONDS = 3600.0
+"""A tool that takes longer should offer a call that polls for its result."""
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
@@ -57,6 +75,134 @@ DIGEST_CHARACTERS = 12
 
 BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
 ModelName = Annotated[str, AfterValidator(possible_model)]
+
+
+def _usable_pattern(pattern: str) -> str:
+    if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+        raise ValueError(f"{pattern!r} is not a pattern of paths relative to the workspace")
+    return pattern
+
+
+FilePattern = Annotated[str, AfterValidator(_usable_pattern)]
+
+
+class RemoteAgentDefinition(WireModel):
+    """An agent of another service that speaks A2A (1.0, or 0.3 by JSON-RPC and HTTP+JSON)."""
+
+    url: Annotated[str, AfterValidator(usable_url)]
+    """Of its agent card (it ends with `.json`), or the address below which the card is at
+    `/.well-known/agent-card.json`. The agent is called at this origin only."""
+    credentials: tuple[HeaderCredential, ...] = ()
+    """Headers of each request, made of secrets that are only named here."""
+    files: Literal["none", "all"] | tuple[FilePattern, ...] = "none"
+    """Which files of the job are sent with its task: those that match one of the patterns. A file
+    of a type that the card does not name is not sent."""
+    max_bytes: int = Field(default=DEFAULT_MAX_BYTES, ge=1024, le=MOST_BYTES)
+    """Of the files that are sent, and of each answer."""
+    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    """How long a request may be silent. Work may take as long as the job's time."""
+
+
+class McpServerDefinition(WireModel):
+    """One server: at a `url`, which the worker connects to, or a `command` inside the sandbox."""
+
+    name: str = Field(pattern=r"^[A-Za-z](?:_?[A-Za-z0-9-])*$", max_length=MAX_NAME_CHARACTERS)
+    """The beginning of its tools' names, `<name>__<tool>`; so it contains no `__`."""
+    url: Annotated[str, AfterValidator(usable_url)] | None = None
+    transport: Literal["http", "sse"] | None = None
+    """Of a `url`; None: `http`, MCP's streamable HTTP."""
+    headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
+    """`${NAME}` is replaced from the environment of the process that connects. Never shown or
+    dumped."""
+    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+    """Added to the environment of a `command`, literally; the agent can read it."""
+    tools: tuple[str, ...] | None = None
+    """The tools to use, by the server's names; None: all."""
+    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    """For the start, and for each call."""
+
+    @model_validator(mode="after")
+    def _is_one_of_two_kinds(self) -> McpServerDefinition:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("give either url or command")
+        if self.url is None and (self.transport or self.headers):
+            raise ValueError("transport and headers belong to a url")
+        if self.url is not None and self.env:
+            raise ValueError("env belongs to a command")
+        return self
+
+
+def _possible(size: tuple[str, float]) -> tuple[str, float]:
+    kind, amount = size
+    if amount <= 0 or (kind == "fraction" and amount > 1):
+        raise ValueError(f"there is no {kind} {amount:g}")
+    return size
+
+
+def _normalised(path: str) -> str:
+    folder = path.rstrip("/")
+    if not folder.startswith("/") or posixpath.normpath(folder) != folder or folder[:2] == "//":
+        raise ValueError(f"{path} is not a normalised absolute path of a folder below /")
+    return folder
+
+
+FolderPath = Annotated[str, AfterValidator(_normalised)]
+"""The absolute path of a folder in the agent's files."""
+
+Size = Annotated[tuple[Literal["fraction", "tokens", "messages"], float], AfterValidator(_possible)]
+"""A fraction of the model's window, a number of tokens or of messages: `[fraction, 0.85]`."""
+
+
+class SummarizationDefinition(WireModel):
+    """The settings of summarization; unset ones have the deep agent's default."""
+
+    trigger: Size | None = None
+    """The size at which the older part of a conversation is replaced by a summary."""
+    keep: Size | None = None
+    """The newest part, which is not summarized."""
+    model: str | None = None
+    """The model that writes the summary; None: the agent's own model."""
+    window_tokens: int | None = Field(default=None, gt=0)
+    """The window of the agent's model, for models of unknown size."""
+    history_path_prefix: FolderPath | None = None
+    """The folder in which the file tools find the messages that summaries replaced."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the set values as arguments of the deep agent's configuration."""
+        return self.model_dump(exclude_none=True)
+
+
+class LoopLimitsDefinition(WireModel):
+    """The limits of one tool; unset ones have the deep agent's default."""
+
+    max_same: int | None = Field(default=None, ge=1)
+    """Calls in a row with the same arguments and result that are executed."""
+    stop_after: int | None = Field(default=None, ge=2)
+    """After this many the run ends."""
+    max_changing: int | None = Field(default=None, ge=1)
+    """Calls in a row that are executed while their results change."""
+
+    @model_validator(mode="after")
+    def _warns_before_it_ends(self) -> Self:
+        if (self.max_same is None) != (self.stop_after is None):
+            raise ValueError("give max_same and stop_after together")
+        if self.max_same and self.stop_after and self.stop_after <= self.max_same:
+            raise ValueError("stop_after must be above max_same, so that a warning comes first")
+        return self
+
+
+class LoopDefinition(LoopLimitsDefinition):
+    """The limits of all tools, and the exceptions."""
+
+    exempt: tuple[str, ...] | None = None
+    """Names of tools that are never refused, with `*` for any characters."""
+    per_tool: dict[str, LoopLimitsDefinition] | None = None
+    """Tools with limits of their own, by name."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the set values as arguments of the deep agent's policy."""
+        return self.model_dump(exclude_none=True)
 
 
 class InvalidAgentDefinition(ValueError):

@@ -31,6 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
@@ -38,9 +39,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
-from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
-from fanout.orchestrator.configuration.sections.storage_settings import StorageSettings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,
@@ -49,6 +48,7 @@ from fanout.orchestrator.configuration.setting_errors import (
     not_json,
     sentences,
 )
+from fanout.orchestrator.configuration.storage_settings import StorageSettings
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url

@@ -10,9 +10,8 @@ from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, McpServerDefinition
 from fanout.orchestrator.configuration.definition_files import resolved_paths
-from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
 from fanout.orchestrator.deep_agent import (
     Account,
     BudgetLimits,

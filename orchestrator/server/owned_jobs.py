@@ -27,7 +27,7 @@ from fanout.orchestrator.client.fleet_view import FleetView, own_fleet, whole_fl
 from fanout.orchestrator.client.job_files import StoredFiles
 from fanout.orchestrator.client.job_pages import JobFilter, JobPage
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import (
@@ -42,8 +42,8 @@ from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
 from fanout.orchestrator.jobs.store.stored import owner_key
+from fanout.orchestrator.jobs.store.subscription import Subscription
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.landing.runs import Landing, Runs, merge_into

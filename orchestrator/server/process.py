@@ -21,10 +21,10 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached, is_of_state_folder
 from fanout.orchestrator.client.fleet_counts import FleetCounter
 from fanout.orchestrator.client.job_counts import JobCounts
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.login import Login

@@ -15,10 +15,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NoResult
 from contextlib import closing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from threading import Thread
+from typing import IO, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -26,9 +29,14 @@ import fsspec
 
 from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
 from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
-from fanout.orchestrator.workspace.answering_files import NoAnswer, open_files, protocols_of
-from fanout.orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
 
+SLOWEST_BYTES_PER_SECOND = 256 * 1024
+"""Of an upload, which is one call of a driver: its time limit grows with the file. Below that the
+largest workspace would take more than two hours."""
+LARGE_BYTES = 256 * 1024
+"""The size from which another thread pays: handing a piece over takes as long as hashing 40 KiB."""
+MAX_CHECKED = 10_000
+"""So many files are remembered as checked: more than a worker reads in a day."""
 Result = TypeVar("Result")
 
 CHUNK_BYTES = 1024 * 1024
@@ -54,6 +62,203 @@ ABANDONED_SECONDS = 24 * 3600
 _PUTS_ARE_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 """Object stores show an object only when its upload is complete; in others a blob is uploaded under
 another name and renamed."""
+
+
+class NoAnswer(Exception):
+    """A store did not answer in time; the call goes on in its thread, and its end is ignored."""
+
+
+class AnsweringFiles:
+    """An fsspec file system whose calls have a time limit.
+
+    Every call raises NoAnswer when it takes longer, and else what the file system raises.
+
+    Args:
+        files: The file system.
+        timeout_seconds: The limit of a call, besides the time that the bytes of an upload take.
+    """
+
+    def __init__(self, files: Any, timeout_seconds: float) -> None:
+        self._files = files
+        self._seconds = timeout_seconds
+        self.protocol = files.protocol
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method of the file system with the time limit."""
+        return partial(in_time, self._seconds, getattr(self._files, name))
+
+    def put_file(self, source: str, target: str) -> None:
+        """Upload a file."""
+        seconds = self._seconds + Path(source).stat().st_size / SLOWEST_BYTES_PER_SECOND
+        in_time(seconds, self._files.put_file, source, target)
+
+    def open(self, path: str, mode: str) -> AnsweringStream:
+        """Open a file to read."""
+        return AnsweringStream(in_time(self._seconds, self._files.open, path, mode), self._seconds)
+
+
+class AnsweringStream:
+    """A file of such a file system, for reading; each block has the time limit.
+
+    Args:
+        stream: The file.
+        timeout_seconds: The limit.
+    """
+
+    def __init__(self, stream: Any, timeout_seconds: float) -> None:
+        self._stream = stream
+        self._seconds = timeout_seconds
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, which is no call of its server."""
+        self._stream.close()
+
+    def read(self, size: int) -> bytes:
+        """Read a block."""
+        return bytes(in_time(self._seconds, self._stream.read, size))
+
+
+def open_files(url: str, timeout_seconds: float | None) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it.
+
+    Args:
+        url: The URL; a plain path is a local one.
+        timeout_seconds: The limit of each call, this one included; None: no limit, in this thread.
+
+    Raises:
+        NoAnswer: The driver waits for something.
+        Exception: Whatever the driver raises.
+    """
+    if timeout_seconds is None:
+        files, path = fsspec.core.url_to_fs(url)
+        return files, path
+    files, path = in_time(timeout_seconds, fsspec.core.url_to_fs, url)
+    return AnsweringFiles(files, timeout_seconds), path
+
+
+def protocols_of(files: Any) -> tuple[str, ...]:
+    """Return the URL schemes of an fsspec file system, which has one or several."""
+    protocol = files.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def in_time(seconds: float, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Return what a call returns, if it does within a time.
+
+    The thread of a call that does not is left to itself; it keeps no process alive.
+
+    Raises:
+        NoAnswer: It does not.
+        Exception: Whatever the call raises.
+    """
+    answer: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call(*arguments, **options))
+        except BaseException as error:  # noqa: BLE001 - is raised by the caller
+            answer.set_exception(error)
+
+    Thread(target=run, name="blob-store", daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except NoResult:
+        if answer.done():
+            raise  # the call's own
+        raise NoAnswer from None
+
+
+class CheckedFiles:
+    """Compares files with their ids, each once as long as it is the same file."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, tuple[int, ...]] = {}
+
+    def check(self, path: Path, blob_id: str) -> None:
+        """Compare a file's content with its id; a damaged one is removed, so that it can be stored.
+
+        Raises:
+            BlobCorrupt: They do not match.
+            OSError: The file cannot be read.
+        """
+        with path.open("rb") as stream:
+            stamp = _stamp(stream)
+            if self._checked.get(blob_id) == stamp:
+                return
+            if hashlib.file_digest(stream, "sha256").hexdigest() != blob_id:
+                path.unlink(missing_ok=True)
+                raise corrupt(blob_id)
+            if _stamp(stream) == stamp:
+                self._checked[blob_id] = stamp
+        while len(self._checked) > MAX_CHECKED:
+            self._checked.pop(next(iter(self._checked)), None)
+
+
+class HashingSink:
+    """A write-only stream that hashes its content; its errors are translated as the store's.
+
+    A large piece is hashed and written in another thread, while the caller makes the next one; its
+    errors are raised by the next call. `close` ends that thread.
+    """
+
+    def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
+        self.hash = hashlib.sha256()
+        """Complete after `flush`."""
+        self._target = target
+        self._translated = translated
+        self._other = ThreadPoolExecutor(1, "blob")  # has no thread before the first large piece
+        self._pending: Future[int] | None = None
+
+    def write(self, data: bytes) -> int:
+        """Hash and write data."""
+        self._finish_pending()
+        if isinstance(data, bytes) and len(data) >= LARGE_BYTES:
+            self._pending = self._other.submit(self._write, data)
+            return len(data)
+        return self._write(data)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._finish_pending()
+        with self._translated("written"):
+            self._target.flush()
+
+    def tell(self) -> int:
+        """Return the position in the target."""
+        self._finish_pending()
+        return self._target.tell()
+
+    def close(self) -> None:
+        """Wait for what is being written; nothing is raised."""
+        self._other.shutdown()
+
+    def _finish_pending(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _write(self, data: bytes) -> int:
+        self.hash.update(data)
+        with self._translated("written"):
+            return self._target.write(data)
+
+
+def corrupt(blob_id: str) -> BlobCorrupt:
+    """Return the failure of a blob whose content is not the one of its id."""
+    return BlobCorrupt(
+        f"The blob {blob_id} is damaged: its content does not match its id. Submit the job again, "
+        "and look at who else can write to FANOUT_BLOBS_URL."
+    )
+
+
+def _stamp(stream: IO[bytes]) -> tuple[int, ...]:
+    """Return what tells a file from another one, and from itself after a change."""
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class BlobStoreUnusable(JobFailure):

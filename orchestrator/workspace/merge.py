@@ -28,13 +28,13 @@ from fanout.orchestrator.git.attributes import (
 )
 from fanout.orchestrator.git.patches import RENAME_CANDIDATES, renamed_to
 from fanout.orchestrator.git.process import GitFailed
+from fanout.orchestrator.git.text_merge import is_text, marked_text
 from fanout.orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
     FileVersion,
     MalformedBundle,
 )
-from fanout.orchestrator.text_merge import is_text, marked_text
 from fanout.orchestrator.workspace.dry_run import DryRun
 from fanout.orchestrator.workspace.hold_back import HoldBack, hold_back_in
 from fanout.orchestrator.workspace.merge_report import (
@@ -56,8 +56,7 @@ from fanout.orchestrator.workspace.rooted import (
     current_umask,
     is_inside,
 )
-from fanout.orchestrator.workspace.staging.staged_folder import StagedFolder
-from fanout.orchestrator.workspace.staging.staging import Left, Staging
+from fanout.orchestrator.workspace.staged_merge import Left, StagedFolder, Staging
 from fanout.orchestrator.workspace.three_way import (
     ChangesCollide,
     How,

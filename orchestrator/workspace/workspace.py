@@ -21,16 +21,16 @@ from fanout.orchestrator.workspace.layers import write_layer
 from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
 from fanout.orchestrator.workspace.rooted import opened
 from fanout.orchestrator.workspace.snapshots.archive import Written, write
-from fanout.orchestrator.workspace.snapshots.base import Base
 from fanout.orchestrator.workspace.snapshots.contents import Omitted, Progress, TooLarge
 from fanout.orchestrator.workspace.snapshots.delta import (
+    Base,
     Delta,
     WholeSnapshotNeeded,
     changes_since,
 )
 from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.snapshots.scan import IgnoreRulesUnreadable, Tree, scan
-from fanout.orchestrator.workspace.staging.staging import record_path, recover
+from fanout.orchestrator.workspace.staged_merge import record_path, recover
 
 Result = TypeVar("Result")
 

@@ -11,7 +11,6 @@ import fsspec
 import pytest
 
 from fanout.orchestrator.jobs.failures import BlobCorrupt
-from fanout.orchestrator.workspace import hashed_files
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace
 
@@ -94,13 +93,13 @@ async def test_an_unchanged_blob_is_hashed_once(
     blobs = BlobStore(str(tmp_path))
     blob_id = await blobs.put(CONTENT)
     hashed: list[str] = []
-    real = hashed_files.hashlib.file_digest
+    real = blobs.hashlib.file_digest
 
     def counted(stream: Any, name: str) -> Any:
         hashed.append(name)
         return real(stream, name)
 
-    monkeypatch.setattr(hashed_files.hashlib, "file_digest", counted)
+    monkeypatch.setattr(blobs.hashlib, "file_digest", counted)
     for _ in range(3):
         await blobs.fetch(blob_id)
 

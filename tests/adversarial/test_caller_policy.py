@@ -20,7 +20,7 @@ from a2a.types import Message, Part, Role, SendMessageRequest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from fanout.orchestrator.configuration.sections.api_settings import CallerSettings
+from fanout.orchestrator.configuration.api_settings import CallerSettings
 from fanout.orchestrator.jobs.network_names import is_covered
 from fanout.orchestrator.jobs.spec import ANYTHING, DEFINITIONS_ONLY, CallerPolicy, Limits
 from fanout.orchestrator.jobs.state import JobState

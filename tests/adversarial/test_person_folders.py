@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.server.person_folders import PersonFolders, person_folders
 

@@ -17,9 +17,9 @@ import redis
 
 from fanout.orchestrator.jobs.failures import LedgerForbidden
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.access.audit_stream import AuditEntry
-from fanout.orchestrator.jobs.store.access.browser_sessions import Grant
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
+from fanout.orchestrator.jobs.store.audit_stream import AuditEntry
+from fanout.orchestrator.jobs.store.browser_sessions import Grant
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys

@@ -13,7 +13,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from fanout.orchestrator.configuration.sections.storage_settings import StorageSettings
+from fanout.orchestrator.configuration.storage_settings import StorageSettings
 from fanout.orchestrator.jobs.failures import (
     JobFailure,
     LedgerFull,

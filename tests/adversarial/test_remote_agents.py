@@ -12,10 +12,10 @@ import pytest
 from a2a.types import Message, Part, Role
 from pydantic import SecretStr
 
+from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.configuration.credentials import HeaderCredential
-from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob, RemoteAgentUnavailable
-from fanout.orchestrator.remote_agents.connection import connect
+from fanout.orchestrator.remote_agents import connect
 from fanout.workers.agent.remote.received_files import workspace_path
 
 URL = "https://agent.example"

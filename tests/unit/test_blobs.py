@@ -14,12 +14,14 @@ import pytest
 
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.workspace import blobs as blobs_module
-from fanout.orchestrator.workspace.answering_files import AnsweringFiles, NoAnswer, in_time
 from fanout.orchestrator.workspace.blobs import (
     ABANDONED_SECONDS,
     CACHE_GRACE_SECONDS,
+    AnsweringFiles,
     BlobStore,
     BlobStoreUnusable,
+    NoAnswer,
+    in_time,
 )
 
 ABSENT = "0" * 64

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fanout.orchestrator.git.text_merge import merge_text
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
@@ -525,9 +525,9 @@ async def test_a_disk_that_takes_no_more_leaves_the_folder_as_it_was(tmp_path):
 import asyncio, resource, signal, sys
 from pathlib import Path
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.text_merge import merge_text
+from fanout.orchestrator.git.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
-from fanout.orchestrator.workspace.staging.failures import MergeUndone
+from fanout.orchestrator.workspace.staged_merge import MergeUndone
 from fanout.orchestrator.workspace.workspace import Workspace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -567,7 +567,7 @@ async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
 import asyncio, sys
 from pathlib import Path
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.text_merge import merge_text
+from fanout.orchestrator.git.text_merge import merge_text
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 async def main():

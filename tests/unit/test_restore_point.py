@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
 from fanout.orchestrator.landing.restore_point import MalformedRestorePoint, RestorePoint
 from fanout.orchestrator.workspace.merge import FolderMerge
-from fanout.orchestrator.workspace.staging.staged_folder import StagedFolder
-from fanout.orchestrator.workspace.staging.staging import Staging
+from fanout.orchestrator.workspace.staged_merge import StagedFolder, Staging
 from tests.bundles import BundleBuilder, tree_of
 
 Tree = dict[str, tuple[str, str]]

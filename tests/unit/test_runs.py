@@ -20,8 +20,8 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobError, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.landing.conflicts import Unmerged
 from fanout.orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
-from fanout.orchestrator.landing.unmerged import Unmerged
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
 from fanout.orchestrator.workspace.three_way import ConflictKind
 from tests.bundles import BundleBuilder

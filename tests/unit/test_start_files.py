@@ -426,7 +426,7 @@ async def test_a_folder_on_a_disk_with_whole_seconds_is_read_again(
     place: Place, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place.root / "a").write_bytes(b"1")
-    monkeypatch.setattr("fanout.orchestrator.workspace.snapshots.base._SECOND", 1)
+    monkeypatch.setattr("fanout.orchestrator.workspace.snapshots.delta._SECOND", 1)
     first = await place.start()
 
     assert await place.start() == first

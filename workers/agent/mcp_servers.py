@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
+from fanout.orchestrator.configuration.agent_definitions import McpServerDefinition
 from fanout.orchestrator.deep_agent import McpServer, McpTools
 from fanout.orchestrator.delegation.agents import remote_mcp_server
 from fanout.orchestrator.jobs.store.journal import EventType

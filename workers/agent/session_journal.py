@@ -31,7 +31,7 @@ from fanout.orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
-from fanout.orchestrator.jobs.accounting.accounts import charged
+from fanout.orchestrator.jobs.accounts import charged
 from fanout.orchestrator.jobs.bounds import (
     MAX_EVENT_BYTES,
     MAX_NOTE_BYTES,

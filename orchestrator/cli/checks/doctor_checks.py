@@ -24,13 +24,13 @@ from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
+from fanout.orchestrator.configuration.api_settings import CallerSettings, Scope
 from fanout.orchestrator.configuration.configuration_file import (
     configuration_file,
     key_names,
     secret_variables,
 )
 from fanout.orchestrator.configuration.definition_files import is_relative
-from fanout.orchestrator.configuration.sections.api_settings import CallerSettings, Scope
 from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -41,8 +41,8 @@ from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_help
 from fanout.orchestrator.embedded.redis_server import find_redis_server
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from fanout.orchestrator.jobs.policy import StorageShares
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
+from fanout.orchestrator.jobs.store.api_keys import ApiKey
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import redis_memory
@@ -232,7 +232,7 @@ async def _remote_agents(settings: Settings, definitions: AgentDefinitions) -> A
     for definition in definitions.values():
         if definition.a2a is None:
             continue
-        from fanout.orchestrator.remote_agents.connection import (  # noqa: PLC0415 - slow import
+        from fanout.orchestrator.remote_agents import (  # noqa: PLC0415 - slow import
             connect,
         )
 

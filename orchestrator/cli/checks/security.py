@@ -20,17 +20,17 @@ from fanout.orchestrator.cli.checks.doctor_checks import Check, memory_checks, u
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
-from fanout.orchestrator.configuration.configuration_file import configuration_file
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     EVERYBODY,
     ApiSettings,
     is_loopback,
 )
+from fanout.orchestrator.configuration.configuration_file import configuration_file
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerUnavailable
 from fanout.orchestrator.jobs.redis_url import TLS_SCHEMES
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
+from fanout.orchestrator.jobs.store.api_keys import ApiKey
 from fanout.orchestrator.jobs.store.connection import connect, identity
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo

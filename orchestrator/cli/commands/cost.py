@@ -14,7 +14,7 @@ from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_reader
-from fanout.orchestrator.jobs.accounting.accounts import JobAccount
+from fanout.orchestrator.jobs.accounts import JobAccount
 from fanout.orchestrator.jobs.result import Usage
 
 

@@ -38,9 +38,13 @@ from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.landing.conflicts import KeptConflicts
+from fanout.orchestrator.landing.conflicts import (
+    KeptConflicts,
+    ShownConflict,
+    difference,
+    task_conflicts,
+)
 from fanout.orchestrator.landing.runs import Runs
-from fanout.orchestrator.landing.unmerged import ShownConflict, difference, task_conflicts
 from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 

@@ -18,7 +18,7 @@ from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS
 from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     EVERYBODY,
     MAX_NAME_CHARACTERS,
     CallerSettings,
@@ -35,9 +35,9 @@ from fanout.orchestrator.jobs.spec import (
     CallerPolicy,
     Limits,
 )
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, NameTaken, UnknownKey
-from fanout.orchestrator.jobs.store.access.audit_stream import AuditEntry
-from fanout.orchestrator.jobs.store.access.stores import AccessStores, open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import AccessStores, open_access_stores
+from fanout.orchestrator.jobs.store.api_keys import ApiKey, NameTaken, UnknownKey
+from fanout.orchestrator.jobs.store.audit_stream import AuditEntry
 from fanout.orchestrator.spelling import did_you_mean
 
 MAX_SHOWN_CHOICES = 120

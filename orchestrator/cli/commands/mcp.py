@@ -26,8 +26,8 @@ from fanout.orchestrator.cli.commands.mcp_serve import (
 )
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.configuration.configuration_file import VARIABLE
-from fanout.orchestrator.configuration.sections.api_settings import is_loopback
 from fanout.orchestrator.spelling import did_you_mean
 
 SERVE = ("mcp", "serve")

@@ -64,12 +64,12 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
+from fanout.orchestrator.landing.conflicts import left_out_of
 from fanout.orchestrator.landing.runs import Landing, Runs, land
-from fanout.orchestrator.landing.unmerged import left_out_of
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
 from fanout.orchestrator.server.notifications.messages import describe_end
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
-from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
+from fanout.orchestrator.workspace.staged_merge import MergeUndone, MergeUnfinished
 
 YesOption = Annotated[
     bool,

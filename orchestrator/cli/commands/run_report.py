@@ -15,9 +15,9 @@ from fanout.orchestrator.cli.terminal.held_back import branch_document, branch_l
 from fanout.orchestrator.cli.terminal.output import print_answer
 from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
+from fanout.orchestrator.landing.conflicts import Unmerged
 from fanout.orchestrator.landing.failing_tests import failing_tests
 from fanout.orchestrator.landing.runs import Landing, LandingReport
-from fanout.orchestrator.landing.unmerged import Unmerged
 from fanout.orchestrator.shortening import count
 
 STAT_LINES = 20

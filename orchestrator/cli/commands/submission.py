@@ -48,7 +48,7 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.notifier import start_notifier
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.jobs.store.notifications.subscription import Subscription
+from fanout.orchestrator.jobs.store.subscription import Subscription
 from fanout.orchestrator.server.notifications.messages import new_secret
 from fanout.orchestrator.server.notifications.receivers import Receivers
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions

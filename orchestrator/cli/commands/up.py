@@ -19,7 +19,7 @@ from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from fanout.orchestrator.embedded.server import Server
 from fanout.orchestrator.embedded.services import Embedded, stop_embedded
-from fanout.orchestrator.jobs.store.access.stores import open_access_stores
+from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.server.access.sessions import create_login_link
 

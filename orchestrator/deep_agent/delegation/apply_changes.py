@@ -25,7 +25,7 @@ from fanout.orchestrator.git.attributes import (
     merge_rules,
 )
 from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.text_merge import is_text, merge_text, union_text
+from fanout.orchestrator.git.text_merge import is_text, merge_text, union_text
 
 MAX_DIFF_CHARACTERS = 60_000
 """The longest diff of a conflicting change in the result: the parent has no other copy of it."""

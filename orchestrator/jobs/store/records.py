@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.accounting.accounts import JobAccount, account_of
+from fanout.orchestrator.jobs.accounts import JobAccount, account_of
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.policy import AdmissionPolicy

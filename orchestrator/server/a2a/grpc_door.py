@@ -21,7 +21,7 @@ from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import VersionNotSupportedError
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
 from fanout.orchestrator.server.a2a.handler import (

@@ -60,7 +60,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.failures import (
     JobFailure,
     LedgerFull,

@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToJson
 from pydantic import SecretStr, ValidationError
 
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.notifications.subscription import (
+from fanout.orchestrator.jobs.store.subscription import (
     APPROVAL,
     Notification,
     NotifiedEvent,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
-from fanout.orchestrator.jobs.store.access.stores import AccessStores
+from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.jobs.store.access_stores import AccessStores
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
 from fanout.orchestrator.server.access.authenticator import Authenticator

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.access.audit_stream import (
+from fanout.orchestrator.jobs.store.audit_stream import (
     AuditEntry,
     AuditPage,
     AuditStream,

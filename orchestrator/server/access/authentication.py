@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
+from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.server.access.audit import RequestFacts, request_facts
 from fanout.orchestrator.server.access.authenticator import Authenticator, presented

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     CallerSettings,
     Scope,
     StaticKey,
 )
-from fanout.orchestrator.jobs.store.access.api_keys import ApiKey, KeyStore, fingerprint, is_key
+from fanout.orchestrator.jobs.store.api_keys import ApiKey, KeyStore, fingerprint, is_key
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.access.limits import FailedAttempts
 from fanout.orchestrator.server.access.oidc_tokens import TOKEN, TokenVerifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope, share_of
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope, share_of
 from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, is_loopback
+from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.public_addresses import (
     Address,
     ascii_name,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings
-from fanout.orchestrator.jobs.store.access.api_keys import fingerprint
+from fanout.orchestrator.configuration.api_settings import ApiSettings
+from fanout.orchestrator.jobs.store.api_keys import fingerprint
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.access.refusals import refuse
 

@@ -17,7 +17,7 @@ import httpx2
 import jwt
 import structlog
 
-from fanout.orchestrator.configuration.sections.api_settings import (
+from fanout.orchestrator.configuration.api_settings import (
     DEFAULT_TENANT,
     EVERYBODY,
     CallerSettings,

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from starlette.datastructures import State
 
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, ApiSettings, Scope
-from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions, Grant
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, ApiSettings, Scope
+from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions, Grant
 from fanout.orchestrator.server.access.callers import OPERATOR, Caller
 
 if TYPE_CHECKING:  # `fanout up` makes a link, and needs none of the libraries of tokens

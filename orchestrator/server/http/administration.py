@@ -9,9 +9,9 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
 from fanout.orchestrator.client.fleet_view import FleetView
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.access.audit_stream import AuditPage
+from fanout.orchestrator.jobs.store.audit_stream import AuditPage
 from fanout.orchestrator.server.access.audit import MAX_PAGE_ENTRIES
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.problems import Problem

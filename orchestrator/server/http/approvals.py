@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.server.http.models import (
     AgentLine,
     AgentList,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Response
 from sse_starlette import EventSourceResponse
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
 from fanout.orchestrator.server.http.jobs import job_lines
 from fanout.orchestrator.server.http.models import EventList, TreeLine

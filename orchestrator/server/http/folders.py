@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobId
 from fanout.orchestrator.server.access.sessions import is_operator

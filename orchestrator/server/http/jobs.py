@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.changes import FileChange, SkippedFile
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.landing.unmerged import task_conflicts
+from fanout.orchestrator.landing.conflicts import task_conflicts
 from fanout.orchestrator.server.http.models import (
     MANY,
     MAX_BATCH,

@@ -32,7 +32,7 @@ from fanout.orchestrator.jobs.spec import (
 )
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.jobs.store.notifications.subscription import (
+from fanout.orchestrator.jobs.store.subscription import (
     MAX_URL_CHARACTERS,
     NotifiedEvent,
     Subscription,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from mcp.server.mcpserver import Context
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.sections.api_settings import EVERYBODY, Scope
+from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.landing.runs import Runs, merge_into

@@ -16,7 +16,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer

@@ -14,7 +14,7 @@ from pydantic import Field
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import structlog
 
-from fanout.orchestrator.configuration.sections.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.notifications.subscription import APPROVAL, Notification
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
+from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.messages import (
     JobsToRead,

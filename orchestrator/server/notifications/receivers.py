@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpcore2
 
-from fanout.orchestrator.jobs.store.notifications.subscription import MAX_URL_CHARACTERS
+from fanout.orchestrator.jobs.store.subscription import MAX_URL_CHARACTERS
 from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
 
 LOOKUP_SECONDS = 5.0

@@ -38,8 +38,7 @@ from fanout.orchestrator.workspace.rooted import (
     PathRefused,
 )
 from fanout.orchestrator.workspace.secret_files import SLICE_BYTES, may_be_secret, secret_content
-from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
-from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree, unreadable
+from fanout.orchestrator.workspace.snapshots.scan import Entry, OpenFolders, Tree, unreadable
 
 _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read at once; a larger one is copied to a temporary file first, because

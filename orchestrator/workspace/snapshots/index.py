@@ -33,8 +33,8 @@ from fanout.orchestrator.workspace.repositories import (
 )
 from fanout.orchestrator.workspace.snapshots import archive, contents, git_view, scan
 from fanout.orchestrator.workspace.snapshots.archive import Version, Written
-from fanout.orchestrator.workspace.snapshots.base import Base
 from fanout.orchestrator.workspace.snapshots.contents import Omitted
+from fanout.orchestrator.workspace.snapshots.delta import Base
 from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree
 
 _KINDS: tuple[FileKind | None, ...] = (None, "file", "symlink", "directory")

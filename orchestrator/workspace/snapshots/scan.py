@@ -15,18 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import Unreadable
 from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
 from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
-from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened
+from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened, step_into
 from fanout.orchestrator.workspace.secret_files import secret_name
 from fanout.orchestrator.workspace.snapshots.git_view import GitView, Seen
-from fanout.orchestrator.workspace.snapshots.open_folders import OpenFolders
 
+_MAX_OPEN = 64
+"""Folders above one another that stay open: real trees are less deep, and a process may have 1,024
+files."""
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
 )
@@ -35,6 +37,48 @@ files."""
 
 LeftOut = Callable[[str, str], bool]
 """Takes a path and its last name; returns whether the snapshot leaves it out."""
+
+
+class OpenFolders:
+    """The last folder that was opened below a root, and those above it. No symlink is followed.
+
+    Args:
+        root: The root.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open: list[tuple[str, int]] = []
+        """Prefix of the paths in it, and descriptor; the deepest last."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            os.close(self._open.pop()[1])
+
+    def opened(self, path: str) -> int:
+        """Return the descriptor of a folder, which stays open until the next call.
+
+        Raises:
+            PathRefused: The path goes through a symlink.
+            OSError: As `os.open` does.
+        """
+        wanted = f"{path}/" if path else ""
+        while self._open and not wanted.startswith(self._open[-1][0]):
+            os.close(self._open.pop()[1])
+        if not self._open:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            self._open.append(("", os.open(self._root, flags)))
+        prefix, descriptor = self._open[-1]
+        for name in wanted[len(prefix) :].split("/")[:-1]:
+            below, prefix = step_into(descriptor, name), f"{prefix}{name}/"
+            if len(self._open) == _MAX_OPEN:
+                os.close(self._open.pop()[1])
+            self._open.append((prefix, below))
+            descriptor = below
+        return descriptor
 
 
 class IgnoreRulesUnreadable(Exception):

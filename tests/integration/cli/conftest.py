@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.jobs.accounting.accounts import charged
+from fanout.orchestrator.jobs.accounts import charged
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import answers, connect

@@ -10,12 +10,12 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.notifications.notification_store import (
+from fanout.orchestrator.jobs.store.notification_store import (
     AT_ONCE,
     MAX_SUBSCRIPTIONS,
     NotificationStore,
 )
-from fanout.orchestrator.jobs.store.notifications.subscription import Notification, Subscription
+from fanout.orchestrator.jobs.store.subscription import Notification, Subscription
 from fanout.workers.upkeep.retention import Retention
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand

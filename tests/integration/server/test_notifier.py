@@ -17,8 +17,8 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobError
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.notifications.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.notifications.subscription import Notification, Subscription
+from fanout.orchestrator.jobs.store.notification_store import NotificationStore
+from fanout.orchestrator.jobs.store.subscription import Notification, Subscription
 from fanout.orchestrator.server.notifications import notifier
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.messages import (

@@ -11,11 +11,11 @@ from a2a.types import Message, Part, Role, StreamResponse
 from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.remote_agents.connection import connect
+from fanout.orchestrator.remote_agents import connect
 from fanout.workers.agent.remote.reply import reply_of
 from fanout.workers.agent.remote.watching import STATES, stopped_task
 from tests.a2a_servers import RemoteService, remote_service

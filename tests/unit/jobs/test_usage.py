@@ -11,7 +11,7 @@ from fakeredis import FakeAsyncRedis
 from fanout.orchestrator.cli.commands.cost import By, Group, Groups
 from fanout.orchestrator.client import job_reader
 from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.accounting.accounts import JobAccount, OwnAccounts, charged
+from fanout.orchestrator.jobs.accounts import JobAccount, OwnAccounts, charged
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store import records
 from fanout.orchestrator.jobs.store.journal import EventType, Journal

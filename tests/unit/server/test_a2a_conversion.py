@@ -10,7 +10,7 @@ from a2a.utils.errors import InvalidParamsError
 from google.adk.events import Event
 from google.genai import types
 
-from fanout.orchestrator.configuration.sections.api_settings import Scope
+from fanout.orchestrator.configuration.api_settings import Scope
 from fanout.orchestrator.server.a2a.agent_events import fill
 from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
 from fanout.orchestrator.server.a2a.protocol import data_part

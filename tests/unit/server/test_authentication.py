@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, Scope
+from fanout.orchestrator.configuration.api_settings import ApiSettings, Scope
 from fanout.orchestrator.server.access.assembly import ServerAccess
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.access.hosts import PublicWithoutKeys

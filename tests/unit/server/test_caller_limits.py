@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Message
 
-from fanout.orchestrator.configuration.sections.api_settings import ApiSettings, Scope
+from fanout.orchestrator.configuration.api_settings import ApiSettings, Scope
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.access.limits import CallerLimits
 

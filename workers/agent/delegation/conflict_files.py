@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from fanout.orchestrator.git.text_merge import is_text
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
 from fanout.orchestrator.jobs.failures import BlobMissing
-from fanout.orchestrator.text_merge import is_text
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.sandbox import WORKSPACE, Sandbox
 

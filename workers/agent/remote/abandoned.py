@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 from google.adk.events import Event
 
-from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.workers.agent.history import History
@@ -44,7 +44,7 @@ async def cancel_task(
     """
     if not conversation.task:
         return
-    from fanout.orchestrator.remote_agents.connection import (  # noqa: PLC0415 - A2A's library
+    from fanout.orchestrator.remote_agents import (  # noqa: PLC0415 - A2A's library
         connect,
     )
 

@@ -12,10 +12,10 @@ from a2a.types import Message, Part, Role
 from wcmatch import glob
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.remote_agents.connection import RemoteConnection
+from fanout.orchestrator.remote_agents import RemoteConnection
 from fanout.workers.agent.remote.conversation import Turn
 from fanout.workers.agent.remote.reply import CONFIRMATION
 from fanout.workers.sandbox import WORKSPACE, Sandbox

@@ -13,8 +13,10 @@ from google.adk.events import Event
 from google.genai import types
 
 from fanout.orchestrator.approvals import ApprovalAnswer, ApprovalRequest, fingerprint, parse_policy
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
-from fanout.orchestrator.configuration.remote_agents import RemoteAgentDefinition
+from fanout.orchestrator.configuration.agent_definitions import (
+    AgentDefinition,
+    RemoteAgentDefinition,
+)
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema, summary_of
 from fanout.orchestrator.jobs.approvals import Approval, waiting_approval
 from fanout.orchestrator.jobs.failures import (
@@ -26,7 +28,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.remote_agents.connection import RemoteConnection, connect
+from fanout.orchestrator.remote_agents import RemoteConnection, connect
 from fanout.orchestrator.shortening import count
 from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints

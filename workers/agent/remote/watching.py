@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from a2a.types import StreamResponse, Task, TaskState
 
 from fanout.orchestrator.jobs.failures import RemoteAgentUnavailable
-from fanout.orchestrator.remote_agents.connection import RemoteConnection
+from fanout.orchestrator.remote_agents import RemoteConnection
 from fanout.workers.agent.remote.conversation import State
 from fanout.workers.heartbeat import elapsed_clock
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from fanout.orchestrator.deep_agent.backends.local_shell import OUTPUT_ROOT
 from fanout.orchestrator.deep_agent.backends.overlay import StagedFile
 from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.text_merge import is_text
+from fanout.orchestrator.git.text_merge import is_text
 
 MAX_COPIED_FILES = 20_000
 """A tree of sources has fewer; a tree with installed packages has more, and copying it for each

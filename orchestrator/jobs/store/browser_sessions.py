@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.access.api_keys import fingerprint
+from fanout.orchestrator.jobs.store.api_keys import fingerprint
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.access.api_keys import KeyStore
-from fanout.orchestrator.jobs.store.access.audit_stream import AuditStream
-from fanout.orchestrator.jobs.store.access.browser_sessions import BrowserSessions
+from fanout.orchestrator.jobs.store.api_keys import KeyStore
+from fanout.orchestrator.jobs.store.audit_stream import AuditStream
+from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions
 from fanout.orchestrator.jobs.store.connection import connect, identity
 from fanout.orchestrator.jobs.store.keys import Keys
 

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.workspace import rooted
+from fanout.orchestrator.workspace import rooted, staged_merge
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.orchestrator.workspace.staging import staging
-from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
+from fanout.orchestrator.workspace.staged_merge import MergeUndone, MergeUnfinished
 from fanout.orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 
@@ -147,7 +146,7 @@ def test_an_edit_after_a_kill_is_not_overwritten_and_is_merged_again(
         os.kill(os.getpid(), signal.SIGKILL)
 
     def work() -> None:
-        pytest.MonkeyPatch().setattr(staging, "carry_out", die)
+        pytest.MonkeyPatch().setattr(staged_merge, "carry_out", die)
         merge_now(root, records)
 
     assert in_child(work) == signal.SIGKILL
@@ -278,7 +277,7 @@ def test_a_change_between_the_plan_and_its_execution_is_merged_again(
 ) -> None:
     root, records = tmp_path / "root", tmp_path / "records"
     before(root)
-    real = staging.carry_out
+    real = staged_merge.carry_out
     edits = iter([b"one\ntwo\nTHREE\n"])
 
     def edited_first(*arguments: Any, **options: Any) -> Any:
@@ -286,7 +285,7 @@ def test_a_change_between_the_plan_and_its_execution_is_merged_again(
             (root / "edited").write_bytes(text)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(staging, "carry_out", edited_first)
+    monkeypatch.setattr(staged_merge, "carry_out", edited_first)
 
     report = merge_now(root, records)
 

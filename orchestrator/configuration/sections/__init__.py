@@ -1,1 +1,0 @@
-"""Sections of the settings that have a module of their own."""

@@ -1,1 +1,0 @@
-"""What jobs have used, and how it is summed."""

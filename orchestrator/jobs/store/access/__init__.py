@@ -1,1 +1,0 @@
-"""Who may use the service, in Redis: keys, browser sessions, the audit log."""

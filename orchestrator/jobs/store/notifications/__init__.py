@@ -1,1 +1,0 @@
-"""Subscriptions to jobs, and the outbox of notifications."""

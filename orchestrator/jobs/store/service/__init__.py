@@ -1,1 +1,0 @@
-"""What the HTTP service keeps in Redis about files: who has stored which snapshot."""

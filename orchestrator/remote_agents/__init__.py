@@ -1,1 +1,0 @@
-"""Agents of other services, called by A2A."""
