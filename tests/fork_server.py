@@ -37,17 +37,17 @@ BROKEN_OUTPUT = 120
 """Python's exit status when its standard output cannot be flushed."""
 
 COMMAND_MODULES = (
+    "apply",
     "approving",
-    "changes",
-    "cleaning",
     "configuration",
+    "diff",
+    "doctor",
     "examples",
+    "images",
+    "init",
     "inspection",
     "processes",
     "run",
-    "setup.doctor",
-    "setup.images",
-    "setup.init",
     "submission",
     "waiting",
 )

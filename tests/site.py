@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.store.api_keys import KeyStore
 from fanout.orchestrator.jobs.store.audit_stream import AuditStream
 from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.server.access.assembly import Access, make_access
+from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.login import Login
 
 HERE = "http://127.0.0.1:8642"
@@ -31,7 +31,7 @@ HERE = "http://127.0.0.1:8642"
 class Site:
     """A service, and a browser or program that calls it."""
 
-    access: Access
+    access: ServerAccess
     app: ASGIApp
     http: httpx2.AsyncClient
 

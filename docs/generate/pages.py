@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from docs.generate import command_line
 from docs.generate.markdown import code, prose, table
 from docs.generate.models import attribute_docs, fields_table
-from fanout.orchestrator.cli.checks.limits import Limit, Source, written
+from fanout.orchestrator.cli.checks.limits import Limit, LimitSource, written
 from fanout.orchestrator.configuration.agent_definitions import INNER_MODELS, AgentDefinition
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.jobs.changes import FileChange
@@ -65,7 +65,7 @@ def settings_page() -> str:
 
 def limits_page() -> str:
     """Return the page of the limits that are not settings."""
-    constants = Source().constants()
+    constants = LimitSource().constants()
     return LIMITS + table(("limit", "value", "reason"), map(_limit_row, constants))
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +21,16 @@ from typer.core import TyperGroup
 from fanout.orchestrator.cli.lazy_commands import LazyGroup, import_command
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
-from fanout.orchestrator.cli.traced import traced
+from fanout.orchestrator.tracing.collectors import PARENT, exporter_of, has_exporter
 from fanout.orchestrator.version import VERSION
 
+SERVICE = "fanout"
+SERVER = "serve"
+"""The command that serves others, whose traces it continues."""
+WORKER = "worker"
+"""The command that becomes a worker, which exports its own spans."""
 COMMANDS = {
-    "init": "setup.init.init",
+    "init": "init.init",
     "demo": "examples.demo",
     "example": "examples.example",
     "run": "run.run_",
@@ -37,10 +43,10 @@ COMMANDS = {
     "logs": "inspection.logs",
     "watch": "waiting.watch",
     "wait": "waiting.wait",
-    "diff": "changes.diff.diff",
-    "apply": "changes.apply.apply",
-    "history": "past.history.history",
-    "cost": "past.cost.cost",
+    "diff": "diff.diff",
+    "apply": "apply.apply",
+    "history": "history.history",
+    "cost": "cost.cost",
     "top": "top.top",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
@@ -50,15 +56,15 @@ COMMANDS = {
     "fork": "submission.fork",
     "retry": "submission.retry",
     "worker": "processes.worker",
-    "serve": "services.serve.serve",
+    "serve": "processes.serve",
     "flower": "processes.flower",
-    "up": "services.up.up",
-    "down": "services.up.down",
-    "clean": "cleaning.clean",
-    "adk": "integration.adk.adk",
-    "completion": "integration.completion.completion",
+    "up": "up.up",
+    "down": "up.down",
+    "clean": "images.clean",
+    "adk": "processes.adk",
+    "completion": "completion.completion",
     "config": "configuration.config",
-    "doctor": "setup.doctor.doctor",
+    "doctor": "doctor.doctor",
 }
 """The functions of the commands."""
 
@@ -88,26 +94,53 @@ COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
 """Typer's name for the variable with which a shell asks for completions."""
 
 IMAGE_COMMANDS = {
-    "build": "setup.images.build",
-    "ls": "setup.images.ls",
-    "check": "setup.images.check",
+    "build": "images.build",
+    "ls": "images.ls",
+    "check": "images.check",
 }
 """Those of `fanout images`."""
 
-AGENT_COMMANDS = {"new": "setup.new_agent.new"}
+AGENT_COMMANDS = {"new": "new_agent.new"}
 """Those of `fanout agents`, which lists the agents without one."""
 
-MCP_COMMANDS = {"serve": "integration.mcp_serve.serve", "install": "integration.mcp.install"}
+MCP_COMMANDS = {"serve": "mcp_serve.serve", "install": "mcp.install"}
 """Those of `fanout mcp`."""
 
 
 KEY_COMMANDS = {
-    "create": "services.keys.create",
-    "ls": "services.keys.ls",
-    "revoke": "services.keys.revoke",
-    "audit": "services.keys.audit",
+    "create": "keys.create",
+    "ls": "keys.ls",
+    "revoke": "keys.revoke",
+    "audit": "keys.audit",
 }
 """Those of `fanout keys`."""
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Continue the trace of the program that runs this command; export spans where that is asked.
+
+    Where neither is, nothing is imported for it.
+    """
+    command = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
+    parent = None if command == SERVER else os.environ.get(PARENT)
+    is_exported = command != WORKER and exporter_of(os.environ) is not None and has_exporter()
+    if not parent and not is_exported:
+        yield
+        return
+    from fanout.orchestrator.jobs.trace_context import read_traceparent  # noqa: PLC0415 - as above
+    from fanout.orchestrator.tracing.spans import below  # noqa: PLC0415 - as above
+
+    if is_exported:
+        from fanout.orchestrator.tracing import export  # noqa: PLC0415 - takes tenths of a second
+
+        export.start(f"{SERVICE}-server" if command == SERVER else SERVICE)
+    try:
+        with below(read_traceparent(parent)):
+            yield
+    finally:
+        if is_exported:
+            export.stop()
 
 
 class _ImageCommands(LazyGroup):

@@ -14,22 +14,19 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.a2a.routes import a2a_routes
+from fanout.orchestrator.server.a2a.handler import a2a_routes
 from fanout.orchestrator.server.http import (
     administration,
     approvals,
-    changes,
     events,
     folders,
-    health,
     jobs,
+    runs,
+    webhooks,
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.http.runs import routes as runs
-from fanout.orchestrator.server.http.runs import snapshots
-from fanout.orchestrator.server.http.webhooks import routes as webhooks
-from fanout.orchestrator.server.mcp.http import mcp_app
+from fanout.orchestrator.server.mcp.server import mcp_app
 from fanout.orchestrator.server.middleware import (
     BodyLimit,
     PlainPaths,
@@ -52,18 +49,7 @@ HEADERS = {
 """Of all responses, unless one has its own: nothing is kept, framed or guessed."""
 RESTART_SECONDS = 1.0
 """Before failed work beside the requests begins again: a fault that stays does not fill the log."""
-ROUTES = (
-    runs,
-    jobs,
-    changes,
-    snapshots,
-    events,
-    approvals,
-    webhooks,
-    administration,
-    folders,
-    health,
-)
+ROUTES = (runs, jobs, events, approvals, webhooks, administration, folders)
 """The modules with the routes of HTTP; an earlier one wins."""
 DESCRIPTION = "Jobs of isolated AI agents: submit, follow, approve, and take their changes."
 

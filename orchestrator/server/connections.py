@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from fanout.orchestrator.server.access.attempts import network_of
+from fanout.orchestrator.server.access.limits import limited_network
 from fanout.orchestrator.server.problems import PROBLEM
 from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, StrictConnection
 
@@ -98,7 +98,7 @@ class Connections:
 
     def admit(self, connection: HttpConnection, address: str) -> bool:
         """Return whether a new connection is taken; if it is, count it."""
-        network = network_of(address)
+        network = limited_network(address)
         peer = self._peers.get(network, _Peer())
         has_too_many = peer.connections >= self.limits.of_address and not self._is_proxy(address)
         if (has_too_many and not self._make_room(peer.waiting)) or (

@@ -1,8 +1,9 @@
-"""Journals as server-sent events: each entry is read from Redis and encoded once per process.
+"""What happens to jobs, for all readers of this process: journals, and which jobs change.
 
+Each entry of a journal is read from Redis and encoded as a server-sent event once per process.
 A reader takes what its job's window holds and reads older entries from the journal itself. So a
 slow reader holds nothing, and a reader that comes back with the last id it has seen misses nothing,
-on whichever server.
+on whichever server. Which jobs change is known by one subscription.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 
+MAX_GATHERED = 10_000
+"""Ids that a reader which is behind gathers; one that is further behind reads the list again."""
 WINDOW = 256
 """Entries that are kept of a followed job; a reader that is further behind reads the journal."""
 WINDOW_BYTES = 512 * 1024
@@ -25,6 +28,60 @@ PAGE = 100
 """Entries that a reader which is behind reads at once."""
 
 Position = tuple[int, int]
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.has_missed = True
+        self.ready = asyncio.Event()
+
+    def add(self, ids: set[str]) -> None:
+        self.ids |= ids
+        if not ids or len(self.ids) > MAX_GATHERED:
+            self.ids.clear()
+            self.has_missed = True
+        self.ready.set()
+
+    def take(self) -> list[frozenset[str]]:
+        self.ready.clear()
+        missed, self.has_missed = self.has_missed, False
+        ids, self.ids = frozenset(self.ids), set()
+        return [*([frozenset[str]()] if missed else []), *([ids] if ids else [])]
+
+
+class ChangedJobs:
+    """The ids of changed jobs.
+
+    Args:
+        client: The connection of the service.
+    """
+
+    def __init__(self, client: JobClient) -> None:
+        self._client = client
+        self._readers: set[_Reader] = set()
+
+    async def run(self) -> None:
+        """Pass on what changes until cancelled."""
+        async for ids in self._client.changed_jobs():
+            for reader in self._readers:
+                reader.add(ids)
+
+    async def batches(self) -> AsyncIterator[frozenset[str]]:
+        """Yield the ids of jobs that changed; an empty batch says that some may be missed.
+
+        The first batch is empty: whatever was read before it may be old.
+        """
+        reader = _Reader()
+        self._readers.add(reader)
+        reader.ready.set()
+        try:
+            while True:
+                await reader.ready.wait()
+                for batch in reader.take():
+                    yield batch
+        finally:
+            self._readers.discard(reader)
 
 
 def position(event_id: str) -> Position:

@@ -15,7 +15,7 @@ from fanout.orchestrator.client.fleet_counts import FleetCounter
 from fanout.orchestrator.client.job_counts import Counts, JobCounts
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.memory import RedisMemory
-from fanout.orchestrator.server.access.caller_limits import EVENT_STREAM
+from fanout.orchestrator.server.access.limits import EVENT_STREAM
 from fanout.orchestrator.server.connections import REASONS, Connections
 from fanout.orchestrator.server.fleet_metrics import FleetMetrics
 

@@ -14,7 +14,7 @@ from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.process_secrets import seal_process
-from fanout.orchestrator.server.notifications.service import make_notifications
+from fanout.orchestrator.server.notifications.notifier import make_notifications
 
 CHECK_SECONDS = 2.0
 """Between two looks at the folder's record: the process ends soon after the services."""

@@ -105,7 +105,7 @@ class Problem(Exception):
         self.fields = fields
 
 
-def status_of(failure: Exception) -> int:
+def failure_status(failure: Exception) -> int:
     """Return the status of a failure."""
     if isinstance(failure, Problem):
         return failure.status
@@ -151,7 +151,7 @@ def add_problems(app: FastAPI) -> None:
 
 
 async def _failure(request: Request, failure: Exception) -> JSONResponse:
-    status = status_of(failure)
+    status = failure_status(failure)
     if isinstance(failure, (LedgerFull, ShareUsedUp)):
         wait = {"Retry-After": str(FULL_RETRY_SECONDS)}
         failure = Problem(status, str(failure), name=type(failure).__name__, headers=wait)

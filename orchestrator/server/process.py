@@ -26,24 +26,22 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
 from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from fanout.orchestrator.server.a2a import push
-from fanout.orchestrator.server.access.assembly import Access, make_access
+from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
-from fanout.orchestrator.server.changed_jobs import ChangedJobs
 from fanout.orchestrator.server.connections import (
     ConnectionLimits,
     Connections,
     HttpConnection,
     log_exhaustion_seldom,
 )
-from fanout.orchestrator.server.event_feed import EventFeed
-from fanout.orchestrator.server.git_hosts import GitHosts
+from fanout.orchestrator.server.event_feed import ChangedJobs, EventFeed
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.metrics import Metrics
-from fanout.orchestrator.server.notifications.service import make_notifications
-from fanout.orchestrator.server.page.routes import page_routes
+from fanout.orchestrator.server.notifications.notifier import make_notifications
+from fanout.orchestrator.server.page import page_routes
 from fanout.orchestrator.server.person_folders import person_folders
-from fanout.orchestrator.server.uploads import Uploads
+from fanout.orchestrator.server.uploads import GitHosts, Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
 log = structlog.get_logger(__name__)
@@ -69,7 +67,7 @@ class Listening:
     """Where this machine reaches it."""
     is_local: bool
     """Whether only this machine reaches it."""
-    access: Access
+    access: ServerAccess
 
     async def login_link(self) -> str:
         """Return a link that logs in one browser, once, as the operator.
@@ -119,7 +117,7 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
 
 
 def _application(
-    settings: Settings, client: JobClient, access: Access, connections: Connections
+    settings: Settings, client: JobClient, access: ServerAccess, connections: Connections
 ) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
@@ -162,7 +160,7 @@ def _application(
 
 @contextlib.asynccontextmanager
 async def _grpc(
-    settings: ApiSettings, service: Service, access: Access, url: str
+    settings: ApiSettings, service: Service, access: ServerAccess, url: str
 ) -> AsyncIterator[None]:
     """Serve A2A over gRPC too, where that is configured.
 

@@ -1,9 +1,13 @@
-"""Files that callers send, as snapshots: the one way for all doors."""
+"""Files that callers send or name, as snapshots: the one way for all doors.
+
+Strangers name Git repositories, so these are cloned from known hosts only.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +15,13 @@ from shutil import rmtree
 
 from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
 from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.public_addresses import is_public, parse_host
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.turns import OwnerTurns
-from fanout.orchestrator.workspace.exchange.cloned import GitRules, GitSource, clone
+from fanout.orchestrator.workspace.exchange.cloned import HTTPS_PORT, GitRules, GitSource, clone
 from fanout.orchestrator.workspace.exchange.received import unpack, write_files
 
+Resolve = Callable[[str, int], Collection[str]]
 AT_ONCE = 6
 """Archives that one server unpacks and repositories that it clones at the same time: each takes a
 process, a thread and a disk."""
@@ -31,6 +37,48 @@ RECEIVE_SECONDS = 3600.0
 """For the bytes of one archive: 2 GiB at 5 Mbit/s. Whoever sends none at all is cut off before."""
 STORE_SECONDS = 600.0
 """For unpacking or cloning, and for the snapshot."""
+
+
+class GitHosts:
+    """Finds the addresses of a host that may be connected to; Git connects to these only.
+
+    Args:
+        allowed: Hosts, or `host:port`, that may have any address and any port
+            (FANOUT_API__GIT_HOSTS).
+        resolve: Finds the addresses of a host.
+    """
+
+    def __init__(self, allowed: Collection[str] = (), resolve: Resolve | None = None) -> None:
+        self._allowed = frozenset(allowed)
+        self._resolve = resolve or _look_up
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses; blocks.
+
+        Raises:
+            ValueError: There are none, or they may not be connected to; the text says what to do.
+        """
+        if parse_host(f"[{host}]" if ":" in host else host) is None:
+            raise ValueError("The host of the repository is a name, or an address as usual.")
+        is_allowed = host in self._allowed or f"{host}:{port}" in self._allowed
+        if port != HTTPS_PORT and not is_allowed:
+            raise ValueError("The port of the repository is 443 (FANOUT_API__GIT_HOSTS).")
+        try:
+            found = list(dict.fromkeys(self._resolve(host, port)))
+        except (OSError, UnicodeError):
+            found = []
+        if not found:
+            raise ValueError("The host of the repository is not found.")
+        if not is_allowed and not all(map(is_public, found)):
+            raise ValueError(
+                "The host of the repository is not on the public internet: only an operator can "
+                "allow it (FANOUT_API__GIT_HOSTS)."
+            )
+        return found
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    return [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 class ServiceFull(JobFailure):

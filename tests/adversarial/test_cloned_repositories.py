@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.server.git_hosts import GitHosts
+from fanout.orchestrator.server.uploads import GitHosts
 from fanout.orchestrator.workspace.exchange.cloned import (
     CloneRefused,
     GitRules,

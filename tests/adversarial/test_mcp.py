@@ -18,11 +18,10 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import new_job_id
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.server.mcp.doors import Opened, ToolContext
-from fanout.orchestrator.server.mcp.folders import LocalFolders, usable_roots
+from fanout.orchestrator.server.mcp.doors import LocalFolders, Opened, ToolContext, usable_roots
+from fanout.orchestrator.server.mcp.elicitation import form, question_text
+from fanout.orchestrator.server.mcp.reports import JobOutcome, WaitingCall
 from fanout.orchestrator.server.mcp.server import FanoutServer, create_server
-from fanout.orchestrator.server.mcp.tools.elicitation import form, question_text
-from fanout.orchestrator.server.mcp.tools.reports import JobOutcome, WaitingCall
 
 CANARY = "canary-4711"
 

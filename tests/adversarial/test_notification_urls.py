@@ -10,8 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.notification_settings import NotificationSettings
-from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent, PinnedHttp
-from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
+from fanout.orchestrator.server.notifications.receivers import (
+    NotSent,
+    PinnedHttp,
+    ReceiverAnswer,
+    Receivers,
+    UrlRefused,
+)
 from tests.https_host import PrivateAuthority
 from tests.receiver import answer, receiver
 
@@ -197,7 +202,7 @@ async def test_tls_asks_for_the_name_and_trusts_only_the_authorities(tmp_path: P
             await trusting.post(host.url("wrong.example", "https"), {}, b"{}")
         with pytest.raises(NotSent, match="certificate"):
             await PinnedHttp(receivers).post(host.url("right.example", "https"), {}, b"{}")
-    assert right == Answer(204)
+    assert right == ReceiverAnswer(204)
     (request,) = host.requests
     assert request.line == "POST /hook?a=b HTTP/1.1"
     assert request.headers["host"] == f"right.example:{host.port}"
@@ -224,7 +229,7 @@ async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_privat
         receivers = Receivers(["a.inside"], names, by_proxy=True)
         await receivers.check("https://elsewhere.example/")
         http = PinnedHttp(receivers, proxy=url)
-        assert await http.post("http://a.inside/in", {}, b"{}") == Answer(204)
+        assert await http.post("http://a.inside/in", {}, b"{}") == ReceiverAnswer(204)
         with pytest.raises(UrlRefused):
             await http.post("https://10.0.0.1/", {}, b"{}")
     (request,) = proxy.requests
@@ -234,7 +239,7 @@ async def test_a_proxy_of_the_settings_looks_names_up_and_is_asked_for_no_privat
 
 
 async def test_of_an_answer_only_the_status_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.orchestrator.server.notifications.pinned_http.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("fanout.orchestrator.server.notifications.receivers.REQUEST_SECONDS", 1.0)
     flood = b"HTTP/1.1 500 X\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 1_000_000
     endless_head = b"HTTP/1.1 200 X\r\nX: " + b"x" * 1_000_000
     odd = (b"", b"HTTP/1.1 abc\r\n\r\n", endless_head, b"\x00" * 100)

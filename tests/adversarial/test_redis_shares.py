@@ -38,8 +38,8 @@ from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.records import Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.orchestrator.jobs.store.stored import owner_key
-from fanout.orchestrator.server.a2a.errors import protocol_error
-from fanout.orchestrator.server.mcp.failures import sentence
+from fanout.orchestrator.server.a2a.handler import protocol_error
+from fanout.orchestrator.server.mcp.server import sentence
 from fanout.orchestrator.server.problems import add_problems
 from fanout.workers.upkeep.retention import Retention
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis

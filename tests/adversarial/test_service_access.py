@@ -11,9 +11,9 @@ from fakeredis import FakeAsyncRedis
 from starlette.types import Message
 
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
-from fanout.orchestrator.server.access import standing
-from fanout.orchestrator.server.access.attempts import FailedAttempts, TooManyAttempts
+from fanout.orchestrator.server.access import authentication
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
+from fanout.orchestrator.server.access.limits import FailedAttempts, TooManyAttempts
 from tests.site import HERE, Site, running_sites
 
 STATIC = "0123456789abcdef0123456789abcdef"
@@ -265,7 +265,7 @@ async def test_of_two_who_open_a_link_at_once_one_is_logged_in(site):
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(site, monkeypatch):
-    monkeypatch.setattr(standing, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(authentication, "CHECK_SECONDS", 0.0)
     here = site()
     key = await here.key("ann")
     sent: list[Message] = []

@@ -9,10 +9,10 @@ import unicodedata
 import pytest
 from pydantic import JsonValue
 
-from fanout.orchestrator.cli.terminal import answers, approval_prompt, output
+from fanout.orchestrator.cli.terminal import output, questions
 from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.server.mcp.tools import elicitation
+from fanout.orchestrator.server.mcp import elicitation
 from fanout.orchestrator.valid_text import clean, clean_text, printable
 
 HOSTILE = {
@@ -68,11 +68,11 @@ def test_a_name_that(what: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_answer_that_is_rendered_and(
     what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "stdout_is_terminal", lambda: True)
+    monkeypatch.setattr(output, "stdout_is_terminal", lambda: True)
     text = HOSTILE[what]
     entities = "".join(f"&#{ord(letter)};" for letter in text)
 
-    answers.print_answer(f"# {text}\n\n- **{text}** [{text}](https://evil.example)\n- {entities}")
+    output.print_answer(f"# {text}\n\n- **{text}** [{text}](https://evil.example)\n- {entities}")
     printed = capsys.readouterr().out
 
     assert controls(printed) == []
@@ -105,7 +105,7 @@ def test_a_call_that_a_person_is_asked_about_and_that(
 ) -> None:
     asked = approval({"command": f"ls {HOSTILE[what]}"}, tool=HOSTILE[what], hint=HOSTILE[what])
 
-    output.notice(approval_prompt.format_call(asked))
+    output.notice(questions.format_call(asked))
     shown = [capsys.readouterr().err, elicitation.question_text(asked)]
 
     assert [controls(text) for text in shown] == [[], []]
@@ -114,8 +114,8 @@ def test_a_call_that_a_person_is_asked_about_and_that(
 def test_no_part_of_a_command_is_moved_off_the_screen() -> None:
     blanks, middle = " " * 100_000, "x" * 100_000
 
-    padded = approval_prompt.format_call(approval({"command": f"ls{blanks}; rm -rf ~"}))
-    long = approval_prompt.format_call(approval({"command": f"ls {middle}; rm -rf ~"}))
+    padded = questions.format_call(approval({"command": f"ls{blanks}; rm -rf ~"}))
+    long = questions.format_call(approval({"command": f"ls {middle}; rm -rf ~"}))
 
     assert "ls\u27e8100,000 spaces\u27e9; rm -rf ~" in padded
     assert "; rm -rf ~" in long

@@ -22,9 +22,7 @@ NOT_IMPORTED = {
         | {"rich", "fsspec", "yaml", "fanout.orchestrator.embedded.services"}
     ),
     "fanout.orchestrator.cli.commands.run": MODEL_LIBRARIES | SERVER_LIBRARIES | JOB_LIBRARIES,
-    "fanout.orchestrator.cli.commands.services.up": (
-        MODEL_LIBRARIES | SERVER_LIBRARIES | JOB_LIBRARIES
-    ),
+    "fanout.orchestrator.cli.commands.up": (MODEL_LIBRARIES | SERVER_LIBRARIES | JOB_LIBRARIES),
     "fanout.orchestrator.embedded.keeper": (
         MODEL_LIBRARIES | SERVER_LIBRARIES | JOB_LIBRARIES | {"fsspec", "yaml"}
     ),

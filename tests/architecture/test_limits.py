@@ -1,11 +1,11 @@
 import pytest
 
-from fanout.orchestrator.cli.checks.limits import Limit, Source, written
+from fanout.orchestrator.cli.checks.limits import Limit, LimitSource, written
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
-    return Source()
+def source() -> LimitSource:
+    return LimitSource()
 
 
 def test_every_limit_has_its_reason(source):

@@ -84,7 +84,7 @@ def test_every_test_folder_is_a_package():
     ] == []
 
 
-def test_every_room_describes_itself():
+def test_every_side_and_every_room_of_ours_describes_itself():
     folders = {"/".join(name.split("/")[:-1][:2]) for name, _ in package_sources()}
 
     assert [

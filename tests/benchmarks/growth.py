@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from redis.asyncio import Redis
 
-from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.cli.terminal.session import resolve_job
 from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.policy import AdmissionPolicy

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fanout.orchestrator.cli.commands.integration.mcp import KEY_VARIABLE
+from fanout.orchestrator.cli.commands.mcp import KEY_VARIABLE
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.deep_agent.models.scripted_model import Script
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.server.notifications.hook_events import HookEvent
+from fanout.orchestrator.server.notifications.messages import HookEvent
 from tests.architecture.sources import REPOSITORY
 from tests.documentation.blocks import CHECKED, RUN, SHOWN, Block, blocks, code_spans, pages
 from tests.documentation.commands import complaint, fanout_commands, groups

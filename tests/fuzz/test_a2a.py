@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.orchestrator.approvals import DECISIONS
-from fanout.orchestrator.server.a2a.received import decisions, messages
-from fanout.orchestrator.server.a2a.shown.records import CONTEXT_LABEL, MESSAGE_LABEL
+from fanout.orchestrator.server.a2a import received
+from fanout.orchestrator.server.a2a.protocol import CONTEXT_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
 from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, json_values, seeds
@@ -81,7 +81,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 DECISIONS_ONLY = st.fixed_dictionaries({"parts": st.lists(CONFIRMATIONS, min_size=1, max_size=2)})
 PLACES = st.builds(
-    messages.Place,
+    received.TaskPlace,
     context_id=st.text(max_size=5),
     continues=st.none() | st.just("01bbbbbbbbbbbbbbbbbbbbbbbb"),
     agent=st.none() | st.just("tester"),
@@ -101,19 +101,19 @@ def message_of(raw: dict[str, Any]) -> Message | None:
 @FUZZ
 @given(MESSAGES, METADATA, PLACES)
 def test_a_message_is_the_job_that_its_caller_may_submit_or_refused(
-    raw: dict[str, Any], metadata: dict[str, Any], place: messages.Place
+    raw: dict[str, Any], metadata: dict[str, Any], place: received.TaskPlace
 ) -> None:
     message = message_of(raw)
     if message is None:
         return
     try:
-        messages.check_parts(message)
-        job_id = messages.task_id_of(CALLER, message)
-        spec = messages.specification(job_id, message, metadata, place)
+        received.check_parts(message)
+        job_id = received.make_task_id(CALLER, message)
+        spec = received.specification(job_id, message, metadata, place)
     except A2AError:
         return
     assert spec.id == job_id
-    assert spec.description == messages.text_of(message)
+    assert spec.description == received.join_texts(message)
     assert (spec.continues, spec.at) == (place.continues, None)
     assert (spec.parent_id, spec.depth) == (None, 0)
     assert place.agent in (None, spec.agent)
@@ -131,9 +131,9 @@ def test_a_decision_is_about_a_call_that_waits(raw: dict[str, Any], awaited: set
     message = message_of(raw)
     if message is None:
         return
-    messages.text_for_agent(message)
+    received.text_for_agent(message)
     try:
-        answers = decisions.answers_in(message, awaited)
+        answers = received.read_decisions(message, awaited)
     except A2AError:
         return
     assert {one.approval_id for one in answers} <= awaited

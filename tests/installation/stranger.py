@@ -29,7 +29,7 @@ import fanout, pathlib
 assert {one.OWN for one in (config, orchestrator, tests, workers)} == {"mine"}
 home = pathlib.Path(fanout.__file__).parent
 assert (home / "py.typed").is_file()
-assert (home / "orchestrator/server/page/static/main.js").is_file()
+assert (home / "orchestrator/server/static/main.js").is_file()
 print(JobSpec(agent="tester", description="hello").agent)
 """
 SCRIPT = """

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from fanout.orchestrator.cli.terminal import formatting
-from fanout.orchestrator.cli.terminal.live import watcher
+from fanout.orchestrator.cli.terminal import formatting, live_view
 from fanout.orchestrator.jobs.state import Activity, JobRecord
 from fanout.orchestrator.jobs.store.stored import record_of
 from fanout.workers.agent.activity import JobActivity
@@ -86,8 +85,8 @@ def test_a_log_says_what_is_waited_for_after_growing_pauses_and_a_failure_at_onc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(watcher.time, "monotonic", lambda: clock[0])
-    silence = watcher._Silence()
+    monkeypatch.setattr(live_view.time, "monotonic", lambda: clock[0])
+    silence = live_view._Silence()
     record = stored('{"kind": "model", "seconds": 0, "of_attempt": 2}')
     said = []
     for clock[0] in range(120):

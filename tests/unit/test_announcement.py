@@ -1,6 +1,6 @@
 import pytest
 
-from fanout.orchestrator.cli.commands.services.up import announce_sandbox
+from fanout.orchestrator.cli.commands.up import announce_sandbox
 from tests.builders import make_worker
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.cli.terminal import approval_prompt, output
+from fanout.orchestrator.cli.terminal import grid, output, questions
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import AnsweredAlready
 
@@ -45,7 +45,8 @@ class Client:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A person at a terminal, who types these lines and then nothing."""
-    monkeypatch.setattr(approval_prompt, "POLL_SECONDS", 0.01)
+    assert grid  # the view of a run has loaded it: its loop waits for no import
+    monkeypatch.setattr(questions, "POLL_SECONDS", 0.01)
 
     def typing(*lines: str, ends: bool = False) -> None:
         monkeypatch.setattr(output, "stdin_is_terminal", lambda: True)
@@ -60,13 +61,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             await asyncio.sleep(60)
             return ""
 
-        monkeypatch.setattr(approval_prompt, "_line", line)
+        monkeypatch.setattr(questions, "_line", line)
 
     return typing
 
 
 async def answers(client: Client, *, yes: bool = False, seconds: float = 0.3) -> None:
-    asking = approval_prompt.answer_approvals(
+    asking = questions.answer_approvals(
         cast(Any, client), "root", yes=yes, set_aside=nullcontext, jobs=lambda: {"root", "child"}
     )
     with pytest.raises(TimeoutError):

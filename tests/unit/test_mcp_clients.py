@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.orchestrator.cli.app import app
-from fanout.orchestrator.cli.commands.integration.mcp_clients import files
-from fanout.orchestrator.cli.commands.integration.mcp_clients.clients import CLIENTS
+from fanout.orchestrator.cli.commands import mcp_clients
+from fanout.orchestrator.cli.commands.mcp_clients import CLIENTS
 
 ENTRY = {"command": "fanout", "args": ["mcp", "serve"]}
 
@@ -128,11 +128,11 @@ def test_comments_and_order_of_a_toml_file_stay_and_an_old_entry_is_replaced() -
     ours, other = '[mcp_servers.fanout]\nurl = "old"\n\n', '[mcp_servers.b] # keep\ncommand = "b"\n'
     text = f'# mine\nmodel = "m"\n\n{ours}{other}'
 
-    written = files.toml_with(text, "mcp_servers", "fanout", ENTRY)
+    written = mcp_clients.put_toml_entry(text, "mcp_servers", "fanout", ENTRY)
 
     assert written.startswith('# mine\nmodel = "m"\n\n[mcp_servers.b] # keep\ncommand = "b"\n')
     assert tomllib.loads(written)["mcp_servers"] == {"fanout": ENTRY, "b": {"command": "b"}}
-    assert files.toml_with(written, "mcp_servers", "fanout", ENTRY) == written
+    assert mcp_clients.put_toml_entry(written, "mcp_servers", "fanout", ENTRY) == written
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,16 @@ def test_comments_and_order_of_a_toml_file_stay_and_an_old_entry_is_replaced() -
     ],
 )
 def test_a_toml_file_that_would_lose_something_is_refused(text: str) -> None:
-    with pytest.raises(files.NotMergeable):
-        files.toml_with(text, "mcp_servers", "fanout", ENTRY)
+    with pytest.raises(mcp_clients.NotMergeable):
+        mcp_clients.put_toml_entry(text, "mcp_servers", "fanout", ENTRY)
 
 
 def test_a_file_that_another_program_changed_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("theirs")
 
-    with pytest.raises(files.NotMergeable, match="just changed"):
-        files.replace(path, "mine", "new")
+    with pytest.raises(mcp_clients.NotMergeable, match="just changed"):
+        mcp_clients.replace(path, "mine", "new")
 
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
     assert path.read_text() == "theirs"

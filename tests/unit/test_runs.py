@@ -12,8 +12,8 @@ import pytest
 
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
-    exit_code_of,
     print_outcome,
+    run_exit_code,
 )
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.jobs.changes import ChangeBundle
@@ -142,7 +142,7 @@ def test_the_end_of_a_run_says_what_did_not_land_and_the_next_command(
     assert "WARNING: 1 conflict, changes not merged: b.\n  See: fanout diff r --conflicts" in err
     assert f"both sides are in {tmp_path / 'kept'}" in err
     assert "fanout apply r --include-executable-config" in err
-    assert exit_code_of(outcome) is ExitCode.WORK_FAILED
+    assert run_exit_code(outcome) is ExitCode.WORK_FAILED
 
 
 def test_a_failed_run_says_why_and_where_its_changes_are(
@@ -160,4 +160,4 @@ def test_a_failed_run_says_why_and_where_its_changes_are(
     assert "VerificationFailed" not in text
     assert "fanout apply r --into DIR" in text
     assert '"landed": null' in capsys.readouterr().out
-    assert exit_code_of(outcome) is ExitCode.WORK_FAILED
+    assert run_exit_code(outcome) is ExitCode.WORK_FAILED

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.live import snapshot_progress
+from fanout.orchestrator.cli.terminal import output, waiting
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.rooted import READ_FLAGS
@@ -452,10 +451,10 @@ async def test_a_person_sees_how_far_a_long_snapshot_is(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(output, "stderr_is_terminal", lambda: True)
-    monkeypatch.setattr(snapshot_progress, "_SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "_SHOWN_AFTER_SECONDS", 0.0)
     seen = ""
 
-    async with snapshot_progress.snapshot_progress(workspace):
+    async with waiting.snapshot_progress(workspace):
         while "0.5/1.0 MB" not in seen:
             await asyncio.sleep(0.01)
             seen += capsys.readouterr().err

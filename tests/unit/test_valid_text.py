@@ -139,7 +139,7 @@ def test_a_reply_is_clean_in_all_of_its_parts_and_names_the_calls() -> None:
 
 
 def test_the_page_shows_the_same_hidden_characters_as_a_terminal() -> None:
-    script = (REPOSITORY / "orchestrator/server/page/static/text.js").read_text("utf-8")
+    script = (REPOSITORY / "orchestrator/server/static/text.js").read_text("utf-8")
     written = re.search(r"NEVER_SHOWN = String.raw`(.*)`", script)
     assert written is not None
     of_page = re.compile(

@@ -1,4 +1,7 @@
-"""The checks of `fanout doctor`: is everything present that jobs need."""
+"""The checks of `fanout doctor`: is everything present that jobs need.
+
+They change nothing and print nothing; `Check` is one line of the report.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,12 @@ import platform
 import posixpath
 import shutil
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fanout.orchestrator.cli.checks.key_policies import unbound_names
-from fanout.orchestrator.cli.checks.leftovers import left_by_others
-from fanout.orchestrator.cli.checks.worker_differences import worker_differences
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.agent_definitions import (
@@ -22,7 +24,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from fanout.orchestrator.configuration.api_settings import CallerSettings
+from fanout.orchestrator.configuration.api_settings import CallerSettings, Scope
 from fanout.orchestrator.configuration.configuration_file import (
     configuration_file,
     key_names,
@@ -42,11 +44,26 @@ from fanout.orchestrator.jobs.policy import StorageShares
 from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from fanout.orchestrator.jobs.store.api_keys import ApiKey
 from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import redis_memory
+from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 
+if TYPE_CHECKING:
+    from fanout.orchestrator.deep_agent import Trial
+
+
+OWN_DEFINITIONS = "It reads them again within seconds; if this stays: fanout down, then run again."
+OTHERS_DEFINITIONS = (
+    "Give it the same files in FANOUT_AGENTS_DIR; it reads them again within seconds."
+)
+OWN_KEYS = "To start it with them: fanout down, then fanout up or fanout run."
+OTHERS_KEYS = (
+    "If its jobs need them, restart it with them, or put them into the .env next to its "
+    "configuration file: it reads that file again without a restart."
+)
 BUILD_IMAGES = "fanout images build"
 """The advice where images are missing or out of date; `doctor --fix` follows it."""
 
@@ -65,6 +82,8 @@ MAX_NAMED_WORKERS = 8
 REMOTE_SECONDS = 5.0
 """For the card of a remote agent: a person waits."""
 PROBE = b"fanout doctor was here\n"
+REFUSAL_CHARACTERS = 160
+"""Of a service's words: two lines of a terminal."""
 
 
 class Check(NamedTuple):
@@ -173,10 +192,6 @@ async def _models(
 
 async def _called(name: str, model: str) -> Check:
     """Return what a small request to a model shows."""
-    from fanout.orchestrator.cli.checks.model_trials import (  # noqa: PLC0415 - slow import
-        is_weak,
-        trial_sentence,
-    )
     from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
 
     with waiting(f"waiting for an answer of {model}"):
@@ -358,6 +373,18 @@ def unbound_keys(records: Sequence[ApiKey], callers: CallerSettings) -> Iterable
         yield Check("warn", "keys may choose anything", shown, advice)
 
 
+def unbound_names(records: Sequence[ApiKey], callers: CallerSettings) -> list[str]:
+    """Return the names of keys that work, may submit jobs, and choose anything for them."""
+    now = time.time()
+    return [
+        one.name
+        for one in records
+        if one.works(now)
+        and Scope.SUBMIT in one.scopes
+        and callers.policy_of(one.tenant, one.name, one.made_with).anything
+    ]
+
+
 async def redis_info(settings: Settings) -> dict[str, Any]:
     """Return the output of the configured Redis's INFO command.
 
@@ -467,3 +494,84 @@ def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
                 "container mount: see FANOUT_SANDBOX__DISK_QUOTA."
             )
             yield Check("warn", "folder renames", found, advice)
+
+
+async def own_installation(settings: Settings) -> str | None:
+    """Return the id of the installation whose ledger is in reach; None when none is."""
+    try:
+        url = str((await asyncio.to_thread(attached, settings)).redis_url)
+        async with connect(url) as redis:
+            return await Records(redis, Keys(settings.redis_prefix)).known_installation()
+    except LedgerUnavailable:
+        return None
+
+
+async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
+    """Return the installations on the engine that have no running container and are not ours.
+
+    An empty list when the engine does not answer: other checks say so.
+    """
+    own = await own_installation(settings)
+    try:
+        ended = await run_helper("fanout.workers.sandbox.docker.installations", "ls", "--json")
+    except TimeoutError:
+        return []
+    found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []
+    return [one for one in found if one["id"] != own and not one["running"]]
+
+
+def worker_differences(
+    workers: Sequence[WorkerInfo],
+    definitions: Mapping[str, str],
+    keys: Collection[str],
+    *,
+    is_own: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield what each worker has otherwise, with what to do about it.
+
+    Args:
+        workers: Those that are alive; what one of an older release has is not known.
+        definitions: The fingerprints of the person's definitions by name.
+        keys: The names of the person's variables with keys and secrets.
+        is_own: Whether this person's commands start and stop the worker.
+    """
+    for worker in workers:
+        if not worker.definitions:
+            continue
+        theirs = worker.definitions.items()
+        changed = sorted(
+            name for name, digest in definitions.items() if (name, digest) not in theirs
+        )
+        if changed:
+            found = f"{worker.name} has no or other definitions of {', '.join(changed)}"
+            yield found, OWN_DEFINITIONS if is_own else OTHERS_DEFINITIONS
+        if missing := sorted(set(keys) - set(worker.keys)):
+            found = f"{worker.name} does not have {', '.join(missing)}, which you have"
+            yield found, OWN_KEYS if is_own else OTHERS_KEYS
+
+
+def trial_sentence(name: str, trial: Trial) -> str:
+    """Return what a trial shows: whether the model answers, streams and takes tools.
+
+    Args:
+        name: The model's name.
+        trial: What became of the request.
+    """
+    if trial.fault:
+        return trial.fault
+    said = f" ({output.one_line(trial.refusal, REFUSAL_CHARACTERS)})" if trial.refusal else ""
+    streaming = (
+        "streaming works" if trial.streams else "it does not stream, so replies come as a whole"
+    )
+    if not trial.takes_tools:
+        tools = f"it refuses tools{said}, without which an agent can only talk"
+    elif not trial.calls_tools:
+        tools = "it takes tools, but did not call the one that it was asked to call"
+    else:
+        tools = "tools work"
+    return f"{name} answered in {formatting.span(trial.seconds)}: {streaming}, {tools}."
+
+
+def is_weak(trial: Trial) -> bool:
+    """Return whether agents will get little done with the model, although it answers."""
+    return not trial.fault and not (trial.takes_tools and trial.calls_tools)

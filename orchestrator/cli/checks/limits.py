@@ -53,7 +53,7 @@ class Limit(NamedTuple):
         return ".".join([*Path(self.where).with_suffix("").parts[-2:], self.name])
 
 
-class Source:
+class LimitSource:
     """The parsed modules of the installed packages."""
 
     def __init__(self) -> None:

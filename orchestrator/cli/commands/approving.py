@@ -14,9 +14,8 @@ import typer
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.ids import resolve_approval
 from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.cli.terminal.session import open_client, resolve_approval
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.valid_text import escape_hidden, not_utf_8
 

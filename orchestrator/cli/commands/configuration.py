@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import EnvSettingsSource
 
-from fanout.orchestrator.cli.checks.limits import Source, written
+from fanout.orchestrator.cli.checks.limits import LimitSource, written
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
@@ -77,7 +77,7 @@ def config(
 
 
 def _print_limits(*, as_json: bool) -> None:
-    source = Source()
+    source = LimitSource()
     in_force = {name: value for name, value, _ in effective_settings(load_settings())}
     settings = [limit._replace(value=in_force[limit.name]) for limit in source.settings()]
     found = [*settings, *source.constants()]

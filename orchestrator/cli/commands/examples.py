@@ -21,18 +21,18 @@ from fanout.orchestrator.cli.commands.bundled_examples import (
     all_examples,
     find_example,
 )
-from fanout.orchestrator.cli.commands.run import finish_run, start_run
-from fanout.orchestrator.cli.commands.run_report import exit_code_of
-from fanout.orchestrator.cli.commands.services.up import announce_sandbox
-from fanout.orchestrator.cli.commands.setup.images import (
+from fanout.orchestrator.cli.commands.images import (
     check_sandbox,
     sandbox_of_the_demo,
     with_images,
 )
+from fanout.orchestrator.cli.commands.run import finish_run, start_run
+from fanout.orchestrator.cli.commands.run_report import run_exit_code
+from fanout.orchestrator.cli.commands.up import announce_sandbox
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
+from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
@@ -221,7 +221,7 @@ async def _run(
         await cancel_and_wait(*killing)
         after = await _check(client, found, folder, "after")
         records = [one for one in await client.tree(root_id) if one.id != root_id]
-    landed = exit_code_of(outcome) is ExitCode.DONE
+    landed = run_exit_code(outcome) is ExitCode.DONE
     error = outcome.result.error
     return {
         "success": landed and (before, after) in {(None, None), ("failed", "passed")},

@@ -10,12 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_job, resolve_tree
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
-from fanout.orchestrator.cli.terminal.session import ended_result, open_reader
+from fanout.orchestrator.cli.terminal.output import print_answer
+from fanout.orchestrator.cli.terminal.session import (
+    ended_result,
+    job_or_last_run,
+    open_reader,
+    resolve_job,
+    resolve_tree,
+)
+from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 
@@ -282,7 +287,7 @@ def _row(record: JobRecord, *, indented: bool) -> tuple[str, ...]:
 def _print_board(records: Sequence[JobRecord]) -> None:
     from rich.console import Console  # noqa: PLC0415 - most commands that only read need no rich
 
-    from fanout.orchestrator.cli.terminal.live.board import Board  # noqa: PLC0415 - the same
+    from fanout.orchestrator.cli.terminal.live_view import Board  # noqa: PLC0415 - the same
 
     console = Console(highlight=False)
     lines = console.height - LINES_BESIDE_SUMMARY

@@ -1,26 +1,33 @@
-"""`worker` and `flower`: run an installation's processes in the foreground."""
+"""`worker`, `serve`, `flower` and `adk`: run an installation's processes in the foreground."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.setup.images import check_sandbox, with_images
+from fanout.orchestrator.cli.commands.images import check_sandbox, with_images
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import SandboxOption, chosen_sandbox
 from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.state_folder import write_private
+from fanout.orchestrator.configuration.log_setup import set_up_logging
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
     become,
     child_environment,
     helper_environment,
+    program_environment,
     python_argv,
 )
+from fanout.orchestrator.private_files import make_private_folder
+from fanout.orchestrator.process_secrets import seal_process
 
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
@@ -35,6 +42,15 @@ EnvOption = Annotated[
     bool,
     typer.Option("--env", help="Print the variables by which other programs find them."),
 ]
+APP_COMMANDS = ("web", "run", "api_server")
+"""ADK's commands that take the folder of an agent first, and run it."""
+
+AGENT_MODULE = '''"""Written by `fanout adk`: where ADK's commands find fanout's coordinator."""
+
+from fanout.orchestrator.agent import app
+
+__all__ = ["app"]
+'''
 
 
 def worker(
@@ -139,3 +155,84 @@ def _flower_port(settings: Settings) -> int:
     if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= MAX_PORT:
         raise UsageProblem(f"FLOWER_PORT is a port from 1 to {MAX_PORT:,}, not {given[:20]!r}.")
     return int(given)
+
+
+def serve(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address to listen on; default: FANOUT_API__HOST, else 127.0.0.1. One that "
+            "other machines reach needs a key (fanout keys create)."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="0: any free one; default: FANOUT_API__PORT, else 8642."
+        ),
+    ] = None,
+) -> None:
+    """Serve jobs over HTTP, A2A and MCP, and the page.
+
+    It runs in the foreground until SIGTERM or Ctrl-C. Several servers may run side by side, on one
+    machine or many: they keep no state of their own.
+    """
+    settings = load_settings()
+    seal_process()
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.model_copy(update={"api": settings.api.model_copy(update=given)})
+    set_up_logging(settings.log_level)
+
+    from fanout.orchestrator.server.process import serve as run  # noqa: PLC0415 - after the seal
+
+    asyncio.run(run(settings, _announce))
+
+
+async def _announce(listening: Any) -> None:
+    output.notice(f"fanout serves at {listening.url}")
+    if listening.is_local:
+        output.notice(f"Open it, once and within ten minutes: {await listening.login_link()}")
+
+
+def adk(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="web|run|api_server [ARGUMENT]…", help="As of the command `adk`."),
+    ] = None,
+    path: Annotated[
+        bool, typer.Option("--path", help="Print the agent's folder, for calling `adk` yourself.")
+    ] = False,
+) -> None:
+    """Run ADK's own tools on the coordinator.
+
+    They are its web page, a conversation here, and its API server. What follows the command's name
+    is passed on to ADK: fanout adk web --port 8001
+
+    The workspace is FANOUT_WORKSPACE, else this folder. ADK keeps its sessions beside the agent's
+    folder, which is in the state folder.
+    """
+    given = arguments or []
+    if not path and (not given or given[0] not in APP_COMMANDS):
+        raise UsageProblem(
+            f"Give one of ADK's commands: {', '.join(APP_COMMANDS)}; or --path, which prints the "
+            "folder for ADK's other commands."
+        )
+    folder = _agent_folder(load_settings().state_dir)
+    if path:
+        output.payload(str(folder))
+        return
+    command, *rest = given
+    argv = python_argv("google.adk.cli", command, str(folder), *rest)
+    become(argv, program_environment())
+
+
+def _agent_folder(state_dir: Path) -> Path:
+    """Write the folder that ADK takes for an agent's, and return it.
+
+    It is not the installed package: ADK keeps sessions in an agent's folder, and puts the folder
+    above it in front of the path.
+    """
+    folder = state_dir.absolute() / "adk" / "orchestrator"
+    make_private_folder(folder)
+    write_private(folder / "agent.py", AGENT_MODULE)
+    return folder

@@ -11,34 +11,29 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.job_files import plan
+from fanout.orchestrator.cli.commands.images import with_images
+from fanout.orchestrator.cli.commands.job_files import (
+    IncludeOption,
+    Shortfall,
+    included_files,
+    plan,
+)
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
-    exit_code_of,
     print_outcome,
+    run_exit_code,
 )
-from fanout.orchestrator.cli.commands.services.up import announce_sandbox
-from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
     MaxReworksOption,
     VerifyMergesOption,
     VerifyOption,
 )
+from fanout.orchestrator.cli.commands.up import announce_sandbox
 from fanout.orchestrator.cli.commands.waiting import submitted_document
-from fanout.orchestrator.cli.notifications.on_finish import OnFinishOption, run_on_finish
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
-from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_job
-from fanout.orchestrator.cli.terminal.included_files import (
-    IncludeOption,
-    Shortfall,
-    included_files,
-)
-from fanout.orchestrator.cli.terminal.live.run_view import follow
-from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
@@ -47,7 +42,15 @@ from fanout.orchestrator.cli.terminal.options import (
     chosen_sandbox,
 )
 from fanout.orchestrator.cli.terminal.questions import confirm
-from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS, open_client, usable_agents
+from fanout.orchestrator.cli.terminal.run_view import follow
+from fanout.orchestrator.cli.terminal.session import (
+    WAITING_FOR_REDIS,
+    job_or_last_run,
+    open_client,
+    resolve_job,
+    usable_agents,
+)
+from fanout.orchestrator.cli.terminal.waiting import snapshot_progress, waiting
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.client.model_check import check_models
@@ -63,6 +66,8 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from fanout.orchestrator.landing.conflicts import left_out_of
 from fanout.orchestrator.landing.runs import Landing, Runs, land
+from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
+from fanout.orchestrator.server.notifications.messages import describe_end
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
 from fanout.orchestrator.workspace.staged_merge import MergeUndone, MergeUnfinished
 
@@ -73,6 +78,16 @@ YesOption = Annotated[
         "-y",
         help="Do not ask: the folder may be changed, and calls of all agents of the run that need "
         "an approval are approved.",
+    ),
+]
+OnFinishOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-finish",
+        metavar="COMMAND",
+        help="When the run has ended, run this shell command, which has FANOUT_JOB_ID, "
+        f"FANOUT_JOB_STATE and more in its environment; `{DESKTOP}`: a desktop notification. For "
+        "all runs, also detached ones: FANOUT_NOTIFICATIONS__ON_FINISH.",
     ),
 ]
 
@@ -255,7 +270,7 @@ async def _run(
         if not as_json:
             shortfall.print()
         await run_on_finish(wanted.on_finish, client, root_id, outcome.result.state)
-    raise typer.Exit(exit_code_of(outcome))
+    raise typer.Exit(run_exit_code(outcome))
 
 
 async def _landing(
@@ -314,7 +329,7 @@ async def _attach(prefix: str, on_finish: str | None, *, yes: bool, as_json: boo
         outcome = await finish_run(client, runs, job_id, landing, yes=yes, ask=not (yes or as_json))
         print_outcome(outcome, landing, {} if as_json else None)
         await run_on_finish(on_finish, client, job_id, outcome.result.state)
-    raise typer.Exit(exit_code_of(outcome))
+    raise typer.Exit(run_exit_code(outcome))
 
 
 @asynccontextmanager
@@ -436,3 +451,18 @@ def _confirm(folder: Path) -> None:
         return
     if not confirm(f"Agents will edit files in {folder}. Continue?"):
         raise typer.Exit(ExitCode.NOT_ALLOWED)
+
+
+async def run_on_finish(command: str | None, client: JobClient, job_id: str, state: str) -> None:
+    """Run the command; its failure is a line in the log, and changes no exit code.
+
+    Args:
+        command: The option's value; None: nothing is run.
+        client: The connected client.
+        job_id: The job that has ended.
+        state: The state that it has reached.
+    """
+    if command is None:
+        return
+    with waiting("running the command of --on-finish"):
+        await Hook(command).run(await describe_end(client, job_id, state))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_document
+from fanout.orchestrator.cli.commands.diff import print_stat, stat_document
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, held_back, output
-from fanout.orchestrator.cli.terminal.answers import print_answer
-from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.formatting import short_id
+from fanout.orchestrator.cli.terminal.held_back import branch_document, branch_lines, kept_note
+from fanout.orchestrator.cli.terminal.output import print_answer
 from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
 from fanout.orchestrator.landing.conflicts import Unmerged
@@ -71,7 +71,7 @@ class RunOutcome:
         return ", ".join(["done", *said]) if said else str(self.result.state)
 
 
-def exit_code_of(outcome: RunOutcome) -> ExitCode:
+def run_exit_code(outcome: RunOutcome) -> ExitCode:
     """Return the exit code of a run.
 
     It is 1 if the run or its landing failed, if conflicts remain, if a task failed for good, or if

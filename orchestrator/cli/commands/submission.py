@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
+from fanout.orchestrator.cli.commands.job_files import (
+    IncludeOption,
+    PlannedJob,
+    Shortfall,
+    plan,
+    read_job_file,
+)
 from fanout.orchestrator.cli.commands.waiting import (
     ends_document,
     print_ends,
@@ -18,17 +24,9 @@ from fanout.orchestrator.cli.commands.waiting import (
     wait_for_all,
 )
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
-from fanout.orchestrator.cli.notifications.webhooks import JobWebhook, WebhookOption
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
-from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
-from fanout.orchestrator.cli.terminal.included_files import (
-    IncludeOption,
-    Shortfall,
-)
-from fanout.orchestrator.cli.terminal.live.snapshot_progress import snapshot_progress
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -36,12 +34,24 @@ from fanout.orchestrator.cli.terminal.options import (
     LabelOption,
     parse_labels,
 )
-from fanout.orchestrator.cli.terminal.session import open_client, usable_agents
+from fanout.orchestrator.cli.terminal.session import (
+    open_client,
+    resolve_job,
+    resolve_jobs,
+    usable_agents,
+)
+from fanout.orchestrator.cli.terminal.waiting import snapshot_progress, waiting
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import state_folder
+from fanout.orchestrator.client.attachment import attached, state_folder
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.notifier import start_notifier
+from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.store.subscription import Subscription
+from fanout.orchestrator.server.notifications.messages import new_secret
+from fanout.orchestrator.server.notifications.receivers import Receivers
+from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
 FileOption = Annotated[
     str | None,
@@ -100,6 +110,17 @@ MaxReworksOption = Annotated[
         "left out; default: the agent's, else 2.",
     ),
 ]
+WebhookOption = Annotated[
+    str | None,
+    typer.Option(
+        "--webhook",
+        metavar="URL",
+        help="Send a message to this URL when a job ends or waits for a person, signed with "
+        "FANOUT_NOTIFICATIONS__SECRET.",
+    ),
+]
+SUBSCRIPTION_ID = "submit"
+"""One subscription of a job is this command's: a repeated command replaces it."""
 
 
 def submit(
@@ -335,3 +356,51 @@ async def _tell(job: str, message: str, *, as_json: bool) -> None:
         output.document({"id": job_id, "job_id": job_id})
     else:
         output.payload(f"{short_id(job_id)}  message sent")
+
+
+class JobWebhook:
+    """The webhook of a command.
+
+    Args:
+        url: The option's value.
+        settings: The settings of this process.
+        client: The connected client.
+
+    Raises:
+        UsageProblem: No secret is set.
+    """
+
+    def __init__(self, url: str, settings: Settings, client: JobClient) -> None:
+        told = settings.notifications
+        secret = told.secret
+        if secret is None:
+            raise UsageProblem(
+                "Webhooks are signed: set FANOUT_NOTIFICATIONS__SECRET, here and where they are "
+                f"received, for example to {new_secret()}"
+            )
+        self._settings = settings
+        self._subscription = Subscription(id=SUBSCRIPTION_ID, url=url, secret=secret)
+        receivers = Receivers(told.allowed_hosts, by_proxy=told.proxy is not None)
+        self._subscriptions = Subscriptions(client.notifications, receivers)
+
+    async def register(self, specs: Sequence[JobSpec]) -> None:
+        """Register the webhook for jobs that are about to be submitted.
+
+        Raises:
+            UsageProblem: The URL may not be notified.
+        """
+        try:
+            await self._subscriptions.check(self._subscription)
+        except InvalidJob as failure:
+            raise UsageProblem(f"--webhook: {failure}") from None
+        for spec in specs:
+            await self._subscriptions.store(spec.id, self._subscription)
+
+    async def submitted(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
+        """Register it for jobs that were known already, and see to it that somebody sends."""
+        for job_id in set(ids) - {spec.id for spec in specs}:
+            await self._subscriptions.store(job_id, self._subscription)
+        if self._settings.redis_url is None:
+            await start_notifier(attached(self._settings))
+        else:
+            output.notice("A server of this installation sends the webhook: fanout serve")

@@ -17,14 +17,14 @@ import typer
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import KeyRefused, ServiceUnreachable, UsageProblem
-from fanout.orchestrator.cli.terminal.live.waiting import speaking
 from fanout.orchestrator.cli.terminal.options import AsJson
 from fanout.orchestrator.cli.terminal.session import open_reader
+from fanout.orchestrator.cli.terminal.waiting import speaking
 from fanout.orchestrator.client.fleet_view import FleetView, whole_fleet
 from fanout.orchestrator.jobs.failures import JobFailure
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.cli.terminal.live.top_board import TopBoard
+    from fanout.orchestrator.cli.terminal.top_board import TopBoard
 
 KEY_VARIABLE = "FANOUT_KEY"
 """The variable with the key of the service, as for `fanout mcp install`."""
@@ -97,7 +97,7 @@ async def _reading(url: str | None) -> AsyncIterator[Read]:
 
 def _print(view: FleetView) -> None:
     """Print a view once, as tables that a program can cut into columns."""
-    from fanout.orchestrator.cli.terminal.live.top_board import (  # noqa: PLC0415 - loads rich
+    from fanout.orchestrator.cli.terminal.top_board import (  # noqa: PLC0415 - loads rich
         summary,
         tables,
     )
@@ -118,7 +118,7 @@ async def _show(read: Read, every: float) -> None:
     from rich.console import Console  # noqa: PLC0415 - what prints once needs little of it
     from rich.live import Live  # noqa: PLC0415 - the same
 
-    from fanout.orchestrator.cli.terminal.live.top_board import TopBoard  # noqa: PLC0415 - the same
+    from fanout.orchestrator.cli.terminal.top_board import TopBoard  # noqa: PLC0415 - the same
 
     for variable in SIZE_VARIABLES:
         os.environ.pop(variable, None)

@@ -14,11 +14,8 @@ from rich.console import Console
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.ids import job_or_last_run, resolve_jobs, resolve_tree
-from fanout.orchestrator.cli.terminal.live.run_view import tree_of
-from fanout.orchestrator.cli.terminal.live.watcher import (
+from fanout.orchestrator.cli.terminal.live_view import (
     POLL_SECONDS,
     Fetch,
     OnChange,
@@ -29,7 +26,14 @@ from fanout.orchestrator.cli.terminal.live.watcher import (
     still_open,
 )
 from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
-from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.cli.terminal.output import print_answer
+from fanout.orchestrator.cli.terminal.run_view import fetch_tree
+from fanout.orchestrator.cli.terminal.session import (
+    job_or_last_run,
+    open_client,
+    resolve_jobs,
+    resolve_tree,
+)
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
@@ -179,7 +183,7 @@ def watch(
 async def _watch(prefix: str | None, *, as_json: bool) -> None:
     async with open_client() as client:
         job_id = None if prefix is None else await resolve_tree(client, prefix)
-        fetch = _everything(client) if job_id is None else tree_of(client, job_id)
+        fetch = _everything(client) if job_id is None else fetch_tree(client, job_id)
         is_live = output.stdout_is_terminal() and not as_json
         report = _print_json if as_json else _print_change
         seen: list[JobRecord] = []
@@ -223,7 +227,7 @@ def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
     async def fetch() -> list[JobRecord]:
         if not trees:
             roots = [await client.root(job_id) for job_id in ids]
-            trees.update({root: tree_of(client, root) for root in roots})
+            trees.update({root: fetch_tree(client, root) for root in roots})
         found = [await tree() for tree in trees.values()]
         return [record for tree in found for record in tree if record.id in wanted]
 

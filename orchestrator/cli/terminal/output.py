@@ -1,4 +1,7 @@
-"""Printing: the payload on stdout, everything else on stderr, colours on terminals only."""
+"""Printing: the payload on stdout, everything else on stderr, colours on terminals only.
+
+An agent's answer is Markdown: it is rendered on a terminal, and left as it is elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanout.orchestrator import shortening
 from fanout.orchestrator.valid_text import clean, escape_hidden
 from fanout.orchestrator.valid_text import printable as printable  # noqa: PLC0414 - a part of this door
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Markdown
+
 
 MOST_CELLS = 2
 """Of a terminal, for one character: a wide one has two."""
@@ -258,3 +266,35 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
         print(f"{name.ljust(width)}{first}".rstrip())
         for line in rest:
             print(f"{'':{width}}{line}".rstrip())
+
+
+def print_answer(text: str) -> None:
+    """Print an agent's answer as the payload; nothing if it is empty.
+
+    Args:
+        text: The answer, which may hold anything.
+    """
+    if not text.strip():
+        return
+    if not stdout_is_terminal():
+        payload(text)
+        return
+    from rich.console import Console  # noqa: PLC0415 - a pipe needs no rich
+    from rich.markdown import Markdown  # noqa: PLC0415 - the same
+
+    # Without hyperlinks an address is text: a link could name one place and lead to another.
+    Console().print(_Inert(Markdown(printable(text), hyperlinks=False)))
+
+
+class _Inert:
+    """Rendered Markdown that controls nothing: an entity (`&#x202e;`) becomes a character here."""
+
+    def __init__(self, markdown: Markdown) -> None:
+        self._markdown = markdown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment  # noqa: PLC0415 - a pipe needs no rich
+
+        for segment in console.render(self._markdown, options):
+            if not segment.control:
+                yield Segment(printable(segment.text), segment.style)

@@ -1,25 +1,39 @@
-"""What most commands start with: a connected client, or a reader, which is imported faster."""
+"""What most commands start with: a connected client or reader, and the jobs that a person means.
+
+A reader is imported faster. Every command accepts a unique prefix of an id, or its unique end;
+where none is given, the last run of the folder is meant.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
 from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
-from fanout.orchestrator.cli.terminal.formatting import short_id
-from fanout.orchestrator.cli.terminal.live.waiting import waiting
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
+from fanout.orchestrator.cli.terminal.formatting import short_approval, short_id
+from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.use import in_use
+from fanout.orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
 
 if TYPE_CHECKING:
+    from fanout.orchestrator.client.job_reader import JobReader
     from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+
 
 WAITING_FOR_REDIS = "waiting for Redis"
 """What commands wait for that name nothing more exact."""
+MAX_COUNTED = 100
+"""Of how many candidates an ambiguous id's error says the number: nobody looks through more."""
+MAX_NAMED = 5
+"""How many candidates an ambiguous id's error names."""
+_ELLIPSIS = "…"
+"""Before the end of an id in what earlier releases printed."""
 
 
 def usable_agents(settings: Settings) -> AgentDefinitions:
@@ -66,7 +80,7 @@ async def open_client(
 
 
 @asynccontextmanager
-async def open_reader() -> AsyncIterator[fanout.orchestrator.client.JobReader]:
+async def open_reader() -> AsyncIterator[JobReader]:
     """Yield a reader of the Redis that `open_client` would use.
 
     Raises:
@@ -80,7 +94,7 @@ async def open_reader() -> AsyncIterator[fanout.orchestrator.client.JobReader]:
             yield reader
 
 
-async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str) -> JobResult:
+async def ended_result(reader: JobReader, job_id: str) -> JobResult:
     """Return the result of a job that has ended.
 
     Raises:
@@ -92,3 +106,110 @@ async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str
         short = short_id(job_id)
         raise WorkFailed(f"Job {short} has not ended. To wait for it: fanout wait {short}")
     return result
+
+
+def last_run(folder: Path) -> str:
+    """Return the id of the last run of a folder: it is meant where no id is given.
+
+    Raises:
+        UsageProblem: `fanout run` was never used in this folder, or in one above it.
+    """
+    from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415 - seldom
+    from fanout.orchestrator.landing.runs import Runs  # noqa: PLC0415 - seldom
+
+    found = Runs(load_settings().state_dir).last_of(folder.resolve())
+    if found is None:
+        raise UsageProblem(
+            f"No run was started in {folder.resolve()}, so give the ID of a job. To list them: "
+            "fanout ps --all"
+        )
+    return found
+
+
+def job_or_last_run(prefix: str | None) -> str:
+    """Return what a person named, or the last run of this folder, which is said on stderr.
+
+    Raises:
+        UsageProblem: As `last_run`.
+    """
+    if prefix is not None:
+        return prefix
+    found = last_run(Path())
+    output.notice(f"The last run of this folder: {short_id(found)}")
+    return found
+
+
+async def resolve_job(reader: JobReader, prefix: str) -> str:
+    """Return the id of the job whose id begins with `prefix`, or of the only one that ends with it.
+
+    Raises:
+        UnknownJob: No id has this prefix or this end.
+        InvalidJob: Several do.
+        LedgerUnavailable: Redis does not answer.
+    """
+    matches = await reader.ids_beginning_with(prefix, MAX_COUNTED)
+    if not matches:
+        matches = await reader.ids_ending_with(prefix.removeprefix(_ELLIPSIS), MAX_COUNTED)
+    if not matches:
+        raise UnknownJob(f"There is no job {prefix}. To list the jobs: fanout ps --all")
+    if len(matches) > 1:
+        raise InvalidJob(_ambiguous(prefix, sorted(matches)))
+    return matches[0]
+
+
+def _ambiguous(prefix: str, matches: Sequence[str]) -> str:
+    """Return the refusal of an id that several jobs have, with the ids that tell them apart."""
+    count = str(len(matches)) if len(matches) <= MAX_COUNTED else f"more than {MAX_COUNTED}"
+    named = ", ".join(short_id(job_id) for job_id in matches[:MAX_NAMED])
+    more = ", …" if len(matches) > MAX_NAMED else ""
+    return f"{prefix} may mean {count} jobs, so name one: {named}{more}."
+
+
+async def resolve_jobs(reader: JobReader, prefixes: Sequence[str]) -> list[str]:
+    """Return the ids of jobs, in order, each once.
+
+    Raises:
+        UnknownJob, InvalidJob, LedgerUnavailable: As `resolve_job`.
+    """
+    ids = [await resolve_job(reader, prefix) for prefix in prefixes]
+    return list(dict.fromkeys(ids))
+
+
+async def resolve_tree(reader: JobReader, prefix: str) -> str:
+    """Return the root id of a tree, by its own id or that of one of its jobs.
+
+    Raises:
+        UnknownJob, InvalidJob, LedgerUnavailable: As `resolve_job`.
+    """
+    try:
+        return await reader.root(prefix)
+    except UnknownJob:
+        return await reader.root(await resolve_job(reader, prefix))
+
+
+async def resolve_approval(reader: JobReader, prefix: str) -> str:
+    """Return the id of an approval: of the one whose id begins so, or of a job's only one.
+
+    Raises:
+        UnknownApproval: Several match, or no waiting approval does.
+        LedgerUnavailable: Redis does not answer.
+    """
+    waiting = await reader.approvals() if prefix else []
+    own = [approval for approval in waiting if approval.id.startswith(prefix)]
+    found = own or [
+        approval
+        for approval in waiting
+        if approval.job_id.startswith(prefix) or approval.job_id.endswith(prefix)
+    ]
+    if len(found) == 1:
+        return found[0].id
+    if found:
+        named = ", ".join(
+            f"{short_approval(approval.id)} ({approval.tool})" for approval in found[:MAX_NAMED]
+        )
+        raise UnknownApproval(f"{prefix} may mean {len(found)} approvals, so name one: {named}.")
+    if await reader.knows_approval(prefix):
+        return prefix  # the answer reports what became of it
+    raise UnknownApproval(
+        f"No approval waits under {prefix!r}; `fanout approvals` lists those that do."
+    )

@@ -24,17 +24,21 @@ from a2a.utils.errors import VersionNotSupportedError
 from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
-from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, KnownCaller
-from fanout.orchestrator.server.a2a.handler import JobRequestHandler
-from fanout.orchestrator.server.access.attempts import TooManyAttempts
+from fanout.orchestrator.server.a2a.handler import (
+    AGENT,
+    BASE_URL,
+    CALLER,
+    JobRequestHandler,
+    KnownCaller,
+)
 from fanout.orchestrator.server.access.authenticator import presented
-from fanout.orchestrator.server.access.buckets import Buckets
 from fanout.orchestrator.server.access.callers import (
     AuthenticationUnavailable,
     Caller,
     NotAllowed,
     NotAuthenticated,
 )
+from fanout.orchestrator.server.access.limits import Buckets, TooManyAttempts
 from fanout.orchestrator.server.http.requests import Service
 from fanout.orchestrator.server.middleware import TRACEPARENT
 from fanout.orchestrator.tracing import spans

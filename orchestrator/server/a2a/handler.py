@@ -1,20 +1,31 @@
-"""The operations of the protocol over the jobs of the caller.
+"""The operations of the protocol over the jobs of the caller, and their routes over HTTP.
 
 The handler keeps nothing: a task is read from the ledger and its journal, so it survives this
-process, and any other server goes on where this one was killed.
+process, and any other server continues where this one was killed. Failures become errors of the
+protocol: a sentence for what a caller can correct, else a fault.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing
+import hashlib
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import structlog
+from a2a.auth.user import User
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
+from a2a.server.routes.rest_routes import create_rest_routes
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -33,32 +44,55 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, VERSION_HEADER
 from a2a.utils.errors import (
+    A2AError,
     ContentTypeNotSupportedError,
+    InternalError,
     InvalidParamsError,
+    InvalidRequestError,
     TaskNotCancelableError,
+    TaskNotFoundError,
     UnsupportedOperationError,
 )
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.server.a2a import cards
-from fanout.orchestrator.server.a2a.call_context import AGENT, BASE_URL, CALLER, REQUEST
-from fanout.orchestrator.server.a2a.errors import protocol_errors
+from fanout.orchestrator.jobs.failures import (
+    JobFailure,
+    LedgerFull,
+    LedgerUnavailable,
+    UnknownAgent,
+    UnknownJob,
+)
+from fanout.orchestrator.server.a2a import cards, received
+from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.server.a2a.cards import PATH, card
+from fanout.orchestrator.server.a2a.protocol import DIGEST_LABEL, context_of, plain
 from fanout.orchestrator.server.a2a.push import PushConfigs
-from fanout.orchestrator.server.a2a.received import messages
-from fanout.orchestrator.server.a2a.received.chains import place_of
-from fanout.orchestrator.server.a2a.received.decisions import answers_in, give
-from fanout.orchestrator.server.a2a.received.files import files_of
-from fanout.orchestrator.server.a2a.shown import lists
-from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.shown.parts import plain
-from fanout.orchestrator.server.a2a.shown.records import DIGEST_LABEL, context_of
-from fanout.orchestrator.server.a2a.shown.task_view import Snapshot, TaskView
-from fanout.orchestrator.server.a2a.shown.updates import TaskUpdates, Update
-from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.a2a.received import (
+    find_place,
+    give_decisions,
+    read_decisions,
+    read_files,
+)
+from fanout.orchestrator.server.a2a.tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
+from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
+from fanout.orchestrator.server.http.requests import Service, caller_of
+from fanout.orchestrator.server.owned_jobs import KeyReused, OwnedJobs
+from fanout.orchestrator.server.problems import Problem
 
+CALLER = "caller"
+AGENT = "agent"
+BASE_URL = "base_url"
+REQUEST = "request"
+log = structlog.get_logger(__name__)
+
+FAULT = "This is a fault of the service; its log has the request's id."
+UNAVAILABLE = "The service cannot reach its store at the moment: try again in a few seconds."
 FILES_FIRST = "Files are sent with the first message of a context, and without a fanout.snapshot."
 DISCONNECT_SECONDS = 5.0
 """How often it is looked whether a client that waits for an answer is still there."""
@@ -66,6 +100,96 @@ DISCONNECT_SECONDS = 5.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AGENT_PATH = f"{PATH}/agents/{{agent}}"
+"""An agent's own address: what is sent there is for this agent."""
+CARD_SECONDS = 60
+"""How long a client may keep a card: agents change with the configuration, which is seldom."""
+
+
+class KnownCaller(User):
+    """A caller, as the SDK wants to see one."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Always: the authentication let the request pass."""
+        return True
+
+    @property
+    def user_name(self) -> str:
+        """The name of the caller."""
+        return self._caller.name
+
+
+class CallerContexts(ServerCallContextBuilder):
+    """Builds contexts of HTTP requests.
+
+    Args:
+        public_url: The origin of the service; None: that of each request.
+    """
+
+    def __init__(self, public_url: str | None) -> None:
+        self._public_url = public_url
+
+    def build(self, request: Request) -> ServerCallContext:
+        """Return the context of a request; of its headers only the protocol's own, no credentials.
+
+        Raises:
+            NotAuthenticated: The request has no caller.
+        """
+        caller = caller_of(request)
+        version = request.headers.get(VERSION_HEADER)
+        return ServerCallContext(
+            user=KnownCaller(caller),
+            requested_extensions=get_requested_extensions(
+                request.headers.getlist(HTTP_EXTENSION_HEADER)
+            ),
+            state={
+                "headers": {VERSION_HEADER: version} if version else {},
+                CALLER: caller,
+                AGENT: request.path_params.get("agent"),
+                BASE_URL: origin(request, self._public_url),
+                REQUEST: request,
+            },
+        )
+
+
+def origin(request: Request, public_url: str | None) -> str:
+    """Return the origin under which clients reach the service."""
+    return (public_url or str(request.base_url)).rstrip("/")
+
+
+def protocol_error(failure: Exception) -> A2AError:
+    """Return a failure as an error of the protocol; of one that we do not expect, only its kind.
+
+    A task of another owner is answered like one that never existed.
+    """
+    match failure:
+        case A2AError():
+            return failure
+        case UnknownJob():
+            return TaskNotFoundError()
+        case LedgerFull():
+            return InternalError(str(failure))
+        case LedgerUnavailable():
+            return InternalError(UNAVAILABLE)
+        case JobFailure() | KeyReused():
+            return InvalidParamsError(str(failure))
+        case NotAllowed() | NotAuthenticated():
+            return InvalidRequestError(str(failure))
+    log.error("a2a request failed", kind=type(failure).__name__)
+    return InternalError(FAULT)
+
+
+@contextmanager
+def protocol_errors() -> Iterator[None]:
+    """Raise every failure of a context as an error of the protocol."""
+    try:
+        yield
+    except Exception as failure:
+        raise protocol_error(failure) from failure
 
 
 def _answered(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -143,7 +267,7 @@ class JobRequestHandler(RequestHandler):
     ) -> ListTasksResponse:
         """Return a page of the caller's tasks, newest first."""
         _history_length(params)
-        return await lists.tasks(self._view(context), params)
+        return await list_tasks(self._view(context), params)
 
     @_answered
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
@@ -208,7 +332,7 @@ class JobRequestHandler(RequestHandler):
         """Do what a message asks for, and return its task as it is then."""
         length = _history_length(params.configuration)
         _check_output_modes(params.configuration)
-        messages.check_parts(params.message)
+        received.check_parts(params.message)
         push = self._push(context)
         config = params.configuration.task_push_notification_config
         if config.url:
@@ -225,13 +349,13 @@ class JobRequestHandler(RequestHandler):
         if params.message.task_id:
             await self._tell(params.message, view)
             return params.message.task_id
-        job_id = messages.task_id_of(view.jobs.caller, params.message)
+        job_id = received.make_task_id(view.jobs.caller, params.message)
         if await self._is_repeated(params, view.jobs, job_id):
             return job_id
-        place = await place_of(view.jobs, params.message, job_id, context.state.get(AGENT))
+        place = await find_place(view.jobs, params.message, job_id, context.state.get(AGENT))
         metadata = plain(params.metadata)
-        spec = messages.specification(job_id, params.message, metadata, place)
-        files = files_of(params.message)
+        spec = received.specification(job_id, params.message, metadata, place)
+        files = read_files(params.message)
         if files and (spec.continues or spec.snapshot):
             raise InvalidParamsError(FILES_FIRST)
         if files:
@@ -247,7 +371,7 @@ class JobRequestHandler(RequestHandler):
             InvalidParamsError: Another message had this id.
         """
         found = await jobs.owned_records([job_id])
-        if found and found[0].labels.get(DIGEST_LABEL) != messages.digest_of(params.message):
+        if found and found[0].labels.get(DIGEST_LABEL) != received.message_digest(params.message):
             raise InvalidParamsError("This messageId was used for another message: use a new one.")
         return bool(found)
 
@@ -263,15 +387,15 @@ class JobRequestHandler(RequestHandler):
             raise UnsupportedOperationError(
                 f"Task {start.task.id} has ended: continue in its context, without a taskId."
             )
-        if files_of(message):
+        if read_files(message):
             raise InvalidParamsError(FILES_FIRST)
-        answers = answers_in(message, start.waiting)
-        text = messages.text_for_agent(message)
+        answers = read_decisions(message, start.waiting)
+        text = received.text_for_agent(message)
         if not answers and not text:
             raise InvalidParamsError("A message to a task has a text, data or a decision.")
         if text:  # before the decisions, with which the agent may come to its end
             await view.jobs.send(start.task.id, text)
-        await give(view.jobs, answers)
+        await give_decisions(view.jobs, answers)
 
 
 def _is_done(start: Snapshot) -> bool:
@@ -323,3 +447,49 @@ def _check_output_modes(configuration: SendMessageConfiguration) -> None:
     if accepted and not accepted & offered:
         known = ", ".join(cards.OUTPUT_MODES)
         raise ContentTypeNotSupportedError(f"The agents answer in {known}.")
+
+
+def a2a_routes(service: Service, public_url: str | None = None) -> list[BaseRoute]:
+    """Return the routes.
+
+    Args:
+        service: What all requests share.
+        public_url: The origin under which clients reach the service; None: that of each request.
+    """
+    # The SDK logs requests that it does not understand with what they hold: prompts, files.
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)
+    handler = JobRequestHandler(service)
+    contexts = CallerContexts(public_url)
+    routes: list[BaseRoute] = []
+    for path in (PATH, AGENT_PATH):
+        routes += create_jsonrpc_routes(handler, path, contexts, enable_v0_3_compat=True)
+        found = create_rest_routes(handler, contexts, enable_v0_3_compat=True, path_prefix=path)
+        # The SDK adds one that takes every path of the application for a tenant.
+        routes += [one for one in found if isinstance(one, Route)]
+    cards = _Cards(service, public_url)
+    routes += [
+        Route(AGENT_CARD_WELL_KNOWN_PATH, cards.serve, methods=["GET"]),
+        Route(f"{AGENT_PATH}{AGENT_CARD_WELL_KNOWN_PATH}", cards.serve, methods=["GET"]),
+    ]
+    return routes
+
+
+class _Cards:
+    def __init__(self, service: Service, public_url: str | None) -> None:
+        self._client = service.client
+        self._public_url = public_url
+
+    async def serve(self, request: Request) -> Response:
+        """Return a card, or that the client's copy is still right."""
+        agent = request.path_params.get("agent")
+        try:
+            definitions = await self._client.current_definitions()
+            found = card(definitions, origin(request, self._public_url), agent)
+        except UnknownAgent as failure:
+            raise Problem(404, str(failure)) from None
+        shown = agent_card_to_dict(found)
+        digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+        headers = {"ETag": f'W/"{digest}"', "Cache-Control": f"private, max-age={CARD_SECONDS}"}
+        if headers["ETag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(shown, headers=headers)

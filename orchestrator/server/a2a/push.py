@@ -28,12 +28,11 @@ from fanout.orchestrator.jobs.store.subscription import (
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.server.a2a.shown.parts import time_of
-from fanout.orchestrator.server.a2a.shown.records import STATES, context_of
-from fanout.orchestrator.server.notifications.hook_events import JobsToRead
+from fanout.orchestrator.server.a2a.protocol import STATES, context_of, to_timestamp
 from fanout.orchestrator.server.notifications.messages import (
     SECRET_PREFIX,
-    Message,
+    JobsToRead,
+    OutgoingMessage,
     signed_headers,
 )
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
@@ -139,7 +138,7 @@ class PushMessages:
     def __init__(self, jobs: JobsToRead) -> None:
         self._jobs = jobs
 
-    async def __call__(self, sent: Notification) -> Message:
+    async def __call__(self, sent: Notification) -> OutgoingMessage:
         """Return the request of a notification.
 
         Raises:
@@ -154,10 +153,10 @@ class PushMessages:
         update = TaskStatusUpdateEvent(
             task_id=record.id,
             context_id=context_of(record),
-            status=TaskStatus(state=state, timestamp=time_of(sent.at)),
+            status=TaskStatus(state=state, timestamp=to_timestamp(sent.at)),
         )
         body = MessageToJson(StreamResponse(status_update=update), indent=None)
-        return Message(body.encode(), _headers(sent, body))
+        return OutgoingMessage(body.encode(), _headers(sent, body))
 
 
 def _headers(sent: Notification, body: str) -> dict[str, str]:

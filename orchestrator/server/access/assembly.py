@@ -9,14 +9,12 @@ from starlette.types import ASGIApp
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.store.access_stores import AccessStores
-from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
 from fanout.orchestrator.server.access.authenticator import Authenticator
-from fanout.orchestrator.server.access.caller_limits import CallerLimits
 from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
-from fanout.orchestrator.server.access.oidc.issuer_keys import IssuerKeys
-from fanout.orchestrator.server.access.oidc.tokens import TokenVerifier
+from fanout.orchestrator.server.access.limits import CallerLimits, FailedAttempts
+from fanout.orchestrator.server.access.oidc_tokens import IssuerKeys, TokenVerifier
 from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
 
 ALLOWED_HEADERS = (
@@ -28,7 +26,7 @@ EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-ID", "Mcp-Session-Id")
 
 
 @dataclass(frozen=True)
-class Access:
+class ServerAccess:
     """Who may ask one server, and the record of what they changed."""
 
     settings: ApiSettings
@@ -85,7 +83,7 @@ class Access:
         )
 
 
-def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
+def make_access(settings: ApiSettings, stores: AccessStores) -> ServerAccess:
     """Return the access of a server.
 
     Args:
@@ -99,4 +97,4 @@ def make_access(settings: ApiSettings, stores: AccessStores) -> Access:
     attempts = FailedAttempts(settings.failed_logins_per_minute)
     authenticator = Authenticator(stores.keys, settings.keys, settings.callers, tokens, attempts)
     sessions = Sessions(stores.sessions, authenticator, settings)
-    return Access(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)
+    return ServerAccess(settings, stores, authenticator, sessions, AuditLog(stores.audit), attempts)

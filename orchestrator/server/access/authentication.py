@@ -1,21 +1,22 @@
 """The middleware that knows who asks: no request gets past it without a caller.
 
-It is plain ASGI, since Starlette's BaseHTTPMiddleware would hold back streams.
+It is plain ASGI, since Starlette's BaseHTTPMiddleware would hold back streams. Long responses end
+when their caller's key is revoked or the session is over.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.access.attempts import TooManyAttempts
 from fanout.orchestrator.server.access.audit import RequestFacts, request_facts
 from fanout.orchestrator.server.access.authenticator import Authenticator, presented
 from fanout.orchestrator.server.access.callers import (
@@ -24,6 +25,7 @@ from fanout.orchestrator.server.access.callers import (
     NotAllowed,
     NotAuthenticated,
 )
+from fanout.orchestrator.server.access.limits import TooManyAttempts
 from fanout.orchestrator.server.access.refusals import refuse
 from fanout.orchestrator.server.access.sessions import (
     CSRF_HEADER,
@@ -31,8 +33,11 @@ from fanout.orchestrator.server.access.sessions import (
     Sessions,
     csrf_token,
 )
-from fanout.orchestrator.server.access.standing import Standing
 
+CHECK_SECONDS = 1.0
+"""Between two looks at a key, for all of its streams together: a revocation counts within this."""
+MAX_REMEMBERED = 10_000
+"""Keys and sessions; beyond, all are looked at again."""
 PUBLIC_PATHS = frozenset({
     "/", "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
 })  # fmt: skip
@@ -45,6 +50,70 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 RETRY_SECONDS = "5"
 """After which a caller tries again when Redis or the issuer did not respond."""
 OTHER_SITE = "This request comes from another site, which a browser session does not permit."
+
+
+class Standing:
+    """Knows whether callers may still have what they were let in for.
+
+    Args:
+        authenticator: Knows which keys work.
+        sessions: Knows which sessions last.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        sessions: Sessions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._authenticator = authenticator
+        self._sessions = sessions
+        self._clock = clock
+        self._looked: dict[str, tuple[float, bool]] = {}
+
+    async def holds(self, caller: Caller, session_id: str | None) -> bool:
+        """Return whether a caller may go on; while Redis does not respond, nobody was revoked.
+
+        Args:
+            caller: The caller.
+            session_id: The browser session; None for a key or a token.
+        """
+        name = session_id or caller.key_id
+        at, holds = self._looked.get(name, (float("-inf"), True))
+        now = self._clock()
+        if now - at < CHECK_SECONDS:
+            return holds
+        try:
+            if session_id is None:
+                holds = await self._authenticator.is_valid(caller.key_id)
+            else:
+                holds = await self._sessions.caller(session_id) is not None
+        except LedgerUnavailable:
+            return True
+        if len(self._looked) >= MAX_REMEMBERED:
+            self._looked.clear()
+        self._looked[name] = (now, holds)
+        return holds
+
+    def ended(self, send: Send, caller: Caller, session_id: str | None) -> Send:
+        """Return a `send` that ends a response in parts when the caller may not go on.
+
+        The server then tells the application that the client has gone.
+        """
+        is_over = False
+
+        async def checked(message: Message) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_part = message["type"] == "http.response.body" and message.get("more_body", False)
+            if is_part and not await self.holds(caller, session_id):
+                is_over = True
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        return checked
 
 
 class AuthenticationMiddleware:
@@ -72,7 +141,7 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        facts = RequestFacts(str(state.get("request_id", "")), address_of(scope))
+        facts = RequestFacts(str(state.get("request_id", "")), client_address(scope))
         with request_facts(facts):
             if scope["type"] == "http" and not _is_public(scope["path"]):
                 caller = await self._caller_or_refusal(scope, receive, send)
@@ -110,11 +179,11 @@ class AuthenticationMiddleware:
         pairs = header_pairs(scope)
         credential = presented(pairs)
         if credential is not None:
-            return await self._authenticator.caller_of(credential, address_of(scope))
+            return await self._authenticator.caller_of(credential, client_address(scope))
         session_id = self._sessions.id_of([value for name, value in pairs if name == "cookie"])
         caller = None if session_id is None else await self._sessions.caller(session_id)
         if session_id is None or caller is None:
-            return await self._authenticator.authenticate(pairs, address_of(scope))  # says how
+            return await self._authenticator.authenticate(pairs, client_address(scope))  # says how
         check_own_page(scope, self._public_url)
         if scope["method"] not in READING:
             given = Headers(scope=scope).get(CSRF_HEADER, "")
@@ -162,7 +231,7 @@ def header_pairs(scope: Scope) -> Sequence[tuple[str, str]]:
     ]
 
 
-def address_of(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
     """Return where a request comes from: an address, or `local` for a Unix socket."""
     client = scope.get("client")
     return str(client[0]) if client and client[0] else "local"

@@ -13,9 +13,9 @@ from fanout.orchestrator.configuration.api_settings import (
     StaticKey,
 )
 from fanout.orchestrator.jobs.store.api_keys import ApiKey, KeyStore, fingerprint, is_key
-from fanout.orchestrator.server.access.attempts import FailedAttempts
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
-from fanout.orchestrator.server.access.oidc.tokens import TOKEN, TokenVerifier
+from fanout.orchestrator.server.access.limits import FailedAttempts
+from fanout.orchestrator.server.access.oidc_tokens import TOKEN, TokenVerifier
 
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
 BEARER = "bearer"

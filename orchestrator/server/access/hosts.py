@@ -75,9 +75,9 @@ class HostCheck:
         if scope["type"] == "lifespan" or (len(hosts) <= 1 and self._accepts(parts, host)):
             await self._app(scope, receive, send)
         elif len(hosts) > 1 or (host and parts is None):
-            await refuse(*(scope, receive, send), status=400, detail=MALFORMED)
+            await refuse(scope, receive, send, status=400, detail=MALFORMED)
         else:
-            await refuse(*(scope, receive, send), status=421, detail=NOT_OURS)
+            await refuse(scope, receive, send, status=421, detail=NOT_OURS)
 
     def _accepts(self, parts: tuple[str, int | None] | None, host: str) -> bool:
         if self._accepts_all:

@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.access.assembly import Access
-from fanout.orchestrator.server.access.attempts import TooManyAttempts
-from fanout.orchestrator.server.access.authentication import address_of, check_own_page
+from fanout.orchestrator.server.access.assembly import ServerAccess
+from fanout.orchestrator.server.access.authentication import check_own_page, client_address
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
+from fanout.orchestrator.server.access.limits import TooManyAttempts
 from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
 
 MAX_FORM_BYTES = 8192
@@ -66,7 +66,7 @@ class Login:
         has_folders: Whether the operator may choose folders of this machine.
     """
 
-    def __init__(self, access: Access, *, has_folders: bool = False) -> None:
+    def __init__(self, access: ServerAccess, *, has_folders: bool = False) -> None:
         self._access = access
         self._has_folders = has_folders
 
@@ -108,7 +108,7 @@ class Login:
         return await self._by_key(request, form.get("key", "").strip(), following)
 
     async def _by_key(self, request: Request, key: str, following: str) -> Response:
-        access, address = self._access, address_of(request.scope)
+        access, address = self._access, client_address(request.scope)
         try:
             caller = await access.authenticator.caller_of(key, address, tokens=False)
         except NotAuthenticated as refusal:
@@ -121,7 +121,7 @@ class Login:
         return await self._entered(request, caller, await access.sessions.begin(caller), following)
 
     async def _by_link(self, request: Request, token: str, following: str) -> Response:
-        access, address = self._access, address_of(request.scope)
+        access, address = self._access, client_address(request.scope)
         try:
             access.attempts.check(address, token)
             begun = await access.sessions.begin_by_link(token)

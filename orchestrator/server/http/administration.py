@@ -1,4 +1,4 @@
-"""The routes about the installation: its metrics, its workers and queues, and the audit log."""
+"""The routes for those who run the service: health, release, metrics, workers, the audit log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import BaseModel
 
 from fanout.orchestrator.client.fleet_view import FleetView
 from fanout.orchestrator.configuration.api_settings import Scope
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.audit_stream import AuditPage
 from fanout.orchestrator.server.access.audit import MAX_PAGE_ENTRIES
 from fanout.orchestrator.server.http.requests import Jobs, Shared
 from fanout.orchestrator.server.problems import Problem
+from fanout.orchestrator.version import VERSION
 
 router = APIRouter(tags=["service"])
 
@@ -52,3 +55,38 @@ async def audit(
         return await shared.audit.page(jobs.caller, cursor, limit)
     except ValueError as error:
         raise Problem(422, str(error)) from None
+
+
+class Health(BaseModel):
+    """That the process answers, or can serve."""
+
+    status: str = "ok"
+
+
+class Version(BaseModel):
+    """Which release this is."""
+
+    name: str = "fanout"
+    version: str
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Return whether this process answers."""
+    return Health()
+
+
+@router.get("/readyz")
+async def readyz(shared: Shared) -> Health:
+    """Return whether this process can serve: whether Redis answers."""
+    try:
+        await shared.client.fleet.installation()
+    except LedgerUnavailable as failure:
+        raise Problem(503, str(failure)) from failure
+    return Health()
+
+
+@router.get("/version")
+async def release() -> Version:
+    """Return the release."""
+    return Version(version=VERSION)

@@ -14,7 +14,7 @@ from fanout.orchestrator.server.access.sessions import is_operator
 from fanout.orchestrator.server.http.jobs import IdempotencyKey, links, make_spec
 from fanout.orchestrator.server.http.models import JobRequest, SubmittedJob, Text
 from fanout.orchestrator.server.http.requests import Jobs, Shared, caller_of, service_of
-from fanout.orchestrator.server.http.webhooks.submitted import add_webhooks, check_webhooks
+from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.person_folders import MAX_PATH_CHARACTERS, PersonFolders
 from fanout.orchestrator.server.problems import Problem
 from fanout.orchestrator.workspace.merge_report import MergeReport
@@ -61,7 +61,7 @@ class FolderJob(_Body):
     job: JobRequest
 
 
-class FolderMerge(_Body):
+class MergedFolder(_Body):
     """A folder that the changes of a job are merged into."""
 
     job_id: JobId
@@ -69,7 +69,7 @@ class FolderMerge(_Body):
     check: bool = False
 
 
-class JobFolder(_Body):
+class ChosenFolder(_Body):
     """The folder that a job has started from; null: it is not known."""
 
     folder: str | None
@@ -114,15 +114,15 @@ async def submit(
 
 
 @router.get("/of/{job_id}")
-async def folder_of(folders: Folders, jobs: Jobs, job_id: str) -> JobFolder:
+async def folder_of(folders: Folders, jobs: Jobs, job_id: str) -> ChosenFolder:
     """Return the folder that a job has started from."""
     await jobs.get(job_id)
     found = await folders.folder_of(job_id)
-    return JobFolder(folder=None if found is None else str(found))
+    return ChosenFolder(folder=None if found is None else str(found))
 
 
 @router.post("/merge")
-async def merge(folders: Folders, jobs: Jobs, body: FolderMerge) -> MergeReport:
+async def merge(folders: Folders, jobs: Jobs, body: MergedFolder) -> MergeReport:
     """Merge what a job has changed into a folder."""
     result = await jobs.complete_result(body.job_id)
     if result is not None and result.changed_nothing:

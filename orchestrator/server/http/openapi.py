@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from fanout.orchestrator.server.access.sessions import COOKIE
-from fanout.orchestrator.server.http.runs.models import RunRequest
+from fanout.orchestrator.server.http.models import RunRequest
 from fanout.orchestrator.server.problems import PROBLEM
 
 TAGS = {
@@ -112,7 +112,7 @@ def description(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def text_of(document: dict[str, Any]) -> str:
+def render_description(document: dict[str, Any]) -> str:
     """Return a description as the file has it."""
     return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 

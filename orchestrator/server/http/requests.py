@@ -10,10 +10,9 @@ from fastapi import Depends, Request
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
-from fanout.orchestrator.server.changed_jobs import ChangedJobs
-from fanout.orchestrator.server.event_feed import EventFeed
+from fanout.orchestrator.server.event_feed import ChangedJobs, EventFeed
 from fanout.orchestrator.server.metrics import Metrics
-from fanout.orchestrator.server.notifications.service import Notifications
+from fanout.orchestrator.server.notifications.notifier import Notifications
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.person_folders import PersonFolders
 from fanout.orchestrator.server.uploads import Uploads

@@ -17,7 +17,7 @@ import structlog
 
 from fanout.orchestrator.deep_agent import find_shell
 from fanout.orchestrator.process_secrets import inherited_environment, session_environment
-from fanout.orchestrator.server.notifications.hook_events import HookEvent
+from fanout.orchestrator.server.notifications.messages import HookEvent
 from fanout.orchestrator.shortening import short_id
 
 DESKTOP = "desktop"

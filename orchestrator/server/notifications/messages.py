@@ -1,6 +1,8 @@
-"""What is sent to a webhook: a small JSON document, signed as Standard Webhooks says.
+"""What a notification says of a job, and what is sent to a webhook.
 
-It has no prompt, no summary and no file: who wants more asks the service for it, with a key.
+A webhook gets a small JSON document, signed as Standard Webhooks says. It has no prompt, no
+summary and no file: who wants more asks the service for it, with a key. Other kinds of receivers
+bring a builder of their own.
 """
 
 from __future__ import annotations
@@ -8,19 +10,22 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
+from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord, JobState
 from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
-from fanout.orchestrator.server.notifications.hook_events import JobsToRead
 
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.:-]")
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets
 LEAST_SECRET_BYTES = 24
 """The least of Standard Webhooks."""
@@ -33,15 +38,85 @@ SECRET_RULE = (
 )
 
 
+class JobsToRead(Protocol):
+    """What a message says about a job is read here."""
+
+    async def get(self, job_id: str) -> JobRecord:
+        """Return a job's record, or raise UnknownJob."""
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """Return a job's result, None until it has ended."""
+
+    async def usage(self, job_id: str) -> Usage:
+        """Return what a job and those below it have used."""
+
+
 @dataclass(frozen=True)
-class Message:
+class HookEvent:
+    """What a hook is told."""
+
+    event: str
+    """`finished` or `approval`."""
+    job_id: str
+    root_id: str
+    agent: str
+    state: str
+    reason: str = ""
+    """The type of the failure."""
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the command: of letters, digits and `_.:-` only."""
+        fields = {
+            "EVENT": self.event,
+            "ID": self.job_id,
+            "ROOT_ID": self.root_id,
+            "AGENT": self.agent,
+            "STATE": self.state,
+            "REASON": self.reason,
+        }
+        return {f"FANOUT_JOB_{name}": _UNUSUAL.sub("_", text) for name, text in fields.items()}
+
+
+async def describe_end(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
+    """Return what a hook is told of a job that has ended.
+
+    Args:
+        jobs: Where jobs are read.
+        job_id: The job.
+        state: The state that it has reached.
+
+    Raises:
+        UnknownJob: It does not exist any more.
+    """
+    record = await jobs.get(job_id)
+    try:
+        result = await jobs.result(job_id)
+    except NotUnderstood:  # of another release
+        result = None
+    reason = result.error.type if result and result.error else ""
+    return HookEvent("finished", job_id, record.root_id, record.agent, state, reason)
+
+
+async def describe_wait(jobs: JobsToRead, job_id: str) -> HookEvent:
+    """Return what a hook is told of a job that waits for a person.
+
+    Raises:
+        UnknownJob: It does not exist any more.
+    """
+    record = await jobs.get(job_id)
+    waiting = JobState.WAITING.value
+    return HookEvent("approval", job_id, record.root_id, record.agent, waiting)
+
+
+@dataclass(frozen=True)
+class OutgoingMessage:
     """The request that a subscriber gets."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
-MessageBuilder = Callable[[Notification], Awaitable[Message]]
+MessageBuilder = Callable[[Notification], Awaitable[OutgoingMessage]]
 """Makes the request for a notification of its kind of subscription.
 
 It raises UnknownJob when the job does not exist any more: nothing is sent then.
@@ -60,7 +135,7 @@ class WebhookMessages:
         self._jobs = jobs
         self._base_url = base_url.rstrip("/")
 
-    async def __call__(self, sent: Notification) -> Message:
+    async def __call__(self, sent: Notification) -> OutgoingMessage:
         """Return the signed request of a notification.
 
         Raises:
@@ -68,7 +143,7 @@ class WebhookMessages:
             ValueError: The subscription has no secret that can be used.
         """
         content = {
-            "type": type_of(sent),
+            "type": event_type(sent),
             "id": sent.id,
             "at": sent.at,
             "job": await self._job(sent),
@@ -78,7 +153,7 @@ class WebhookMessages:
             content["approval"] = {"job_id": sent.source_id, "ids": list(waiting.approvals)}
         body = json.dumps(content, separators=(",", ":"))
         secret = sent.subscription.secret if sent.subscription else None
-        return Message(body.encode(), signed_headers(sent.id, body, secret))
+        return OutgoingMessage(body.encode(), signed_headers(sent.id, body, secret))
 
     async def _job(self, sent: Notification) -> dict[str, Any]:
         record = await self._jobs.get(sent.job_id)
@@ -104,7 +179,7 @@ class WebhookMessages:
         return {"self": path} | {name: f"{path}/{name}" for name in ("events", "patch", "tree")}
 
 
-def type_of(sent: Notification) -> str:
+def event_type(sent: Notification) -> str:
     """Return the name of what happened: job.finished, job.approval or job.state."""
     if sent.what == APPROVAL:
         return "job.approval"
@@ -118,7 +193,7 @@ def signed_headers(message_id: str, body: str, secret: SecretStr | None) -> dict
         ValueError: There is no secret, or it has another form.
     """
     at = datetime.now(UTC)
-    signer = Webhook(key_of(secret))
+    signer = Webhook(signing_key(secret))
     return {
         "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
@@ -128,7 +203,7 @@ def signed_headers(message_id: str, body: str, secret: SecretStr | None) -> dict
     }
 
 
-def key_of(secret: SecretStr | None) -> bytes:
+def signing_key(secret: SecretStr | None) -> bytes:
     """Return the key with which a secret signs.
 
     Raises:

@@ -1,28 +1,54 @@
 """The notifier: takes what is due from the outbox, sends it, and records what became of it.
 
 Any number of processes run one. A process that dies leaves what it was sending to the others, when
-its leases lapse: a subscriber may get a message twice, with the same id, and misses none.
+its leases lapse: a subscriber may get a message twice, with the same id, and misses none. What was
+not delivered is tried again after growing pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
 from fanout.orchestrator.server.notifications.hook import Hook
-from fanout.orchestrator.server.notifications.hook_events import JobsToRead, end_of, wait_of
-from fanout.orchestrator.server.notifications.messages import MessageBuilder
-from fanout.orchestrator.server.notifications.pinned_http import Answer, NotSent
-from fanout.orchestrator.server.notifications.receivers import UrlRefused
-from fanout.orchestrator.server.notifications.retry_times import next_try
+from fanout.orchestrator.server.notifications.messages import (
+    JobsToRead,
+    MessageBuilder,
+    WebhookMessages,
+    describe_end,
+    describe_wait,
+)
+from fanout.orchestrator.server.notifications.receivers import (
+    NotSent,
+    PinnedHttp,
+    ReceiverAnswer,
+    Receivers,
+    UrlRefused,
+)
+from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
+MAX_TRIES = 11
+"""Over a day: a receiver that is down for a night, or is repaired the next morning, loses none."""
+FIRST_PAUSE_SECONDS = 5.0
+"""A receiver that is restarted answers again after it."""
+LONGEST_PAUSE_SECONDS = 6 * 3600.0
+"""So that a receiver that is down for a day is tried a few times in the second half of it."""
+GROWTH = 4.0
+JITTER = 0.2
+"""The part of a pause by which it is shorter or longer, so that what failed together is not tried
+together."""
+LONGEST_WISH_SECONDS = 24 * 3600.0
+"""Of a receiver's `Retry-After`: what asks for more gets this."""
 POLL_SECONDS = 0.5
 """Between two looks at an outbox with nothing to send: one command of Redis."""
 PASS_SECONDS = 2.0
@@ -37,10 +63,24 @@ GONE = 410
 log = structlog.get_logger(__name__)
 
 
+def next_try(tries: int, wish: float | None = None) -> float | None:
+    """Return the seconds until the next try, None when there is none.
+
+    Args:
+        tries: How often it was tried.
+        wish: The seconds for which the receiver wants to be left alone.
+    """
+    if tries >= MAX_TRIES:
+        return None
+    pause = min(FIRST_PAUSE_SECONDS * GROWTH ** (tries - 1), LONGEST_PAUSE_SECONDS)
+    pause *= random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+    return max(pause, min(wish or 0.0, LONGEST_WISH_SECONDS))
+
+
 class Poster(Protocol):
     """Sends a request to a receiver."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
         """Return what the receiver answered, or raise UrlRefused or NotSent."""
 
 
@@ -143,7 +183,7 @@ class Notifier:
         else:
             await self._answered(sent, answer)
 
-    async def _answered(self, sent: Notification, answer: Answer) -> None:
+    async def _answered(self, sent: Notification, answer: ReceiverAnswer) -> None:
         if 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's successes
             await self._store.settle(sent, "done")
             log.info("notified", notification_id=sent.id, job_id=sent.job_id, tries=sent.tries)
@@ -173,11 +213,53 @@ class Notifier:
             return
         try:
             if sent.what == APPROVAL:
-                event = await wait_of(self._jobs, sent.job_id)
+                event = await describe_wait(self._jobs, sent.job_id)
             else:
-                event = await end_of(self._jobs, sent.job_id, sent.what)
+                event = await describe_end(self._jobs, sent.job_id, sent.what)
         except UnknownJob:
             await self._store.settle(sent, "done")
             return
         if await self._store.settle(sent, "done"):
             await self._hook.run(event)
+
+
+@dataclass(frozen=True)
+class Notifications:
+    """What a process needs that registers subscriptions, and sends."""
+
+    subscriptions: Subscriptions
+    notifier: Notifier
+    http: PinnedHttp
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        try:
+            await self.notifier.run()
+        finally:
+            await self.http.close()
+
+
+def make_notifications(
+    jobs: JobsToRead,
+    store: NotificationStore,
+    settings: NotificationSettings,
+    builders: Mapping[str, MessageBuilder] | None = None,
+) -> Notifications:
+    """Return the parts for these settings.
+
+    Args:
+        jobs: The jobs of all owners: `JobClient`, or `NotificationReader`.
+        store: Its outbox.
+        settings: The settings.
+        builders: What makes the messages of other kinds of subscriptions than webhooks, by kind.
+
+    Raises:
+        OSError: The file of certificate authorities cannot be read.
+    """
+    receivers = Receivers(settings.allowed_hosts, by_proxy=settings.proxy is not None)
+    http = PinnedHttp(receivers, ca_file=settings.ca_file, proxy=settings.proxy)
+    made: dict[str, MessageBuilder] = {"webhook": WebhookMessages(jobs, settings.base_url or "")}
+    made |= builders or {}
+    hook = Hook(settings.on_finish) if settings.on_finish else None
+    notifier = Notifier(store, http, made, jobs=jobs, hook=hook)
+    return Notifications(Subscriptions(store, receivers), notifier, http)

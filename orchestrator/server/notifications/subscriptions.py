@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.subscription import Subscription
-from fanout.orchestrator.server.notifications.messages import key_of
+from fanout.orchestrator.server.notifications.messages import signing_key
 from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
 
 
@@ -35,7 +35,7 @@ class Subscriptions:
         try:
             await self._receivers.check(subscription.url)
             if subscription.kind == "webhook":
-                key_of(subscription.secret)
+                signing_key(subscription.secret)
         except (UrlRefused, ValueError) as error:
             raise InvalidJob(str(error)) from None
 

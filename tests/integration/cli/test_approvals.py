@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.live.board import Board
+from fanout.orchestrator.cli.terminal.live_view import Board
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect

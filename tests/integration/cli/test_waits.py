@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from fanout.orchestrator.cli.terminal.live import waiting as waits
+from fanout.orchestrator.cli.terminal import waiting as waits
 from tests.integration.cli.conftest import Child, Fanout, StandIn
 from tests.waits import without_waits
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fanout.orchestrator.cli.terminal.ids import MAX_COUNTED, resolve_job
+from fanout.orchestrator.cli.terminal.session import MAX_COUNTED, resolve_job
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.store.keys import Keys

@@ -12,8 +12,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.cli.checks.model_trials import is_weak, trial_sentence
-from fanout.orchestrator.cli.commands.setup.own_server import (
+from fanout.orchestrator.cli.checks.doctor_checks import is_weak, trial_sentence
+from fanout.orchestrator.cli.commands.own_server import (
     KeyWanted,
     NoModelServer,
     find_server,

@@ -19,12 +19,11 @@ from fanout.orchestrator.approvals import DECISIONS
 from fanout.orchestrator.deep_agent import ResilientModel, resolve_model
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
-from fanout.orchestrator.server.a2a.shown.agent_events import fill
-from fanout.orchestrator.server.a2a.shown.approval_requests import Waiting, asking
-from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.shown.records import STATES
-from fanout.orchestrator.server.a2a.shown.updates import state_after
+from fanout.orchestrator.server.a2a.agent_events import fill
+from fanout.orchestrator.server.a2a.approval_requests import HITL_URI, AwaitedCall, asking
+from fanout.orchestrator.server.a2a.protocol import STATES
+from fanout.orchestrator.server.a2a.received import CallDecision, read_decisions
+from fanout.orchestrator.server.a2a.tasks import state_after
 from tests.integration.a2a.conftest import (  # noqa: F401
     Server,
     events,
@@ -62,7 +61,7 @@ def record(job_id: str, **fields: Any) -> JobRecord:
     )
 
 
-def waits(job: JobRecord, tool: str, **arguments: Any) -> Waiting:
+def waits(job: JobRecord, tool: str, **arguments: Any) -> AwaitedCall:
     """A call of a job's agent that waits for a decision."""
     approval = Approval(
         id=f"ap_{tool}",
@@ -74,7 +73,7 @@ def waits(job: JobRecord, tool: str, **arguments: Any) -> Waiting:
         decisions=DECISIONS,
         sha256="0" * 64,
     )
-    return Waiting(approval, job)
+    return AwaitedCall(approval, job)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +210,10 @@ def test_a_decision_is_the_extensions_response_and_never_a_text() -> None:
     decision = {"id": "ap_execute", "approved": False, "rejection_reason": "not now"}
     answer.metadata.update({HITL_URI: {"type": "tool_approval_response", "approvals": [decision]}})
     awaited = {"ap_execute"}
-    assert answers_in(answer, awaited) == [Answer("ap_execute", "reject", message="not now")]
-    assert answers_in(Message(parts=[Part(text="yes")]), awaited) == []
+    assert read_decisions(answer, awaited) == [
+        CallDecision("ap_execute", "reject", message="not now")
+    ]
+    assert read_decisions(Message(parts=[Part(text="yes")]), awaited) == []
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])

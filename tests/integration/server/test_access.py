@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from fanout.orchestrator.server.access.standing import CHECK_SECONDS
+from fanout.orchestrator.server.access.authentication import CHECK_SECONDS
 from tests.forked import ForkedProcess
 from tests.integration.scripts import conversation, says
 from tests.issuer import AUDIENCE, running_issuer

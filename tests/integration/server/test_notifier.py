@@ -19,17 +19,16 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.subscription import Notification, Subscription
-from fanout.orchestrator.server.notifications import retry_times
+from fanout.orchestrator.server.notifications import notifier
 from fanout.orchestrator.server.notifications.hook import Hook
 from fanout.orchestrator.server.notifications.messages import (
-    Message,
     MessageBuilder,
+    OutgoingMessage,
     WebhookMessages,
     new_secret,
 )
 from fanout.orchestrator.server.notifications.notifier import Notifier
-from fanout.orchestrator.server.notifications.pinned_http import PinnedHttp
-from fanout.orchestrator.server.notifications.receivers import Receivers
+from fanout.orchestrator.server.notifications.receivers import PinnedHttp, Receivers
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand, client, definitions, hand, settings
@@ -52,11 +51,11 @@ def webhook(host: Receiver, name: str = "hook", **fields: Any) -> Subscription:
 async def notifying(
     client: JobClient, hook: Hook | None = None, *, pushes: bool = True
 ) -> AsyncIterator[None]:
-    async def push(sent: Notification) -> Message:
+    async def push(sent: Notification) -> OutgoingMessage:
         assert sent.subscription is not None
         secret = sent.subscription.secret
         assert secret is not None
-        return Message(b"{}", {"X-Token": secret.get_secret_value(), "X-What": sent.what})
+        return OutgoingMessage(b"{}", {"X-Token": secret.get_secret_value(), "X-What": sent.what})
 
     http = PinnedHttp(RECEIVERS)
     builders: dict[str, MessageBuilder] = {
@@ -73,8 +72,8 @@ async def notifying(
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_times, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(retry_times, "GROWTH", 1.0)
+    monkeypatch.setattr(notifier, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(notifier, "GROWTH", 1.0)
     monkeypatch.setattr("fanout.orchestrator.server.notifications.notifier.POLL_SECONDS", 0.01)
 
 
@@ -171,7 +170,7 @@ async def test_what_a_process_cannot_send_is_left_to_one_that_can(
         await client.notifications.register(spec.id, push)
         await cancelled_job(hand, spec)
         async with notifying(client, pushes=False):
-            while passed <= retry_times.MAX_TRIES:  # noqa: ASYNC110 - a count has no event
+            while passed <= notifier.MAX_TRIES:  # noqa: ASYNC110 - a count has no event
                 await asyncio.sleep(0.01)
         async with notifying(client):
             await host.wait_for(1)
@@ -181,12 +180,12 @@ async def test_a_receiver_that_is_gone_is_asked_once_and_one_that_always_fails_i
     hand: Hand, client: JobClient
 ) -> None:
     spec = make_spec()
-    always = [answer(503, body=b"hidden text")] * retry_times.MAX_TRIES
+    always = [answer(503, body=b"hidden text")] * notifier.MAX_TRIES
     async with receiver(answer(410)) as gone, receiver(*always) as broken, notifying(client):
         await client.notifications.register(spec.id, webhook(gone, "gone", events=["state"]))
         await client.notifications.register(spec.id, webhook(broken, "broken"))
         await cancelled_job(hand, spec)
-        await broken.wait_for(retry_times.MAX_TRIES)
+        await broken.wait_for(notifier.MAX_TRIES)
         await until_idle(client)
     assert [one.id for one in await client.notifications.list(spec.id)] == ["broken"]
     (dead,) = await client.notifications.dead()

@@ -16,7 +16,7 @@ from fanout.orchestrator.embedded.notifier import notifier_process, start_notifi
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.server.notifications.service import make_notifications
+from fanout.orchestrator.server.notifications.notifier import make_notifications
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand, hand
 from tests.integration.jobs.test_notifications import lapse

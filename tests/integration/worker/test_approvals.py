@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fanout.orchestrator.cli.terminal.ids import resolve_approval
+from fanout.orchestrator.cli.terminal.session import resolve_approval
 from fanout.orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, UnknownApproval
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState

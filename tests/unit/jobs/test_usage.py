@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from fanout.orchestrator.cli.commands.past.cost import By, Group, Groups
+from fanout.orchestrator.cli.commands.cost import By, Group, Groups
 from fanout.orchestrator.client import job_reader
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.accounts import JobAccount, OwnAccounts, charged

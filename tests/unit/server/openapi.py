@@ -9,7 +9,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from fanout.orchestrator.server.app import Bounds, create_app
-from fanout.orchestrator.server.http.openapi import text_of
+from fanout.orchestrator.server.http.openapi import render_description
 from fanout.orchestrator.server.http.requests import Service
 from tests.architecture.sources import REPOSITORY
 
@@ -23,7 +23,9 @@ def described() -> str:
     def unchanged(app: ASGIApp, **_: Any) -> ASGIApp:
         return app
 
-    return text_of(create_app(nothing, Bounds(1, 1, 1, 1), Middleware(unchanged)).openapi())
+    return render_description(
+        create_app(nothing, Bounds(1, 1, 1, 1), Middleware(unchanged)).openapi()
+    )
 
 
 if __name__ == "__main__":

@@ -11,12 +11,17 @@ from google.adk.events import Event
 from google.genai import types
 
 from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.server.a2a.received.decisions import Answer, answers_in
-from fanout.orchestrator.server.a2a.received.files import files_of
-from fanout.orchestrator.server.a2a.received.messages import Place, specification, task_id_of
-from fanout.orchestrator.server.a2a.shown.agent_events import fill
-from fanout.orchestrator.server.a2a.shown.hitl_extension import HITL_URI
-from fanout.orchestrator.server.a2a.shown.parts import data_part
+from fanout.orchestrator.server.a2a.agent_events import fill
+from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.server.a2a.protocol import data_part
+from fanout.orchestrator.server.a2a.received import (
+    CallDecision,
+    TaskPlace,
+    make_task_id,
+    read_decisions,
+    read_files,
+    specification,
+)
 from fanout.orchestrator.server.access.callers import Caller
 
 
@@ -65,17 +70,17 @@ def confirmed(approval_id: str, **response: Any) -> Part:
 
 
 def test_a_decision_names_awaited_calls_once_each():
-    def parts(*given: Part) -> list[Answer]:
-        return answers_in(Message(parts=given), {"a", "b"})
+    def parts(*given: Part) -> list[CallDecision]:
+        return read_decisions(Message(parts=given), {"a", "b"})
 
     assert parts(Part(text="yes")) == []
     assert parts(data_part({"confirmed": True})) == []
-    assert parts(confirmed("a", confirmed=True)) == [Answer("a", "approve")]
+    assert parts(confirmed("a", confirmed=True)) == [CallDecision("a", "approve")]
     edit = {"decision": "edit", "arguments": {"command": "ls"}}
     assert parts(confirmed("a", confirmed=True, payload=edit))[0].arguments == {"command": "ls"}
-    assert parts(confirmed("a", confirmed=False, payload=edit)) == [Answer("a", "reject")]
+    assert parts(confirmed("a", confirmed=False, payload=edit)) == [CallDecision("a", "reject")]
     inner = confirmed("b", response='{"confirmed": false}')
-    assert parts(inner) == [Answer("b", "reject")]
+    assert parts(inner) == [CallDecision("b", "reject")]
     for wrong in (
         [confirmed("c", confirmed=True)],
         [confirmed("a", confirmed=True), confirmed("a", confirmed=False)],
@@ -87,14 +92,14 @@ def test_a_decision_names_awaited_calls_once_each():
 
 
 def test_the_typed_extension_decides_about_every_call_or_about_none():
-    def typed(*approvals: dict[str, Any]) -> list[Answer]:
+    def typed(*approvals: dict[str, Any]) -> list[CallDecision]:
         message = Message(extensions=[HITL_URI])
         payload = {"type": "tool_approval_response", "approvals": list(approvals)}
         message.metadata.update({HITL_URI: payload})
-        return answers_in(message, {"a", "b"})
+        return read_decisions(message, {"a", "b"})
 
     yes, no = {"id": "a", "approved": True}, {"id": "b", "approved": False}
-    assert typed(yes, no) == [Answer("a", "approve"), Answer("b", "reject")]
+    assert typed(yes, no) == [CallDecision("a", "approve"), CallDecision("b", "reject")]
     for wrong in (
         [yes],
         [],
@@ -112,11 +117,11 @@ def test_a_message_is_a_job_of_its_owner_and_sets_only_fields_of_jobs():
 
     def spec(metadata: dict[str, Any], agent: str | None = None, *parts: Part) -> Any:
         message = Message(message_id="m", parts=parts or [Part(text="write"), data_part({"n": 2})])
-        return specification("j", message, metadata, Place("c", None, agent))
+        return specification("j", message, metadata, TaskPlace("c", None, agent))
 
     once = Message(message_id="m")
-    assert task_id_of(caller("ann"), once) == task_id_of(caller("ann"), once)
-    assert task_id_of(caller("ann"), once) != task_id_of(caller("bob"), once)
+    assert make_task_id(caller("ann"), once) == make_task_id(caller("ann"), once)
+    assert make_task_id(caller("ann"), once) != make_task_id(caller("bob"), once)
     made = spec({"fanout.model": "scripted:x", "fanout.limits": {"max_tool_calls": 3.0}})
     assert (made.agent, made.model, made.context) == (
         "general-purpose",
@@ -138,7 +143,9 @@ def test_a_message_is_a_job_of_its_owner_and_sets_only_fields_of_jobs():
         spec({}, None, Part(text="  "))
     for wrong in (Message(), Message(message_id="x" * 201), Message(message_id="a\nb")):
         with pytest.raises(InvalidParamsError):
-            task_id_of(caller("ann"), wrong)
-    assert list(files_of(Message(parts=[Part(raw=b"1", media_type="text/csv")]))) == ["file-1.csv"]
+            make_task_id(caller("ann"), wrong)
+    assert list(read_files(Message(parts=[Part(raw=b"1", media_type="text/csv")]))) == [
+        "file-1.csv"
+    ]
     with pytest.raises(InvalidParamsError):
-        files_of(Message(parts=[Part(raw=b"1", filename="a"), Part(raw=b"2", filename="a")]))
+        read_files(Message(parts=[Part(raw=b"1", filename="a"), Part(raw=b"2", filename="a")]))

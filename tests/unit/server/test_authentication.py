@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings, Scope
-from fanout.orchestrator.server.access.assembly import Access
+from fanout.orchestrator.server.access.assembly import ServerAccess
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed
 from fanout.orchestrator.server.access.hosts import PublicWithoutKeys
 
@@ -83,7 +83,7 @@ async def test_a_public_address_is_refused_until_somebody_can_authenticate(site)
         await here.access.check_bind("::")
     static = ApiSettings(keys={"ci": {"key": STATIC, "scopes": ["read"]}})
     access = here.access
-    await Access(
+    await ServerAccess(
         *(static, access.stores, access.authenticator, access.sessions),
         *(access.audit, access.attempts),
     ).check_bind("192.0.2.1")

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.types import Message
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings, Scope
-from fanout.orchestrator.server.access.caller_limits import CallerLimits
 from fanout.orchestrator.server.access.callers import Caller
+from fanout.orchestrator.server.access.limits import CallerLimits
 
 
 async def test_a_caller_who_asks_too_often_waits_and_others_do_not(site):

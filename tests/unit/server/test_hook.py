@@ -11,7 +11,7 @@ from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.setting_errors import misspelt
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook, desktop_command
-from fanout.orchestrator.server.notifications.hook_events import HookEvent
+from fanout.orchestrator.server.notifications.messages import HookEvent
 
 HOSTILE = HookEvent(
     event="finished",

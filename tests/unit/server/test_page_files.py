@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from fanout.orchestrator.server.page.routes import FILES, HEADERS, page_routes
+from fanout.orchestrator.server.page import FILES, HEADERS, page_routes
 
 MAX_BYTES = 300_000
 MARKUP = re.compile(

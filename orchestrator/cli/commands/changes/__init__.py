@@ -1,1 +1,0 @@
-"""`diff` and `apply`: what jobs changed, printed and merged."""

@@ -1,1 +1,0 @@
-"""Commands that bring fanout into other programs."""

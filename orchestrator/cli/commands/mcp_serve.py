@@ -1,0 +1,70 @@
+"""`mcp serve`: the server that an MCP client starts.
+
+It knows its tools at once; what calls them need is imported with the first call.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.server.mcp.handshake import Handshake, answer_first_requests
+
+WorkspacesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--workspace",
+        metavar="DIR",
+        help="A folder that the client may hand to agents and merge changes into; can be given "
+        "several times. Default: the one that the client starts the server in, unless that is the "
+        "home folder or above it.",
+    ),
+]
+
+
+def serve(workspace: WorkspacesOption = None) -> None:
+    """Serve MCP on stdin and stdout, for the client that starts it.
+
+    It uses the configured Redis, or what `fanout up` has started, and starts nothing by itself.
+    """
+    require_folders(workspace)
+    if said := answer_first_requests():
+        _serve(said, workspace)
+
+
+def _serve(said: Handshake, workspace: list[Path] | None) -> None:
+    # The SDK needs OpenTelemetry, which is hidden while this module is imported.
+    import anyio  # noqa: PLC0415 - see above
+
+    from fanout.orchestrator.cli.terminal.session import open_client  # noqa: PLC0415 - see above
+    from fanout.orchestrator.cli.terminal.waiting import speaking  # noqa: PLC0415 - see above
+    from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415
+    from fanout.orchestrator.server.mcp.doors import (  # noqa: PLC0415
+        LocalDoor,
+        LocalFolders,
+        usable_roots,
+    )
+    from fanout.orchestrator.server.mcp.server import create_server  # noqa: PLC0415
+    from fanout.orchestrator.server.mcp.stdio import serve_stdio  # noqa: PLC0415
+
+    roots = usable_roots(workspace or (), Path.cwd(), Path.home())
+    door = LocalDoor(
+        lambda: open_client(load_settings()),
+        lambda client: LocalFolders(client, roots, load_settings().state_dir),
+    )
+    with speaking():  # stderr is the client's log
+        anyio.run(serve_stdio, create_server(door), said)
+
+
+def require_folders(folders: list[Path] | None) -> None:
+    """Refuse folders that do not exist.
+
+    Raises:
+        UsageProblem: One is none.
+    """
+    missing = [folder for folder in folders or () if not folder.is_dir()]
+    if missing:
+        raise UsageProblem(f"--workspace {str(missing[0])!r} is not a folder.")

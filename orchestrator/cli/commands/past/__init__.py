@@ -1,1 +1,0 @@
-"""`history` and `cost`: what was done, and what it has cost."""

@@ -1,1 +1,0 @@
-"""Commands that set an installation up."""

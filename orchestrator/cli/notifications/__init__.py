@@ -1,1 +1,0 @@
-"""Options by which commands tell somebody of the end of their jobs."""

@@ -1,1 +1,0 @@
-"""What clients send: new tasks, and answers."""

@@ -1,1 +1,0 @@
-"""What clients are shown: tasks, their updates, and what they wait for."""

@@ -1,1 +1,0 @@
-"""The routes of runs, and of the workspaces that they start from."""

@@ -1,1 +1,0 @@
-"""What a client's model can call and read."""

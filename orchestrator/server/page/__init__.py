@@ -1,1 +1,0 @@
-"""The page: runs, jobs and approvals in a browser, without a build step."""
