@@ -44,7 +44,7 @@ class Fault:
 
 _ARCHIVES = "fanout.workers.sandbox.inside.archives"
 _FRAMES = "fanout.workers.sandbox.inside.frames"
-_EDITING = "fanout.orchestrator.deep_agent.tools.editing"
+_PATCHES = "fanout.orchestrator.deep_agent.tools.patches"
 _MCP = "fanout.orchestrator.deep_agent.mcp"
 
 FAULTS = (
@@ -87,11 +87,11 @@ FAULTS = (
         "if not math.isfinite(entry.modified_at):", "test_frames.py",
     ),
     Fault(
-        "a hunk may be found above the one before", f"{_EDITING}.patch_hunks",
+        "a hunk may be found above the one before", _PATCHES,
         "start = _place(file, hunk, done)", "start = _place(file, hunk, 0)", "test_patches.py",
     ),
     Fault(
-        "a line of a new file needs no `+`", f"{_EDITING}.patch_format",
+        "a line of a new file needs no `+`", _PATCHES,
         'if line and not line.startswith("+"):', "if False:", "test_patches.py",
     ),
     Fault(
@@ -100,7 +100,7 @@ FAULTS = (
         'OWN = frozenset({"description", "context", "idempotency_key"})', "test_a2a.py",
     ),
     Fault(
-        "one request can be answered twice", f"{_MCP}.received",
+        "one request can be answered twice", f"{_MCP}.transport",
         """        self._open.pop(request, None)
         return {"jsonrpc": "2.0", "id": request, "result": result}
 """,
@@ -109,7 +109,7 @@ FAULTS = (
         "test_mcp.py",
     ),
     Fault(
-        "an unknown block goes to the SDK", f"{_MCP}.received",
+        "an unknown block goes to the SDK", f"{_MCP}.transport",
         """    except ValidationError:
         text = block.get("text")
 """,
