@@ -23,6 +23,7 @@ from fanout.orchestrator.client.state_folder import StateFolder
 from tests.conftest import missing
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.scripts import conversation, says, write_script
+from tests.waits import without_waits
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -56,7 +57,7 @@ def refused(fanout: Fanout, command: str, code: int, *prefix: str) -> str:
             timeout=90,
             check=False,
         )
-        ended = Ended(done.returncode, done.stdout, done.stderr)
+        ended = Ended(done.returncode, done.stdout, without_waits(done.stderr))
     else:
         ended = fanout(*command.split(), env=env)
     assert (ended.code, ended.out) == (code, ""), ended.err

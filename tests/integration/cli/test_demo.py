@@ -109,7 +109,7 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
     finally:
         child.kill()
 
-    within(60, lambda: not started.items() & command_lines().items())
+    assert within(60, lambda: not started.items() & command_lines().items())
     assert not started.items() & command_lines().items()  # says which are left
 
 
