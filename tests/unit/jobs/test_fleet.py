@@ -84,6 +84,31 @@ async def test_what_was_sent_to_a_worker_that_takes_it_no_more_goes_to_another(
     assert {(await ledger.get(job_id)).attempt for job_id in ids} == {0}
 
 
+@pytest.mark.parametrize("how", ["killed", "drains", "ends"])
+async def test_messages_that_come_to_the_queue_of_a_worker_that_has_gone_are_deleted(
+    how: str, ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.register(WORKER, 60)
+    if how == "killed":
+        await lapse(redis, "w0")
+        await ledger.reap()
+    else:
+        draining = how == "drains"
+        await ledger.register(make_worker("w0", draining=draining, queue="q@w0"), 60)
+    if how == "ends":
+        await ledger.register(WORKER, 0)
+
+    await redis.lpush("fanout:queue:q@w0", "sent late")
+    await ledger.reap()
+    assert not await redis.exists("fanout:queue:q@w0")
+
+    await ledger.register(WORKER, 60)
+    await redis.lpush("fanout:queue:q@w0", "sent to its successor")
+    await ledger.reap()
+    assert await redis.exists("fanout:queue:q@w0")
+    assert not await redis.exists("fanout:dispatch:old_queues")
+
+
 async def test_a_worker_that_is_lost_but_not_yet_reaped_is_sent_nothing(
     ledger: Ledger, redis: FakeAsyncRedis
 ) -> None:
@@ -110,6 +135,8 @@ async def test_no_key_of_a_fleet_that_has_ended_stays(
 
     left = {key.removeprefix("fanout:dispatch:") for key in await redis.keys("fanout:dispatch:*")}
     left = {key for key in left if len(key) != 32}  # the answers to dispatches
+    left -= {"old_queues"}  # until no message can come to them any more
+    assert await redis.ttl("fanout:dispatch:old_queues") > 0
     assert left == {"compared", "memory", "state_counts", "stored_bytes", "stored_jobs"}
 
 

@@ -59,6 +59,8 @@
 --   full_trees, full_tenants   sets: those that reached their limit; released slots reopen them
 --   dispatch:reopen:full_trees, dispatch:reopen:full_tenants   sets: those of them that are still to be
 --                    reopened because a limit may be higher
+--   dispatch:old_queues   sorted set: the queues of workers that take no messages, by when no message
+--                    comes to them any more
 --   turns            counter of dispatches: a tree's position among its tenant's trees
 --   virtual_time     when the tenant served last was due (start-time fair queueing: a dispatch
 --                    takes 1 / weight)

@@ -337,6 +337,18 @@ local function leave_profile(worker, profile, host)
   return remove_profile(profile)
 end
 
+-- How long messages may still come to the queue of a worker that takes none.
+local LATE_MESSAGES_MS = 600000
+
+-- Deletes the queue of a worker that takes no messages. One that was being sent may come later, and so
+-- do those that the worker gives back when it ends: the reaper deletes them.
+local function delete_queue(queue)
+  if (queue or '') == '' then return end
+  redis.call('DEL', key('queue', queue))
+  redis.call('ZADD', key('dispatch', 'old_queues'), now_ms() + LATE_MESSAGES_MS, queue)
+  redis.call('PEXPIRE', key('dispatch', 'old_queues'), LATE_MESSAGES_MS)
+end
+
 -- Takes a worker out; the jobs that were bound to it have been taken back. Returns how many agents
 -- were taken out with it.
 local function remove_worker(worker)
@@ -344,7 +356,7 @@ local function remove_worker(worker)
   redis.call('ZREM', key('dispatch', 'workers'), worker)
   redis.call('DEL', key('dispatch', 'worker', worker))
   if not fields[1] then return 0 end
-  if fields[3] ~= '' then redis.call('DEL', key('queue', fields[3])) end
+  delete_queue(fields[3])
   return leave_profile(worker, fields[1], fields[2])
 end
 
@@ -370,6 +382,7 @@ local function add_worker(worker, started, digest)
   redis.call('ZADD', key('dispatch', 'kinds'), 'GT', started, kind)
   redis.call('HSET', key('dispatch', 'worker', worker), 'profile', profile, 'host', fields[1],
     'concurrency', fields[2], 'host_limit', fields[3], 'queue', fields[8] or '')
+  redis.call('ZREM', key('dispatch', 'old_queues'), fields[8] or '')
   if redis.call('SADD', key('dispatch', 'members', profile), worker) == 1
       and redis.call('SISMEMBER', key('dispatch', 'profiles', kind), profile) == 0 then
     add_profile(profile, fields[6] or '')

@@ -182,6 +182,16 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('dispatch', 'workers'), 
   end
 end
 
+-- The most queues of workers that have gone which one call looks at: those first that went first.
+local MOST_QUEUES = 500
+
+local old_queues = {}
+for at, queue in ipairs(redis.call('ZRANGE', key('dispatch', 'old_queues'), 0, MOST_QUEUES - 1)) do
+  old_queues[at] = key('queue', queue)
+end
+in_parts(old_queues, function(...) redis.call('DEL', ...) end)
+redis.call('ZREMRANGEBYSCORE', key('dispatch', 'old_queues'), '-inf', now)
+
 -- Enters the classes that an earlier release has entered into `classes` alone, and takes out those
 -- that it has taken out there.
 local function compare_classes()

@@ -28,6 +28,7 @@ end
 if hold == 0 then
   redis.call('DEL', key('pool_seen', pool_of()))
   leave()
+  delete_queue(redis.call('HGET', key('worker', worker), 'queue'))
   redis.call('ZREM', key('workers'), worker)
   redis.call('DEL', key('worker', worker))
   return 1
