@@ -86,6 +86,7 @@ def test_a_log_says_what_is_waited_for_after_growing_pauses_and_a_failure_at_onc
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(live_view.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(live_view.output, "_printed_at", 0.0)  # a test before may have printed
     silence = live_view._Silence()
     record = stored('{"kind": "model", "seconds": 0, "of_attempt": 2}')
     said = []
