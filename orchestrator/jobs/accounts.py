@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from fanout.orchestrator.jobs.result import Usage
 
 OF_MODEL = "@"
-"""Stands between a field of `Usage` and a model's name, in the names of what is charged."""
+"""The separator between a field of `Usage` and a model's name, in the names of what is charged."""
 MAX_MODEL_CHARACTERS = 100
-"""Of a model's name, which a model's service says."""
+"""The longest name of a model that is kept; the model's service reports it."""
 
 
 def charged(used: Mapping[str, float], model: str) -> dict[str, float]:
-    """Return what is charged to a job for a reply: the same again under the name of the model.
+    """Return what is charged to a job for a reply, in total and for its model.
 
     Args:
         used: What the reply has used, by the names of `Usage`.
@@ -42,7 +42,7 @@ class Account:
         return Account(self.usage.plus(other.usage), models)
 
     def minus(self, part: Account) -> Account:
-        """Return what is left of it without a part of it."""
+        """Return the difference: this account without one of its parts."""
         none = Usage()
         models = {
             name: usage.minus(part.by_model.get(name, none))
@@ -75,7 +75,7 @@ class JobAccount:
     """Seconds since the epoch."""
     labels: Mapping[str, str]
     account: Account
-    """As the ledger has it, that of a job and of all jobs below it; see `OwnAccounts`."""
+    """The usage of the job and of all jobs below it, as the ledger stores it; see `OwnAccounts`."""
 
 
 class OwnAccounts:

@@ -36,7 +36,8 @@ SHOWN_VALUE_CHARACTERS = 4_000
 MAX_ANSWER_BYTES = 192 * 1024
 """The size of an answer as JSON. It is stored in the journal; larger texts belong in files."""
 AWAITED_CHARACTERS = 200
-"""Of the reason that a job's state shows: a foreign MCP server may have any number of tools."""
+"""The longest list of tools in the reason that a job's state shows; an MCP server may have any
+number of tools."""
 KEPT_SECONDS = 30 * 24 * 3600
 """How long an answered approval is remembered, to report a second answer to it as one."""
 

@@ -16,30 +16,30 @@ KIB = 1024
 MAX_RECORD_BYTES = 256 * KIB
 """The largest record. Redis answers nobody else while it copies one, and every reader holds it."""
 MAX_SPEC_BYTES = 100 * KIB
-"""Of a job's specification as JSON: with a result beside it the job's hash stays below the
-maximum. Longer texts belong in files of the workspace."""
+"""The largest specification of a job as JSON: together with a result it fits into the largest
+record. Longer texts belong in files of the workspace."""
 MAX_LISTED_BYTES = 32 * KIB
-"""Of the list of changed files in a result: some 300; the change bundle lists all."""
+"""The largest list of changed files in a result, some 300 files; the change bundle lists all."""
 MAX_OUTPUT_BYTES = 32 * KIB
-"""Of a structured answer as JSON; larger results belong in files."""
+"""The largest structured answer as JSON; larger results belong in files."""
 MAX_UNREAD_BYTES = 12 * KIB
-"""Of the beginnings of unread messages in a result."""
+"""The bytes of a result for the beginnings of unread messages."""
 MAX_REASON_CHARACTERS = 2_000
-"""Of an error's message, and of why a job was requeued."""
+"""The longest message of an error, and the longest reason for which a job was requeued."""
 MAX_NOTE_BYTES = 64 * KIB
-"""Of the part of a journal entry that people read."""
+"""The largest size of those parts of a journal entry that people read."""
 MAX_EVENT_BYTES = 32 * KIB
-"""Of an agent's event inside a journal entry, and of each payload in Redis; larger ones are
-blobs."""
+"""The largest agent event inside a journal entry, and the largest payload in Redis; larger ones are
+stored as blobs."""
 MAX_KEY_CHARACTERS = 1_000
-"""Of an idempotency key, which is part of a key of Redis."""
+"""The longest idempotency key, which is part of a key of Redis."""
 
 MAX_NAME_CHARACTERS = 200
-"""Of the name of a field that is shown: longer than any that a person gave."""
+"""The longest name of a field that is shown; no name that a person chose is longer."""
 _STEPS = ((8_000, 400), (2_000, 100), (500, 30), (100, 10), (20, 4))
 """Characters of a text and items of a list, tried one after the other."""
 _MAX_DEPTH = 12
-"""Of a value that has to be cut: JSON that people read is not deeper."""
+"""The deepest nesting of a value that is cut; JSON that people read is not deeper."""
 
 
 def json_bytes(value: Any) -> int:

@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.network_names import common, is_covered, why_not_p
 from fanout.orchestrator.jobs.spec import GIB, Limits, WireModel
 
 DAY_SECONDS = 24 * 3600
-"""A job's longest time: an agent that works longer has lost its way."""
+"""The longest time of a job: an agent that needs more makes no progress."""
 
 
 class Ceilings(WireModel):
@@ -28,7 +28,7 @@ class Ceilings(WireModel):
     max_tokens: int = Field(default=100_000_000, gt=0)
     """Ten thousand tokens for each of the most model calls."""
     max_cost_usd: float = Field(default=1000, gt=0)
-    """A job that costs more is a mistake, or somebody's word is needed."""
+    """A job that costs more is a mistake, or needs an operator's permission."""
     max_tool_calls: int = Field(default=100_000, gt=0)
     """Ten for each of the most model calls."""
     cpus: float = Field(default=16, gt=0)
@@ -40,7 +40,7 @@ class Ceilings(WireModel):
     disk_bytes: int = Field(default=64 * GIB, ge=1024**2)
     """Part of a usual host's disk."""
     network_bytes: int = Field(default=64 * GIB, ge=1024)
-    """As much as the disk of a job can hold."""
+    """The same amount as a job's disk can hold."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """The hosts that definitions may name and that the operator's own jobs may ask for, also
     addresses; unset: definitions may name any DNS name of the internet, and jobs ask for no other
@@ -69,7 +69,7 @@ class Ceilings(WireModel):
                 self._check_host(host)
 
     def within(self, limits: Limits) -> Limits:
-        """Return limits with each value that is unset or above its ceiling replaced by it."""
+        """Return the limits; an unset value, and one above its ceiling, becomes the ceiling."""
         numbers = {
             name: ceiling if getattr(limits, name) is None else min(getattr(limits, name), ceiling)
             for name, ceiling in self._numbers().items()
@@ -95,7 +95,7 @@ class Ceilings(WireModel):
 
 
 def no_more_than(limits: Limits, most: Limits) -> Limits:
-    """Return limits of which no resource is above those of another job, its parent.
+    """Return the limits, with no resource above that of another job, the parent.
 
     Args:
         limits: What the job asks for.

@@ -32,12 +32,14 @@ from fanout.orchestrator.jobs.spec import BlobId, WireModel
 from fanout.orchestrator.path_text import differing_bytes, path_text
 
 BUNDLE_VERSION: Literal[2] = 2
-"""Incremented with every change of what a merge reads: it must understand all of that. A document
-that the version before could express has that version."""
+"""The version of bundles. It is incremented with every change of what a merge reads, because a
+merge must understand all of it. A document that the previous version can express has the previous
+version."""
 MAX_DOCUMENT_BYTES = 16 * 1024**2
-"""Of `changes.json`: a steward writes half of it at most, whatever the job's paths are."""
+"""The largest `changes.json`; the storage service writes at most half of it, whatever the paths
+are."""
 MAX_MEMBERS = 25_000
-"""Of a bundle: a steward writes both sides of 10,000 changes and the list."""
+"""The largest number of members of a bundle: both sides of 10,000 changes, and the list."""
 FileKind = Literal["file", "symlink", "directory"]
 
 
@@ -66,7 +68,7 @@ class FileChange(WireModel):
     from_path: str | None = None
     """The previous path of a renamed file."""
     from_path_bytes: str | None = Field(default=None, exclude_if=_is_none)
-    """As `path_bytes`, of the previous path."""
+    """The bytes of the previous path, in the form of `path_bytes`."""
     lines_added: int = 0
     lines_removed: int = 0
     binary: bool = False
@@ -75,7 +77,7 @@ class FileChange(WireModel):
 
     @model_validator(mode="after")
     def _derive_bytes(self) -> Self:
-        """Derive the bytes of both paths: what somebody else says of them cannot contradict."""
+        """Derive the bytes of both paths, so that no writer can contradict the paths."""
         # Into the dict, because the model is frozen.
         self.__dict__["path_bytes"] = differing_bytes(self.path)
         self.__dict__["from_path_bytes"] = differing_bytes(self.from_path or "")
@@ -209,7 +211,7 @@ class ChangeBundle:
         It is what `git diff --binary -M` prints; empty folders are not in it.
 
         Args:
-            path: Of the change of this path only; empty if it has not changed.
+            path: Restricts the patch to this path; the patch is empty if it has not changed.
 
         Raises:
             MalformedBundle: The bundle lacks a content.
@@ -268,7 +270,7 @@ def empty_bundle() -> IO[bytes]:
 
 
 class _PlainMember(tarfile.TarInfo):
-    """A member without extensions, whose size nothing bounds and which would be read at once."""
+    """A member without extensions: those would be read at once, whatever their size."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:

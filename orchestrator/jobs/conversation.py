@@ -20,7 +20,8 @@ LASTING = frozenset(
         EventType.MESSAGE,
     }
 )
-"""Entries that stay valid when a host and its files are lost: they do not depend on files."""
+"""The kinds of entries that stay valid when a host and its files are lost, because they do not
+depend on files."""
 
 
 def split_lost(

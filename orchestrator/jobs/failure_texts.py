@@ -16,7 +16,7 @@ class FailureText(NamedTuple):
     what: str
     """A sentence for a failure without a message of its own."""
     next_step: str
-    """A sentence; `{id}` stands for the id of the job."""
+    """A sentence; `{id}` is replaced by the id of the job."""
 
 
 _REPEAT = "To run it again: fanout retry {id}"

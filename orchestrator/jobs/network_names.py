@@ -15,23 +15,24 @@ Network = Literal["none"] | tuple[str, ...]
 """`none`, or the names of hosts."""
 
 WITHOUT_PORT = ("80", "443")
-"""The ports that an entry without one permits."""
+"""The ports that an entry without a port permits."""
 
 _LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
 _ENTRY = re.compile(
     rf"(?P<wildcard>\*\.)?(?P<name>(?=.{{1,253}}(?::|$)){_LABEL}(?:\.{_LABEL})+)(?::(?P<port>\d{{1,5}}))?"
 )
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""The last part of a name that programs take for an address: 127.1, 0x7f.0.0.1, 017700000001."""
+"""The last part of a name that programs read as an address: 127.1, 0x7f.0.0.1, 017700000001."""
 
 _LOCAL_ENDS = (
     *("localhost", "localdomain", "local", "internal", "intranet", "lan", "home", "corp"),
     *("private", "home.arpa", "ip6.arpa", "in-addr.arpa"),
 )
-"""Names that mean the machine, its network or its cloud, and never a host of the internet."""
+"""The endings of names for the machine, its network or its cloud, none of which are on the
+internet."""
 
 _METADATA = ("metadata", "instance-data")
-"""First parts of the names under which clouds give a machine its keys."""
+"""The first parts of the names under which clouds provide keys to a machine."""
 
 
 def why_not_public(entry: str) -> str | None:

@@ -1,16 +1,16 @@
 """Payloads: the long values in a job's journal, each stored once, under the hash of its content.
 
-What a tool returned stands in the agent's event, from which the conversation is resumed, and in
-what people are shown of it; and an agent reads the same file twice. So an entry of a journal names
-its long values, which are stored apart: next to the journal, or as blobs if they are large. Such an
-entry has
+The output of a tool occurs in the agent's event, from which the conversation is resumed, and in the
+view for people; and an agent may read the same file twice. So an entry of a journal names its long
+values, which are stored apart: next to the journal, or as blobs if they are large. Such an entry
+has
 
 - `event_outline`: the agent's event without its long values;
-- the beginning of each long value where people are shown it: releases that do not know payloads
-  show that, and nobody else needs it;
+- the beginning of each long value in the fields for people: only releases that do not know payloads
+  need it;
 - `payloads`: by name, where each long value belongs.
 
-A reader gets the entry as it was before: with `event`, if all of its values are at hand.
+A reader gets the original entry, with `event`, if all of its values are available.
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, json_bytes
 MIN_PAYLOAD_CHARACTERS = 512
 """A value as long as this is a payload: its name and its places take some 400 bytes."""
 MAX_PAYLOADS = 100
-"""Of one entry: names and places of 20 KB at most. An event with more is a blob as a whole."""
+"""The most payloads of one entry; their names and places take at most 20 KB. An event with more is
+stored as one blob."""
 SHOWN_CHARACTERS = 2_000
-"""The length of a text, an argument or a result that people are shown of an entry, at most."""
+"""The longest text, argument or result that is shown to people."""
 PREVIEW_CHARACTERS = 160
-"""The length of what releases without payloads show of one."""
+"""The length of a payload's beginning that is shown by releases without payloads."""
 
 PAYLOADS_WIRE = 3
-"""The version of the releases that read payloads: a job whose journal names one is left to them."""
+"""The first wire version that reads payloads; older releases do not get jobs whose journal names
+one."""
 OUTLINE, PAYLOADS = "event_outline", "payloads"
-"""The parts of an entry's data that stand for `event`."""
+"""The parts of an entry's data that are stored in place of `event`."""
 GONE = "[This was removed from the blob store, because it had expired.]"
-"""Stands where a value was that is stored nowhere any more."""
+"""The text that replaces a value that is no longer stored anywhere."""
 
 _Path = tuple[str | int, ...]
 _OF_TOOLS = {"function_call": "args", "function_response": "response"}
-"""The parts of a message whose fields are values of tools, and the name of the field with them."""
+"""The parts of a message whose fields hold the arguments or results of tools, each with the name of
+that field."""
 _FREE = frozenset({"args", "response", "state_delta", "arguments", "result"})
 """Fields whose values may be of any kind."""
 
@@ -70,7 +73,7 @@ class Payload:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is to be a blob."""
+        """Whether the value is stored as a blob."""
         return len(self.content) > MAX_EVENT_BYTES
 
     def packed(self) -> bytes:
@@ -285,7 +288,7 @@ def _at(data: Any, path: _Path) -> Any:
 
 
 def _with(data: Any, path: Sequence[str | int], value: Any) -> Any:
-    """Return a copy of the data with another value at a place; what is beside it is shared."""
+    """Return a copy of the data with another value at one place; the rest of the data is shared."""
     if not path:
         return value
     copy = list(data) if isinstance(data, list) else dict(data)

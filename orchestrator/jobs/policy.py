@@ -1,7 +1,7 @@
 """The admission policy: the limits of concurrent jobs over all workers, and the shares of tenants.
 
 Workers register with their policy, and the ledger keeps that of the worker that started last. So an
-installation has one policy, which holds for parents without these settings too.
+installation has one policy, which also applies to parents without these settings.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from pydantic import Field, PositiveInt, model_validator
 from fanout.orchestrator.jobs.spec import AgentName, WireModel
 
 TREE_JOBS = 64
-"""The default of a tree's concurrent jobs: as many as the workers of several hosts run."""
+"""The default limit of a tree's concurrent jobs, which fits the workers of several hosts."""
 
 
 class TenantShare(WireModel):
     """The share of one tenant in the workers."""
 
     weight: float = Field(default=1, ge=0.01, le=1000)
-    """The frequency of its turns while others wait: 3 is three times as often as 1."""
+    """How often its turns come while others wait: 3 is three times as often as 1."""
     jobs: int | None = Field(default=None, ge=1)
     """The maximum number of its concurrent jobs; None: that of `tenant_jobs`."""
     kept_jobs: int | None = Field(default=None, ge=1)
-    """Jobs of its callers that are stored, whatever their state; None: those of every tenant."""
+    """The most jobs of its callers that are stored, in any state; None: the limit of every tenant.
+    """
     kept_bytes: int | None = Field(default=None, ge=1)
-    """Bytes of these jobs; None: those of every tenant."""
+    """The most bytes of these jobs; None: the limit of every tenant."""
     retention_seconds: float | None = Field(default=None, ge=1)
-    """How long its jobs are kept after their end; None: as those of every tenant."""
+    """How long its jobs are kept after their end; None: as long as those of every tenant."""
 
 
 TENANT_PART, OWNER_PART = 0.5, 0.25
@@ -37,7 +38,7 @@ TENANT_PART, OWNER_PART = 0.5, 0.25
 
 
 class StorageShares(WireModel):
-    """The marks of a Redis that fills up, and what callers may have stored in it.
+    """The thresholds of a Redis that fills up, and how much callers may store in it.
 
     The scripts have the same defaults (`STORAGE` in `common.lua`), for an installation whose
     workers have registered no others.
@@ -46,19 +47,19 @@ class StorageShares(WireModel):
     warn_at: float = Field(default=0.8, gt=0, le=1)
     """The part of Redis's `maxmemory` from which on people are warned."""
     accept_at: float = Field(default=0.85, gt=0, le=1)
-    """From here on the journals of jobs that have ended are shortened; after a refusal, new jobs
+    """The part from which on the journals of ended jobs are shortened. After a refusal, new jobs
     are accepted again below it."""
     refuse_at: float = Field(default=0.9, gt=0, le=1)
-    """From here on new jobs are refused, so that the running ones have room."""
+    """The part from which on new jobs are refused, so that running jobs have room."""
     tenant_jobs: int = Field(default=50_000, ge=1)
-    """Jobs of a tenant's callers that are stored: queued, running and ended ones."""
+    """The most stored jobs of a tenant's callers: queued, running and ended ones."""
     owner_jobs: int = Field(default=20_000, ge=1)
-    """The same for one owner of a tenant."""
+    """The most stored jobs of one owner within a tenant."""
     tenant_bytes: int | None = Field(default=None, ge=1)
-    """Bytes of the jobs of a tenant's callers: specifications, results and journals. Unset: half
-    of Redis's `maxmemory`."""
+    """The most bytes of the jobs of a tenant's callers: specifications, results and journals.
+    Unset: half of Redis's `maxmemory`."""
     owner_bytes: int | None = Field(default=None, ge=1)
-    """The same for one owner of a tenant; unset: a quarter of `maxmemory`."""
+    """The most bytes of the jobs of one owner within a tenant; unset: a quarter of `maxmemory`."""
 
     def bytes_of_tenant(self, limit_bytes: int) -> int | None:
         """Return how many bytes one tenant may have stored; None: no limit.

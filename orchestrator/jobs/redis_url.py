@@ -18,14 +18,15 @@ ALIASES = {
     "redis+sentinel": "sentinel",
     "rediss+sentinel": "sentinels",
 }
-"""Other names of schemes: Valkey speaks Redis's protocol."""
+"""Schemes that are aliases: Valkey speaks Redis's protocol."""
 SCHEMES = ("redis", "rediss", "unix", "sentinel", "sentinels")
 TLS_SCHEMES = ("rediss", "sentinels")
 SENTINEL_SCHEMES = ("sentinel", "sentinels")
 TLS_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 """Options of `rediss://`: the authority, the client's certificate and its key."""
 ALWAYS = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
-"""What is never turned off; a URL may say so."""
+"""The options for verification, which cannot be turned off; a URL may set them to their only value.
+"""
 DATABASE = "db"
 IN_SOCKET_URLS = (DATABASE, "username", "password")
 PRIMARY = "master_name"
@@ -52,7 +53,7 @@ class SentinelAddress:
     login: dict[str, str]
     """User and password of Redis, as far as the URL has them."""
     sentinel_login: dict[str, str]
-    """The same of the Sentinels."""
+    """User and password of the Sentinels, as far as the URL has them."""
 
 
 def check_redis_url(url: str) -> str:
@@ -91,7 +92,7 @@ def check_redis_url(url: str) -> str:
 
 
 def canonical_url(url: str) -> str:
-    """Return the URL with the scheme that it is an alias of, and its Sentinels as one list.
+    """Return the URL with the canonical scheme of an alias, and its Sentinels as one list.
 
     Celery writes a URL for each Sentinel, with semicolons between them.
 

@@ -21,15 +21,15 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.valid_models import ValidTextModel
 
 MAX_SUMMARY_CHARACTERS = 4_000
-"""About a thousand tokens: another model reads the summary."""
+"""The longest summary, about a thousand tokens, because another model reads it."""
 
 
 MAX_TAIL_CHARACTERS = 4_000
-"""Of a verification's output: the failures of a test run, which stand at its end."""
+"""The longest kept end of a verification's output; a test run prints its failures there."""
 
 
 COST_DIGITS = 9
-"""Behind the point of a cost that was calculated: a token costs a ten-millionth of a dollar."""
+"""The decimal places of a calculated cost: a token costs a ten-millionth of a dollar."""
 
 
 class Usage(WireModel):
@@ -51,7 +51,7 @@ class Usage(WireModel):
         return Usage(**counts, cost_usd=round(sum(known), COST_DIGITS) if known else None)
 
     def minus(self, part: Usage) -> Usage:
-        """Return what is left without a part, which may have grown meanwhile: nothing at least."""
+        """Return the difference, at least zero: the subtracted part may have grown meanwhile."""
         mine, its = self.model_dump(), part.model_dump()
         cost, less = mine.pop("cost_usd"), its.pop("cost_usd") or 0
         counts = {name: max(0, count - its[name]) for name, count in mine.items()}
@@ -99,12 +99,12 @@ class Verification(WireModel, ValidTextModel):
 
     @property
     def output(self) -> KnownOutput:
-        """As much of the output as is known here: where the command ran, more than its tail."""
+        """The known output: where the command ran, that is more than its tail."""
         tail = self.output_tail
         return self._known or KnownOutput(tail, is_cut=len(tail) >= MAX_TAIL_CHARACTERS)
 
     def with_output(self, output: KnownOutput) -> Verification:
-        """Return the same with more of its output, which no record of it contains."""
+        """Return the same verification with more of its output, which no record of it contains."""
         known = self.model_copy()
         known._known = output  # noqa: SLF001 - its own
         return known
@@ -172,13 +172,13 @@ class JobResult(WireModel, ValidTextModel):
     follow after its end (`pending`) or not at all (`lost`): until then, and then, they are those of
     its newest checkpoint."""
     usage: Usage = Usage()
-    """Without that of its children."""
+    """The resources that the job consumed, without its children."""
     context: ContextStats = ContextStats()
     """What summaries did to its conversation."""
     attempts: int = 0
-    """How often it was begun."""
+    """The number of attempts that began."""
     queued_seconds: float = 0
-    """Until its first attempt."""
+    """The seconds until its first attempt."""
     execution_seconds: float = 0
     """The time that counts against `timeout_seconds`: that of its attempts, and that in which it
     waited for nothing but children. The times of a parent and of its children overlap."""

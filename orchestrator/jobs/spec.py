@@ -26,8 +26,8 @@ ShellCommand = Annotated[str, StringConstraints(min_length=1, max_length=10_000,
 """A command for a shell (bash, or sh where there is no bash); longer ones belong into a script."""
 
 MaxReworks = Annotated[int, Field(ge=0, le=20)]
-"""How often an agent may rework what does not pass its verification; one that fails twenty times
-does not know how."""
+"""How often an agent may rework what does not pass its verification. An agent that fails twenty
+times cannot repair it."""
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """The name of an agent definition."""
@@ -36,15 +36,15 @@ BlobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """The SHA-256 of a blob's content, in hexadecimal."""
 
 MAX_LAYERS = 8
-"""Of a job: an engine mounts them with one page of options (4,096 bytes), and a path on its host
-has up to 300. Longer lists are folded (`orchestrator.workspace.layers`)."""
+"""The most layers of a job. An engine mounts them with one page of options (4,096 bytes), in which
+each path on the host takes up to 300. Longer lists are folded (`orchestrator.workspace.layers`)."""
 
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
 """The id of an entry of a journal."""
 
 
 MAX_OWNER_CHARACTERS = 256
-"""Of the name of an owner: an identity provider's subjects have up to 255."""
+"""The longest name of an owner; the subjects of identity providers have up to 255 characters."""
 
 
 class WireModel(BaseModel):
@@ -62,7 +62,7 @@ class StartFiles(NamedTuple):
     snapshot: BlobId | None = None
     """The archive of a workspace; None: an empty one."""
     layers: tuple[BlobId, ...] = ()
-    """Change bundles, each against the one before it."""
+    """Change bundles, each based on the one before it."""
 
     def update(self) -> dict[str, Any]:
         """Return the fields for the `model_copy` of a `JobSpec`."""
@@ -88,13 +88,13 @@ class Limits(WireModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    """At list prices; not enforced for a model whose price is not known."""
+    """The cost at list prices; not enforced for a model whose price is unknown."""
     max_tool_calls: int | None = Field(default=None, gt=0)
     """Tool calls, successful or not."""
     cpus: float | None = Field(default=None, gt=0)
     """Cores for the commands."""
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)
-    """For the commands and what they write to `/tmp`."""
+    """Memory for the commands and what they write to `/tmp`."""
     pids: int | None = Field(default=None, ge=16)
     """Processes and threads."""
     disk_bytes: int | None = Field(default=None, ge=1024**2)
@@ -110,9 +110,11 @@ class Limits(WireModel):
 
 
 MAX_CHOICES = 50
-"""Of one list of a caller's policy: each job carries the lists of its caller."""
+"""The most entries in one list of a caller's policy, because each job carries the lists of its
+caller."""
 MAX_CHOICE_CHARACTERS = 1_000
-"""Of one entry, so that the lists leave room in a job's record: a longer command is a script."""
+"""The longest entry, so that the lists leave room in a job's record; a longer command belongs in a
+script."""
 
 Choices = Annotated[
     tuple[
@@ -145,9 +147,9 @@ class CallerPolicy(WireModel):
     be asked for as well."""
 
     def over(self, fallback: CallerPolicy) -> CallerPolicy:
-        """Return this policy, with what it does not set taken from a more general one.
+        """Return this policy, with its unset fields taken from a more general one.
 
-        One that sets something does not take over that the other permits anything.
+        A policy that sets a field does not inherit `anything`.
         """
         if self.anything or self == DEFINITIONS_ONLY:
             return self if self.anything else fallback
@@ -185,19 +187,21 @@ class TreeBounds(WireModel):
     """A job at this depth has no children; the root is at depth 0. Each level adds a snapshot, a
     merge and a summary: three suffice for a plan, its parts and their checks."""
     max_children: int = Field(default=256, ge=1, le=1000)
-    """Of one job, over its whole life: as many answers as its agent can read, page by page."""
+    """The most children of one job over its lifetime; its agent can read their answers page by
+    page."""
     max_tree_children: int = Field(default=1000, ge=1)
-    """Of all jobs of a tree together, ended ones too: recursive delegation grows exponentially."""
+    """The most jobs in a tree, including ended ones: recursive delegation grows exponentially."""
     max_tree_model_calls: int | None = Field(default=None, gt=0)
-    """Of all jobs of a tree together; each may finish a call in progress when it is reached."""
+    """The most model calls of all jobs of a tree. Each job may finish a call in progress when it is
+    reached."""
     max_tree_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens of all jobs of a tree together, with the same tolerance."""
     max_tree_cost_usd: float | None = Field(default=None, gt=0)
-    """Of all jobs of a tree together, at list prices, with the same tolerance."""
+    """The most cost of all jobs of a tree, at list prices, with the same tolerance."""
 
 
 def _without_default(form: dict[str, Any]) -> None:
-    """Remove a field's default from its JSON schema: it stands for a value made in its place."""
+    """Remove a field's default from its JSON schema: a computed value replaces the default."""
     form.pop("default", None)
 
 
@@ -219,61 +223,62 @@ class JobSpec(WireModel, ValidTextModel):
     tenant: str = Field(default="default", min_length=1, max_length=64)
     """Whose share of the workers it uses."""
     owner: str = Field(default="", max_length=MAX_OWNER_CHARACTERS)
-    """Who may see and change it over the service, with all jobs below it; empty: nobody but those
-    who may see the jobs of all owners."""
+    """Who may see and change it over the service, with all jobs below it; empty: only those who may
+    see the jobs of all owners."""
     caller_policy: CallerPolicy | None = None
-    """What the key or the token may choose with which it was submitted, with all jobs below it;
-    None: whatever the installation permits, since the operator has submitted it."""
+    """What the key or the token of the submission permits for this job and all jobs below it. None:
+    whatever the installation permits, because the operator submitted it."""
     agent: AgentName = "general-purpose"
     """The definition of the agent that works on it."""
     description: str = Field(min_length=1, max_length=200_000)
-    """The task, in plain language: all that the agent knows, with `context` and the files."""
+    """The task, in plain language. The agent knows nothing else but `context` and the files."""
     context: str | None = Field(default=None, max_length=1_000_000)
     """Text from the parent that the sub-agent receives with the description."""
     continues: JobId | None = None
-    """A job that has ended: this one goes on with its conversation and its files, and the
-    description is the next message to the agent. What this one does not set is taken from it."""
+    """A job that has ended, which this one continues: with its conversation and files, and the
+    description as the next message to the agent. Fields that this job does not set are taken from
+    it."""
     at: EventId | None = None
-    """The point of that job from which this one goes on: a `checkpoint` of its journal, or its last
-    event. None: its end."""
+    """The point of that job from which this one continues: a `checkpoint` of its journal, or its
+    last event. None: its end."""
     conversation: BlobId | None = None
     """The earlier conversation, set from `continues` when the job is submitted."""
     snapshot: BlobId | None = None
     """The workspace that the job starts from; None: an empty workspace."""
     layers: tuple[BlobId, ...] = Field(default=(), max_length=MAX_LAYERS)
-    """What was changed in that workspace before the job starts: change bundles, in order."""
+    """Change bundles that are applied to the snapshot before the job starts, in order."""
     changes: BlobId | None = None
     """A change bundle that is merged into the files before the agent begins, as changes of this
-    job; conflicts are marked. A task whose changes did not land goes on with them."""
+    job; conflicts are marked. A task whose changes were not merged continues with them."""
     output_schema: dict[str, JsonValue] | None = None
     """A JSON Schema that the answer has to fit."""
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before the job succeeds; it overrides the
     agent definition's."""
     max_reworks: MaxReworks | None = None
-    """How often the agent is told that it did not, and how often what one of its tasks changed is
-    sent back; it overrides the agent definition's."""
+    """How often the agent may rework its answer when that command fails, and how often a task's
+    changes are returned for rework; it overrides the agent definition's."""
     verify_merges: ShellCommand | None = None
-    """A command that has to exit with 0 in the sandbox before what tasks changed is in the job's
-    files; it overrides the agent definition's."""
+    """A command that has to exit with 0 in the sandbox before the changes of tasks are merged into
+    the job's files; it overrides the agent definition's."""
     model: str | None = None
-    """Overrides the agent definition's model. Jobs below it have it too, if their agents' own
-    definitions name none."""
+    """The model that replaces the agent definition's. Jobs below it use it too, if their agents'
+    own definitions name none."""
     limits: Limits = Limits()
-    """Override the agent definition's."""
+    """Limits that override the agent definition's."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """The parent's approval policy. It applies with the definition's own: for each tool the
     stricter one."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Within a tree, jobs of higher priority run first."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """How often it is begun, before the loss of workers or sandboxes is its failure."""
+    """How many attempts may begin; after that, the loss of a worker or a sandbox fails the job."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """For `--label`, by the one who submits."""
+    """Labels for `--label`, set by the submitter."""
     idempotency_key: str | None = None
     """A second submission with the same key adds no job."""
     traceparent: str | None = None
-    """The W3C trace context of the one who submits."""
+    """The W3C trace context of the submitter."""
 
     @property
     def start(self) -> StartFiles:
@@ -283,7 +288,7 @@ class JobSpec(WireModel, ValidTextModel):
     @model_validator(mode="before")
     @classmethod
     def _is_identified(cls, data: Any) -> Any:
-        """Give a job without an id one, and make one without a root the root of its own tree."""
+        """Set a missing id, and make a job without a root the root of its own tree."""
         if isinstance(data, dict):
             job_id = data.get("id") or new_job_id()
             data = {**data, "id": job_id, "root_id": data.get("root_id") or job_id}

@@ -48,13 +48,13 @@ class Activity(BaseModel):
     model: str | None = None
     """The model that is asked."""
     attempt: int = 1
-    """The number of the attempt to get its reply, from 1."""
+    """The number of the attempt to get the model's reply, from 1."""
     error: str | None = None
-    """Why the attempt before failed: a status such as `503`, or a few words."""
+    """Why the previous attempt failed: a status such as `503`, or a few words."""
     tokens: int = 0
-    """About how many tokens of the reply have come."""
+    """The approximate number of tokens of the reply that were received."""
     tool: str | None = None
-    """The tool that is at work."""
+    """The tool that is running."""
 
 
 class JobRecord(JobSpec):
@@ -90,13 +90,16 @@ class JobRecord(JobSpec):
     landed: LandedChanges | None = None
     """What became of its changes in the files of its parent; None: nothing was decided yet."""
     tasks_failed: int = 0
-    """Of a tree's root: how many jobs that others submitted have failed or timed out."""
+    """The number of submitted jobs of the tree that failed or timed out; set for the tree's root.
+    """
     tasks_unmerged: int = 0
-    """Of a tree's root: how many jobs have changes that could not be put into their parent's
-    files."""
+    """The number of jobs of the tree whose changes could not be merged into their parent's files;
+    set for the tree's root."""
     batch: str | None = None
-    """Of a job that was submitted together with others, each a tree: the first one's id."""
+    """The id of the first job of a joint submission of several trees; None: it was submitted alone.
+    """
     trace_id: str = ""
-    """Of its trace, for a search in a tracing system and in logs: 32 hexadecimal digits."""
+    """The id of the job's trace, for searches in a tracing system and in logs: 32 hexadecimal
+    digits."""
     wire: int = 1
     """The version that a worker must read to run the job (`versions.py`)."""

@@ -19,11 +19,11 @@ class PhaseKind(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     WAITING = "waiting"
-    """For children, for a person, or for something that is away."""
+    """It waits for children, for a person, or for an unavailable service."""
     VERIFYING = "verifying"
     """A verification command runs."""
     LANDING = "landing"
-    """The changes of children are put into its files."""
+    """The changes of children are merged into its files."""
 
 
 BEGUN = frozenset({"queued", "running", "waiting", "landing"})
@@ -36,9 +36,9 @@ class Phase(WireModel):
     kind: PhaseKind
     begin: float
     end: float | None = None
-    """None: it goes on."""
+    """The end of the phase; None: it has not ended."""
     exit_code: int | None = None
-    """Of a verification; it failed if this is not 0."""
+    """The exit code of a verification, which failed if this is not 0."""
 
 
 class LandedChanges(WireModel):
@@ -49,7 +49,7 @@ class LandedChanges(WireModel):
     why: str = ""
     """Why they are not all in the parent's files: a sentence, or the first conflict."""
     is_unmerged: bool = False
-    """Whether a part of them is in the files of nobody."""
+    """Whether a part of them was not merged anywhere."""
     at: float = Field(default=0)
     """When it was decided, in seconds since the epoch."""
 

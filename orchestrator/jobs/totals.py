@@ -15,15 +15,15 @@ from fanout.orchestrator.jobs.result import Usage
 from fanout.orchestrator.valid_text import clean_text
 
 MODEL = "model"
-"""The label whose values are not known before: a job may name any model."""
+"""The label whose values are not known in advance: a job may name any model."""
 OTHER = "other"
-"""The value of a label that has too many other ones."""
+"""The common value of a label for all values beyond the limit."""
 MAX_MODEL_CHARACTERS = 100
-"""Of a model's name in a label, as in a job's account."""
+"""The longest name of a model in a label; a job's account has the same limit."""
 SUM = "sum"
-"""Stands in place of a histogram's bound, for the sum of all that was observed."""
+"""The value that replaces a histogram's bound for the sum of all observations."""
 INFINITY = "+Inf"
-"""The bound of what is larger than a histogram's last one."""
+"""The bound for values larger than a histogram's last bound."""
 
 Label = tuple[str, ...]
 """The name of a series and the values of its labels; of a histogram, a bound or `SUM` as well."""
@@ -54,8 +54,8 @@ DELAY_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 
 """Seconds of a loop's delay: a healthy loop stays below 0.05, the watchdog reports 1."""
 
 ENDS = ("succeeded", "failed", "timed_out", "cancelled", "waiting", "repeated")
-"""How an attempt ends: with its job's end, with a wait for a person or for tasks, or so that
-another attempt follows."""
+"""How an attempt ends: with the end of its job, with a wait for a person or for tasks, or with a
+repetition."""
 
 ATTEMPTS_STARTED = Series("fanout_attempts_started", "Attempts that workers have begun.")
 ATTEMPTS_ENDED = Series(
@@ -186,7 +186,7 @@ class Totals:
 
         Args:
             model: The model that gave it.
-            used: What it used, by the names of `Usage`; nothing for what is 0 or not known.
+            used: What it used, by the names of `Usage`; without what is 0 or unknown.
         """
         name = _short(model)
         for kind in ("input", "output", "cached"):
@@ -201,7 +201,7 @@ class Totals:
         return all(name == LOOP_DELAYS.name for name, *_ in self._counted)
 
     def take(self) -> dict[Label, float]:
-        """Return what was counted, and begin again at nothing."""
+        """Return what was counted, and reset the counts to zero."""
         taken, self._counted = self._counted, {}
         return taken
 

@@ -12,14 +12,15 @@ from hashlib import sha256
 from typing import Protocol
 
 MAX_TRACEPARENT_CHARACTERS = 256
-"""Of version 00 there are 55; later versions may append fields, which are not read."""
+"""The longest accepted `traceparent`. Version 00 has 55 characters; later versions may append
+fields, which are not read."""
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
 _KNOWN_VERSION, _INVALID_VERSION, _SAMPLED = "00", "ff", 1
 
 
 @dataclass(frozen=True)
 class TraceContext:
-    """A span of a trace, which others are below."""
+    """A span of a trace, the parent of further spans."""
 
     trace_id: str
     """32 hexadecimal digits."""
@@ -34,15 +35,15 @@ class TraceContext:
 
 
 class Traced(Protocol):
-    """What a job's trace follows from: its specification, or a record of it."""
+    """What a job's trace is derived from: its specification, or a record of it."""
 
     @property
     def root_id(self) -> str:
-        """The tree that it belongs to."""
+        """The tree that the job belongs to."""
 
     @property
     def traceparent(self) -> str | None:
-        """The trace context of the one who submitted it."""
+        """The trace context of the submitter."""
 
 
 def read_traceparent(text: str | None) -> TraceContext | None:

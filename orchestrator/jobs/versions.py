@@ -4,7 +4,7 @@ Specifications, records, journals, answers, results and bundles are read by othe
 those that wrote them, possibly of another release. So
 
 - requests for work are read strictly: a worker runs a job only when it knows everything that the
-  job uses, and else leaves it to others as it is: no attempt used, its version unchanged;
+  job uses, and otherwise leaves it unchanged for other workers, without using an attempt;
 - reports of work are read leniently: a reader ignores fields and kinds of events that it does not
   know;
 - the scripts of several releases work on the same keys: a missing field has its default, an unknown
@@ -29,15 +29,16 @@ from typing import Any
 WIRE_OLDEST = 1
 """The oldest version that this release reads."""
 WIRE_NEWEST = 3
-"""The newest version that this release reads. Releases of version 1 have two layouts of Redis that
-they do not tell apart, and raise a job to 2 that they cannot read: version 2 reads both. With
-version 3 a job carries its caller's policy, which workers of earlier releases would not check."""
+"""The newest version that this release reads. Releases of version 1 have two layouts of Redis
+without a mark, and raise a job to 2 that they cannot read; version 2 reads both. With version 3 a
+job carries its caller's policy, which workers of earlier releases would not check."""
 
 ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
     {2: frozenset(), 3: frozenset({"caller_policy"})}
 )
 """Version -> the fields of a specification that it added or changed, those of its limits as
-`limits.pids`; a field in one of them is as new as that one. All other fields are of version 1."""
+`limits.pids`; a field within one of them has the version of that field. All other fields are of
+version 1."""
 
 
 def version_of(stored: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 CHANGING = ("running", "hanging_threads", "loop_delays")
 LISTS = ("agents", "keys")
-"""The fields that are stored as words."""
+"""The fields that are stored as a list of words."""
 DOCUMENTS = ("definitions", "protection", "loop_delays", "model_faults")
 """The fields that are stored as JSON."""
 
@@ -33,7 +33,7 @@ class Fitness(StrEnum):
 class WorkerLoad:
     """Where a living worker is, whether it takes jobs, and how many it runs.
 
-    It is the short part of a registration, which totals of thousands of workers are made of.
+    It is the short part of a registration, from which totals of thousands of workers are computed.
     """
 
     name: str
@@ -44,13 +44,13 @@ class WorkerLoad:
     sandbox: str
     draining: bool = False
     pool: str = ""
-    """The pool that it is of: it prefers that pool's jobs; empty: none."""
+    """The pool of the worker, whose jobs it prefers; empty: none."""
     unfit: str = ""
-    """Why it takes no jobs, and for how long, for people; empty when it is fit."""
+    """Why it takes no jobs, and for how long, as a text for people; empty when it is fit."""
     hanging_threads: int = 0
-    """How many of its threads hang in a call of the system."""
+    """The number of its threads that hang in a system call."""
     disk_free_bytes: int = 0
-    """The free space of the disk with its state folder; 0 in a release that did not say it."""
+    """The free space of the disk with its state folder; 0 if its release does not report it."""
 
     @property
     def fitness(self) -> Fitness:
@@ -94,22 +94,23 @@ class WorkerInfo(WorkerAbility):
     why_local: str = ""
     """Why its jobs are not isolated; empty when they are."""
     definitions: Mapping[str, str] = field(default_factory=dict)
-    """The fingerprints of its agent definitions by name; empty in a release without them."""
+    """The fingerprints of its agent definitions by name; empty if its release does not report them.
+    """
     queue: str = ""
-    """Its own queue, for jobs that are sent to it alone; empty in a release without them."""
+    """Its own queue, for jobs that are sent to it alone; empty if its release has none."""
     keys: tuple[str, ...] = ()
-    """The names of the variables with keys and secrets that it has, never their values."""
+    """The names of its variables with keys and secrets, never their values."""
     protection: Mapping[str, str] = field(default_factory=dict)
-    """What it says of its protection: a name and a short value each, for people."""
+    """What it reports of its protection: names with a short value each, for people."""
     loop_delays: Mapping[str, float] = field(default_factory=dict)
     """How late its loop ran what was due since its start: for each bound in seconds the number of
-    delays up to it, and the `sum` of all; empty in a release that did not measure."""
+    delays up to it, and the `sum` of all; empty if its release does not measure them."""
 
     model: str = ""
-    """The model of its jobs that name none; empty in a release that did not say it."""
+    """The model of its jobs that name none; empty if its release does not report it."""
     model_faults: Mapping[str, str] | None = None
     """Why it cannot reach models, by the names of their services, each a sentence without its
-    subject; None in a release that did not say it."""
+    subject; None if its release does not report it."""
 
     def fields(self) -> dict[str, str | int]:
         """Return the fields of its hash in Redis, which has no name."""
@@ -127,7 +128,7 @@ class WorkerInfo(WorkerAbility):
         return {name: value for name, value in self.fields().items() if name in CHANGING}
 
     def lasting_fields(self) -> dict[str, str | int]:
-        """Return the other ones: they can be long, and are sent when they have changed."""
+        """Return the other fields: they can be long, and are sent only when they have changed."""
         return {name: value for name, value in self.fields().items() if name not in CHANGING}
 
 
@@ -146,7 +147,7 @@ def worker_of(kind: type[Worker], name: str, stored: Mapping[str, str]) -> Worke
     Args:
         kind: How much of it.
         name: The worker's name.
-        stored: What `WorkerInfo.fields` returned, as text; what is lacking has its default.
+        stored: What `WorkerInfo.fields` returned, as text; missing fields have their defaults.
     """
     values: dict[str, Any] = {**_FIRST_RELEASE, **stored, "name": name}
     values |= {field: stored[field].split() for field in LISTS if field in stored}

@@ -10,7 +10,7 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 
 BATCH = 64
-"""Jobs in one call of the ledger."""
+"""The most jobs in one call of the ledger."""
 
 
 class Admission:

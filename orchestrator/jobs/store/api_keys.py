@@ -27,13 +27,13 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 ALPHABET = string.digits + string.ascii_letters
 ID_CHARACTERS = 12
-"""Of 62 kinds: enough that no two keys ever have the same id."""
+"""The length of an id, of 62 characters each: enough that no two keys ever have the same id."""
 SECRET_CHARACTERS = 43
-"""Of 62 kinds: 256 bits."""
+"""The length of a secret, of 62 characters each: 256 bits."""
 USED_EVERY_SECONDS = 60.0
-"""How coarse `last_used_at` is: a busy key would otherwise cost a write for every request."""
+"""The precision of `last_used_at`: without it, a busy key would cost a write for every request."""
 TRIES = 5
-"""Of a creation that collides with another one."""
+"""The attempts of a creation that collides with another one."""
 
 _KEY = re.compile(rf"fo_([0-9A-Za-z]{{{ID_CHARACTERS}}})_[0-9A-Za-z]{{{SECRET_CHARACTERS}}}")
 
@@ -64,12 +64,12 @@ class ApiKey(BaseModel):
     """Up to a minute late."""
     revoked_at: float | None = None
     policy: CallerPolicy | None = None
-    """What it may choose for its jobs, as it was made; None: it was made before there were policies
-    and keeps what it had."""
+    """What it may choose for its jobs, as it was created; None: it was created before there were
+    policies and keeps its rights."""
 
     @property
     def made_with(self) -> CallerPolicy:
-        """What it may choose, as far as settings say nothing else."""
+        """What it may choose, unless settings say otherwise."""
         return ANYTHING if self.policy is None else self.policy
 
     def works(self, now: float) -> bool:
@@ -139,7 +139,7 @@ class KeyStore:
                 except WatchError:
                     continue
                 return key, record
-        raise LedgerUnavailable("Keys are being made elsewhere: try again.")
+        raise LedgerUnavailable("Other keys are being created at the same time: try again.")
 
     async def find(self, key: str) -> ApiKey | None:
         """Return the record of a key that works; None for any other text.
@@ -153,7 +153,7 @@ class KeyStore:
         with redis_failures():
             fields: Any = await self._redis.hgetall(self._keys.api_key(match[1]))
         expected = fields.get("hash", "")
-        # Also when there is none, so that the time tells nothing about which ids exist.
+        # Also when there is none, so that the time does not reveal which ids exist.
         is_right = hmac.compare_digest(fingerprint(key), expected.ljust(64))
         if not is_right or not (record := _record(fields)).works(time.time()):
             return None
@@ -182,7 +182,7 @@ class KeyStore:
         return any(record.works(now) for record in await self.list())
 
     async def revoke(self, id_or_name: str) -> ApiKey:
-        """Revoke a key, from now on and for good; one that is revoked stays as it is.
+        """Revoke a key, permanently; a revoked key stays unchanged.
 
         Raises:
             UnknownKey: There is no key of that id, and none of that name that works.

@@ -12,10 +12,10 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 MAX_ENTRIES = 50_000
-"""Kept in Redis, some 20 MB; every entry is also a line of the server's log, which may go on to
-where logs are kept for years."""
+"""The most entries kept in Redis, some 20 MB. Every entry is also a line of the server's log, which
+may be forwarded to a log archive."""
 MAX_FIELD_CHARACTERS = 256
-"""Of one text in an entry: names and ids, never what somebody wrote."""
+"""The longest text in an entry: names and ids, never what a person wrote."""
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}")
 
@@ -26,15 +26,15 @@ class AuditEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str = ""
-    """Of the stream: milliseconds since the epoch, and a number."""
+    """The id in the stream: milliseconds since the epoch, and a number."""
     action: str
-    """As `job.submit`, `job.cancel`, `approval.answer`, `login`."""
+    """The action, such as `job.submit`, `job.cancel`, `approval.answer` or `login`."""
     outcome: str
     """`done`, or why not: `not allowed`, `not found`, …."""
     target: str = ""
     """The id of the job or the approval."""
     name: str = ""
-    """Who: the name of the key, or the subject of the token."""
+    """The caller: the name of the key, or the subject of the token."""
     credential: str = ""
     """What was presented: a key's id, `static:<name>…`, `token:<its end>`, `operator`."""
     owner: str = ""
@@ -50,7 +50,7 @@ class AuditPage(BaseModel):
 
     items: list[AuditEntry]
     next_cursor: str | None = None
-    """For the next part; None at the end."""
+    """The cursor of the next part; None at the end."""
 
 
 class AuditStream:
@@ -84,10 +84,10 @@ class AuditStream:
             limit: The maximum number of entries.
 
         Raises:
-            ValueError: The cursor is none of ours.
+            ValueError: The cursor is not one of this stream.
         """
         if cursor is not None and not _ID.fullmatch(cursor):
-            raise ValueError("The cursor is none that this list has returned.")
+            raise ValueError("This list has not returned that cursor.")
         before = "+" if cursor is None else f"({cursor}"
         with redis_failures():
             found: Any = await self._redis.xrevrange(self._keys.audit, before, "-", count=limit + 1)

@@ -13,13 +13,13 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 SECRET_BYTES = 32
-"""Of a session's id and a link's token: random, so that nobody guesses them."""
+"""The random bytes of a session's id and of a link's token, so that nobody guesses them."""
 MAX_SECRET_CHARACTERS = 128
-"""Of what a request presents as one of them; longer texts are not looked up."""
+"""The longest text that a request may present as one of them; longer texts are not looked up."""
 
 
 class Grant(BaseModel):
-    """Whom a session or a login link stands for."""
+    """The caller that a session or a login link identifies."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -28,8 +28,8 @@ class Grant(BaseModel):
     tenant: str
     scopes: tuple[str, ...]
     credential: str
-    """The id of the key that it was made with: without it, the session ends; `operator` for the
-    link of somebody who has access to Redis."""
+    """The id of the key that it was created with, whose end also ends the session; `operator` for
+    the link of a person with access to Redis."""
 
 
 class BrowserSessions:
@@ -51,7 +51,7 @@ class BrowserSessions:
         return await self._put(self._keys.session, grant, seconds)
 
     async def get(self, session_id: str) -> Grant | None:
-        """Return whom a session stands for; None when it has ended or never existed."""
+        """Return the caller of a session; None when it has ended or never existed."""
         if len(session_id) > MAX_SECRET_CHARACTERS:
             return None
         with redis_failures():
@@ -68,10 +68,10 @@ class BrowserSessions:
         return await self._put(self._keys.login, grant, seconds)
 
     async def take_login(self, token: str) -> Grant | None:
-        """Return whom a login link stands for, and use it up; None when it does not work."""
+        """Return the caller of a login link, which works once; None when it does not work."""
         if len(token) > MAX_SECRET_CHARACTERS:
             return None
-        with redis_failures():  # in one step: of two who open it at once, one is logged in
+        with redis_failures():  # in one step: if two people open it at once, one is logged in
             stored: Any = await self._redis.getdel(self._keys.login(fingerprint(token)))
         return Grant.model_validate_json(stored) if stored else None
 

@@ -50,19 +50,20 @@ RETRIES = 2
 DEFAULT_USER = "default"
 """The user of Redis whose password is that of the server."""
 MAX_CONNECTIONS = 64
-"""A process with hundreds of agents shares these: a batch of commands holds one for under a
-millisecond."""
+"""The most connections of a process, shared by hundreds of agents: a batch of commands holds one
+for under a millisecond."""
 URGENT_CONNECTIONS = 4
-"""Of a worker, for heartbeats, cancellations, its registration and the look for leftovers. Its jobs
-do not use them, so that leases are renewed however many jobs want something at once."""
+"""The connections of a worker for heartbeats, cancellations, its registration and the search for
+leftovers. Its jobs do not use them, so that leases are renewed however many jobs use Redis at once.
+"""
 
 MAX_BATCH = 100
-"""Commands in one pipeline: reading so many answers takes some milliseconds, in which the loop does
-nothing else."""
+"""The most commands in one pipeline: reading so many answers takes some milliseconds, in which the
+loop does nothing else."""
 
 Answer = TypeVar("Answer")
 _Command = tuple[tuple[Any, ...], dict[str, Any], "asyncio.Future[Any]"]
-"""A command's arguments and options, and who waits for its answer."""
+"""A command's arguments and options, and the future of its answer."""
 
 
 class _BatchingRedis(Redis):
@@ -147,7 +148,7 @@ class _BatchingRedis(Redis):
 
 
 def _copied(error: BaseException) -> BaseException:
-    """Return an error of its own for a caller: whoever raises one adds a traceback to it."""
+    """Return a separate copy of an error for each caller: raising it adds a traceback to it."""
     copied = copy(error)
     copied.__cause__, copied.__context__ = error.__cause__, error.__context__
     copied.__suppress_context__ = error.__suppress_context__
@@ -217,7 +218,7 @@ class _UnixSocket(_SendsDirectly, UnixDomainSocketConnection):
 
 
 class _Primary(_SendsDirectly, SentinelManagedConnection):
-    """To the server that Sentinels name when it connects."""
+    """A connection to the server that Sentinels name when it connects."""
 
 
 class _TlsPrimary(_Tls, SentinelManagedSSLConnection):
@@ -288,11 +289,11 @@ def _primary_pool(
 
 
 async def identity(redis_client: Redis) -> str:
-    """Return who the caller is, as far as somebody else than the caller knows it.
+    """Return who the caller is, as far as it is known independently of the caller.
 
-    That is the user of Redis. Behind a password that all share, which is the user `default`, nobody
-    knows more; the Unix socket of an embedded Redis is open to its owner only, so there it is the
-    owner's name.
+    That is the user of Redis. Behind a password that all share, which is the user `default`, the
+    person is unknown; the Unix socket of an embedded Redis is open to its owner only, so there it
+    is the owner's name.
 
     Args:
         redis_client: A client that `connect` returned.
@@ -303,7 +304,7 @@ async def identity(redis_client: Redis) -> str:
     try:
         user = str(await redis_client.acl_whoami())
     except (redis.RedisError, OSError) as error:
-        if "unknown command" not in str(error):  # some managed ones have no users to tell
+        if "unknown command" not in str(error):  # some managed ones have no users
             raise redis_failure(error) from error
         user = DEFAULT_USER
     if user == DEFAULT_USER and "path" in redis_client.connection_pool.connection_kwargs:

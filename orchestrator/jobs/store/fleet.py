@@ -1,7 +1,7 @@
 """Reads an installation as its operator sees it, in bounded steps: workers, queues, running jobs.
 
-It reads no job but those that it names, and no script holds Redis meanwhile: what it returns may be
-of slightly different moments.
+It reads only the jobs that it names, and no script blocks Redis meanwhile, so its parts may be of
+slightly different moments.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from fanout.orchestrator.jobs.store.registrations import Registrations
 from fanout.orchestrator.jobs.worker_info import WorkerLoad
 
 MAX_CLASSES = 200
-"""Classes of jobs whose queues are read, and tenants and trees at their limit. An installation has
-one for each agent and release; with more, some queues are left out."""
+"""The most classes of jobs whose queues are read, and the most tenants and trees at their limit. An
+installation has one class for each agent and release; with more, some queues are left out."""
 MAX_QUEUES = 1_000
-"""Queues that are read, each a class of a tenant: at 30 µs each a thirtieth of a second."""
+"""The most queues that are read, each a class of a tenant: at 30 µs each a thirtieth of a second.
+"""
 HEADS = 10
-"""Trees of each queue whose first jobs are read, those that are next in turn: a tenant may have
-thousands."""
+"""The most trees of each queue whose first jobs are read, those that are next in turn: a tenant may
+have thousands."""
 
 
 class QueueHead(NamedTuple):
@@ -34,7 +35,7 @@ class QueueHead(NamedTuple):
     job_class: str
     """`<agent>:<wire version>`, with a pool `<agent>@<pool>:<wire version>`."""
     jobs: int
-    """How many jobs wait, at least: of trees that are not among the first, one each is counted."""
+    """The number of waiting jobs, at least: each tree that is not among the first counts as one."""
     oldest_seconds: float
     """How long the oldest one has waited since it was submitted."""
 

@@ -18,17 +18,18 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.totals import MODEL, OTHER, SERIES, Label, spent
 
 MAX_MODELS = 50
-"""Models with totals of their own; those of further ones are added up as `other`. A job may name
+"""The most models with totals of their own; further ones are added up as `other`. A job may name
 any model, and each has some ten series in a database that keeps them for weeks."""
 ADDED_AT_ONCE = 100
-"""Totals that one script call adds: Redis takes a fifth of a millisecond."""
+"""The most totals that one script call adds: Redis takes a fifth of a millisecond."""
 MINUTE_SECONDS = 60
-"""For which what was spent is added up, as count.lua does: people think of money a minute."""
+"""The interval for which spending is added up, as in count.lua: people think of money per minute.
+"""
 
 
 @dataclass(frozen=True)
 class Spending:
-    """The tokens and the money of a time of Redis."""
+    """The tokens and the money of an interval of Redis's time."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -74,8 +75,8 @@ class FleetTotals:
     async def spending(self) -> Spending:
         """Return what was spent in the last minute.
 
-        It is known by whole minutes of Redis's clock: of the one before, the part that the current
-        one leaves of 60 seconds is counted.
+        Spending is stored by whole minutes of Redis's clock. The previous minute counts in
+        proportion to the part of it that is within the last 60 seconds.
         """
         with redis_failures():
             seconds, _ = await self._redis.time()

@@ -45,12 +45,12 @@ POLL_SECONDS = 2.0
 PAGE = 100
 """Events fetched at once: bounds the memory of a reader of a long journal."""
 MAX_RESTORED_BYTES = 4 * 1024**2
-"""Of the payloads that one read of events brings along; the other events come without `event`, as
-those with blobs do. Forty kilobytes for each event of a page, and more than a person reads."""
+"""The most bytes of payloads that are read together with events; the other events come without
+`event`, as those with blobs do. It is 40 KB for each event of a page, more than a person reads."""
 PAYLOADS_AT_ONCE = 100
-"""Payloads fetched in one command: a few hundred kilobytes as Redis holds them."""
+"""The most payloads fetched in one command: a few hundred kilobytes, as Redis holds them."""
 RECONNECT_SECONDS = 0.2
-"""Between two tries to subscribe: Redis is back within seconds after a restart."""
+"""The time between two tries to subscribe: Redis is available within seconds after a restart."""
 APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client repeats a lost call within seconds."""
 
@@ -248,7 +248,7 @@ class Journal:
     async def complete(
         self, entry: JournalEvent, read_blob: Callable[[str], Awaitable[bytes]]
     ) -> JournalEvent:
-        """Return an event with all of its payloads; a sentence stands for one that has expired.
+        """Return an event with all of its payloads; a sentence replaces one that has expired.
 
         Args:
             entry: The event.
@@ -287,7 +287,7 @@ class Journal:
                     "HMGET", self._keys.payloads(job_id), *some, **{NEVER_DECODE: True}
                 )
             for name, packed in zip(some, stored, strict=True):
-                with contextlib.suppress(ValueError):  # a damaged one is as good as none
+                with contextlib.suppress(ValueError):  # a damaged one is treated as missing
                     if packed is not None:
                         found[name] = unpacked(packed, wanted[name])
         return found
@@ -369,7 +369,7 @@ class Journal:
     async def at_end(self, job_id: str, ask: Callable[[], Awaitable[Answer | None]]) -> Answer:
         """Ask now, and again when the job has ended, until there is an answer; return it.
 
-        A job that works is asked for rarely, however many events it has.
+        A running job is asked rarely, however many events it has.
 
         Args:
             job_id: The job.
@@ -377,7 +377,7 @@ class Journal:
 
         Raises:
             LedgerUnavailable: Redis was unavailable for longer than `OUTAGE_SECONDS`.
-            Exception: What `ask` raises besides that.
+            Exception: Any other exception that `ask` raises.
         """
         with self._subscriptions.of(self._keys.job_ended(job_id)) as ended:
             await self._subscriptions.subscribe()
@@ -387,7 +387,7 @@ class Journal:
             return answer
 
     async def close(self) -> None:
-        """Close the subscriptions; nothing is followed any more."""
+        """Close the subscriptions; all followers end."""
         await self._subscriptions.close()
 
 
@@ -442,7 +442,7 @@ class _Subscriptions:
         while self._followers or self._subscribed:
             try:
                 message = await self._pubsub.get_message(timeout=1.0)
-            except Exception:  # noqa: BLE001 - any broken connection: it reconnects by itself
+            except Exception:  # noqa: BLE001 - any broken connection: it reconnects automatically
                 await asyncio.sleep(RECONNECT_SECONDS)
                 continue
             if message is not None:

@@ -205,11 +205,11 @@ class Keys:
         return f"{self.prefix}:api_key_names"
 
     def session(self, digest: str) -> str:
-        """String: whom a browser session stands for, under the SHA-256 of its id."""
+        """String: the caller of a browser session, under the SHA-256 of its id."""
         return f"{self.prefix}:session:{digest}"
 
     def login(self, digest: str) -> str:
-        """String: whom a one-time login link stands for, under the SHA-256 of its token."""
+        """String: the caller of a one-time login link, under the SHA-256 of its token."""
         return f"{self.prefix}:login:{digest}"
 
     @property

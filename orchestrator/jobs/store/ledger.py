@@ -70,25 +70,27 @@ from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.valid_text import clean, clean_text
 
 INSTALLATION_BYTES = 8
-"""Random: enough that no two installations ever have the same id."""
+"""The random bytes of an id: enough that no two installations ever have the same one."""
 TOKEN_DIGITS = 12
-"""Random digits at the end of a claim's token: its beginning, a counter, repeats when Redis loses
-its last writes."""
+"""The random digits at the end of a claim's token: its beginning, a counter, repeats when Redis
+loses its last writes."""
 SUBMIT_BATCH = 50
-"""Jobs in one script call: each takes Redis 60 µs, and heartbeats must run between two calls."""
+"""The most jobs in one script call: each takes Redis 60 µs, and heartbeats must run between two
+calls."""
 SUBMIT_CHARACTERS = 500_000
-"""Of their specifications, unless it is a single one: Redis copies them, for its file too."""
+"""The most characters of their specifications, unless it is a single one: Redis copies them, also
+for its file."""
 TRANSIT_SECONDS = 15.0
 """The time after which a message to a worker with a free slot counts as lost."""
 HEAD_START_SECONDS = 2.0
 """The time for which a requeued job is reserved for the host that has its files: a few turns of the
 queue, and short enough for a job to run again 4 s after its worker was stopped."""
 REAP_BATCH = 30
-"""Jobs in one script call: to requeue one takes Redis a tenth of a millisecond, on a busy machine
-twice as long, and heartbeats must run between two calls."""
+"""The most jobs in one script call: requeuing one takes Redis a tenth of a millisecond, on a busy
+machine twice as long, and heartbeats must run between two calls."""
 FRUITLESS_CALLS = 8
-"""Calls of a dispatch that take no job although they have not looked at all that waits: what they
-have put aside, the next dispatch does not look at."""
+"""The most calls of a dispatch that take no job and have not looked at all waiting jobs: the next
+dispatch skips what they have set aside."""
 NOT_UNDERSTOOD = ("wire version ", "agent ", "this worker cannot read")
 """The beginnings of refused claims when the worker cannot run the job."""
 UNREADABLE = "this worker cannot read the job: another release submitted it"
@@ -96,29 +98,31 @@ MAX_HOST_FAULTS = 10
 """How often a job is given back because its host failed. An engine that fails under one job more
 often may do so because of the job, whose attempts are used up from then on."""
 MAX_REFUSALS = 2
-"""How often a job is given back that a host which opens other sandboxes could not open: with its
-first try three, as an attempt has them by default."""
+"""How often a job is requeued because a host, fit for other sandboxes, could not open its sandbox.
+With the first try there are three, which is the default number of attempts."""
 CANCEL_BATCH = 20
-"""Jobs in one script call: ending one takes Redis up to a third of a millisecond, and heartbeats
-must run between two calls."""
+"""The most jobs in one script call: ending one takes Redis up to a third of a millisecond, and
+heartbeats must run between two calls."""
 CANCEL_HEARD_SECONDS = 0.7
 """The time that a worker has to confirm the cancellation of a job. One that is frozen or lost does
 not; with the reaper's interval of a second, its job still ends within two."""
 EVICT_LOOKS = 500
-"""Jobs of which one script call looks whether they are needed; a deleted one counts as ten."""
+"""The most jobs that one script call checks for whether they are needed; a deleted one counts as
+ten."""
 EVICT_KNOWN = 100
-"""Trees of which a call is told that they are kept: the jobs of a tree end one after another."""
+"""The most trees that are passed to a call as kept: the jobs of a tree end one after another."""
 SHORTEN_BATCH = 50
-"""Jobs in one script call: a journal of a megabyte takes Redis a tenth of a millisecond."""
+"""The most jobs in one script call: a journal of a megabyte takes Redis a tenth of a millisecond.
+"""
 RECOUNT_BATCH = 200
-"""Jobs in one script call; each takes Redis 5 µs."""
+"""The most jobs in one script call; each takes Redis 5 µs."""
 FORGET_BATCH = 30
-"""Jobs in one script call: to delete one takes Redis a tenth of a millisecond, on a busy machine
-twice as long."""
+"""The most jobs in one script call: deleting one takes Redis a tenth of a millisecond, on a busy
+machine twice as long."""
 MAX_MESSAGE_CHARACTERS = 20_000
-"""Of a message to a job: longer texts belong in a file, or are a task of their own."""
+"""The longest message to a job: longer texts belong in a file, or are a separate task."""
 MAX_MESSAGES = 100
-"""To one job in its life: its agent's conversation contains them all."""
+"""The most messages to one job over its lifetime: its agent's conversation contains them all."""
 STARVED = f"Redis has no memory left, so the job could not continue: {ADVICE}."
 """The error of a job that was given back because Redis was full, and not resumed in time."""
 FREE_SHARE = (
@@ -127,7 +131,7 @@ FREE_SHARE = (
 UNREAD = 2
 """The answer of finish.lua when the job has received more messages."""
 DIGEST_DIGITS = 16
-"""Of what a registration contains: enough that no two workers' are mistaken for each other."""
+"""The digits of a registration's digest: enough to tell all workers' registrations apart."""
 OPENED = 2
 """The answer of register.lua when the worker has more free slots than before."""
 SCRIPTS = (
@@ -144,15 +148,16 @@ class Dispatched:
     """A job that is to be sent to a worker."""
 
     spec: JobSpec
-    """As far as this release can read it: the one that runs it reads it again."""
+    """The specification, as far as this release can read it: the worker that runs it reads it
+    again."""
     number: int
     """The number of the job's dispatches so far: makes each message's id unique."""
     pool: str = ""
-    """The pool of the workers that it is sent to; empty: all take it."""
+    """The pool of the workers that it is sent to; empty: any worker takes it."""
     worker: str = ""
-    """The worker that it is bound to."""
+    """The worker that the job is bound to."""
     queue: str = ""
-    """That worker's own queue; empty: it has none, and the queue of the pool is for it, too."""
+    """That worker's own queue. Empty: it has none, and the job is sent to the queue of the pool."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +188,8 @@ class Reaped(dict[str, str]):
 class Ledger(Records):
     """The job records of one installation, and all operations that change them.
 
-    Every method raises LedgerUnavailable when Redis does not respond. The operation may have been
-    done nevertheless.
+    Every method raises LedgerUnavailable when Redis does not respond. The operation may have taken
+    effect nevertheless.
     """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
@@ -203,8 +208,8 @@ class Ledger(Records):
 
         Args:
             specs: The jobs.
-            pool: Of the workers that are to run them and their children; empty: of all. While none
-                of it can, the workers that started last do.
+            pool: The pool of the workers that are to run them and their children; empty: all
+                workers. While no worker of the pool can, the workers that started last do.
 
         Raises:
             InvalidJob: A job cannot be stored; none is.
@@ -304,12 +309,12 @@ class Ledger(Records):
         named = answer.model_copy(update={"by": by})
         data = {"id": approval_id, **json.loads(answer_json(named))}
         proof = (by, answer_fingerprint(data), KEPT_SECONDS)
-        told = await self._run(
+        reply = await self._run(
             "answer", approval_id, answer.decision, json.dumps(data), uuid4().hex, *proof
         )
-        if told[0] == "taken":
-            return str(told[1])
-        raise refusal(approval_id, answer.decision, told, by)
+        if reply[0] == "taken":
+            return str(reply[1])
+        raise refusal(approval_id, answer.decision, reply, by)
 
     async def send(self, job_id: str, text: str) -> None:
         """Store a message for a job's agent, which reads it before its next model call.
@@ -354,7 +359,7 @@ class Ledger(Records):
         return jobs
 
     async def _dispatch_some(self, most: int) -> tuple[list[Dispatched | None], bool]:
-        """Take as many jobs as one call does, and say if there are more; None has failed."""
+        """Take the jobs of one call, and return whether there are more; None: it failed."""
         request = uuid4().hex  # the client repeats the call when an answer is lost
         wires, fallback = (versions.WIRE_OLDEST, versions.WIRE_NEWEST), AdmissionPolicy().stored()
         taken, is_more = await self._run(
@@ -385,11 +390,11 @@ class Ledger(Records):
         return jobs
 
     async def reap(self, round_seconds: float = 0) -> Reaped | None:
-        """Requeue jobs whose lease lapsed, end jobs whose deadline passed, take lost workers out.
+        """Requeue jobs whose lease lapsed, end jobs whose deadline passed, remove lost workers.
 
         Args:
-            round_seconds: How long no other process does so, if they give such a time, too: one of
-                all is enough. 0: it is done at once.
+            round_seconds: The interval in which one process of those that pass an interval does
+                this; 0: it is done at once.
 
         Returns:
             The jobs; None when another process has done it.
@@ -415,7 +420,7 @@ class Ledger(Records):
 
         Args:
             older_than_seconds: The time.
-            of_tenants: That of the jobs of single tenants.
+            of_tenants: The time for the jobs of single tenants.
         """
         kept_for = milliseconds(older_than_seconds)
         others = json.dumps({name: milliseconds(one) for name, one in (of_tenants or {}).items()})
@@ -430,8 +435,8 @@ class Ledger(Records):
     async def evict(self, account: str, *, jobs: int, bytes_: int, min_kept_seconds: float) -> int:
         """Delete whole trees of an account before their time; return the number of deleted jobs.
 
-        Those whose jobs ended first go first. None is deleted of which a job has not ended, or
-        ended a short time ago, or whose changes are not yet collected.
+        Those whose jobs ended first go first. A tree is kept if one of its jobs has not ended,
+        ended a short time ago, or has changes that are not yet collected.
 
         Args:
             account: Whose jobs; see `stored`.
@@ -492,11 +497,11 @@ class Ledger(Records):
                 await pipe.execute()
 
     async def takes_turn(self, name: str, seconds: float) -> bool:
-        """Return whether this process does something that one process does in that time.
+        """Return whether this process does something that one process per interval does.
 
         Args:
             name: What is done.
-            seconds: How long nobody else does it.
+            seconds: The interval in which no other process does it.
         """
         return bool(await self._run("turn", name, max(milliseconds(seconds), 1)))
 
@@ -600,7 +605,7 @@ class Ledger(Records):
         return dict(zip(held, answers, strict=True))
 
     async def note_activities(self, activities: Mapping[str, tuple[int, str]]) -> None:
-        """Note what running jobs do at this moment (`Activity`), for who watches them.
+        """Note what running jobs do at this moment (`Activity`), for observers.
 
         Args:
             activities: Job id -> token of its claim, and the activity as JSON; empty: none.
@@ -673,9 +678,9 @@ class Ledger(Records):
             job_id: The job.
             token: The token of the attempt's claim.
             reason: Why it is released, for the journal.
-            unread_by: The worker, when it cannot read the job, which is then left to others.
-            starves_seconds: When Redis has no memory left: after how long the job ends if no worker
-                has resumed it.
+            unread_by: The worker, when it cannot read the job, which is then reserved for others.
+            starves_seconds: When Redis has no memory left: the time after which the job ends if no
+                worker has resumed it.
 
         Returns:
             False when the attempt no longer holds the job.
@@ -704,10 +709,10 @@ class Ledger(Records):
     async def refuse(
         self, claim: Claim, worker: WorkerInfo, reason: str, *, is_final: bool
     ) -> bool:
-        """Requeue a job whose sandbox a host that is fit could not open; no attempt is used up.
+        """Requeue a job whose sandbox a fit host could not open; no attempt is used up.
 
-        Hosts that have not tried are next; when all have, the same ones are, unless their refusal
-        is final.
+        Hosts that have not tried are next. When all have tried, the same ones are, unless their
+        refusal is final.
 
         Args:
             claim: The attempt.
@@ -801,7 +806,7 @@ class Ledger(Records):
         return None if state is None else JobState(state)
 
     async def start(self, job_id: str, token: int, child: JobSpec, bounds: TreeBounds) -> bool:
-        """Submit a child of a running job, which goes on; one that exists is the same child.
+        """Submit a child of a running job, which continues; one that exists is the same child.
 
         Args:
             job_id: The job.

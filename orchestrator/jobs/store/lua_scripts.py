@@ -17,8 +17,8 @@ from fanout.orchestrator.valid_text import clean
 _DEFINITION = re.compile(
     r"^local (?:function )?(?P<name>\w+).*\n(?:(?!local |--|\n).*\n)*", re.MULTILINE
 )
-"""One at the beginning of a line: a function or a constant, up to the next comment or empty line at
-the beginning of one."""
+"""The pattern of a definition, a function or a constant at the beginning of a line, up to the next
+comment or empty line at the beginning of one."""
 _COMMENT = re.compile(r"--.*")
 _WORD = re.compile(r"\w+")
 

@@ -20,11 +20,11 @@ class RedisMemory:
     """The memory of a Redis, as `INFO memory` reports it; a managed one answers that too."""
 
     used_bytes: int
-    """What counts for the limit."""
+    """The memory that counts towards the limit."""
     limit_bytes: int
     """`maxmemory`; 0: none is set, and the system ends Redis when the machine has no more."""
     machine_bytes: int
-    """Of the machine, or 0 if Redis does not say."""
+    """The memory of the machine, or 0 if Redis does not report it."""
     marks: StorageShares
 
     @property

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.subscription import Notification, Subscription
 
 MAX_SUBSCRIPTIONS = 20
-"""Of one job: each state change writes a notification for each."""
+"""The most subscriptions to one job: each state change writes a notification for each."""
 AWAITED_SECONDS = 24 * 3600
 """How long a subscription waits for the submission of its job."""
 AT_ONCE = 4
@@ -25,7 +25,7 @@ does not answer holds up its own only."""
 LEASE_SECONDS = 30.0
 """How long a process may take for a try: three times the time limit of a request."""
 HOOK = "!hook"
-"""The receiver that stands for the installation's hook."""
+"""The receiver name of the installation's hook."""
 HOOK_KEPT_SECONDS = 24 * 3600
 """How long notifications wait for the process that runs the hook while none does."""
 
@@ -93,7 +93,7 @@ class NotificationStore:
     # For who sends
 
     async def expect_hook(self) -> None:
-        """Keep what happens from now on for the process that will run the installation's hook."""
+        """Keep events from now on for the process that will run the installation's hook."""
         with redis_failures():
             await self._redis.set(self._keys.hook, 1, ex=HOOK_KEPT_SECONDS)
 
@@ -102,8 +102,8 @@ class NotificationStore:
 
         Args:
             most: The maximum number.
-            runs_hook: Whether the caller runs the installation's hook: from now on, for a day, what
-                happens is kept for it.
+            runs_hook: Whether the caller runs the installation's hook; if so, events are kept for
+                it from now on, for a day.
         """
         kept = HOOK_KEPT_SECONDS if runs_hook else 0
         lease = milliseconds(LEASE_SECONDS)
@@ -120,15 +120,15 @@ class NotificationStore:
     async def settle(
         self, sent: Notification, outcome: Outcome, *, again_in: float = 0, reason: str = ""
     ) -> bool:
-        """Record what became of a try.
+        """Record the outcome of a try.
 
         Args:
             sent: The notification.
             outcome: `done`: delivered; `retry`: to be tried again; `pass`: left to another process,
-                and no try; `gone`: the receiver wants no more, so its subscription is deleted;
+                which is no try; `gone`: the receiver wants no more, so its subscription is deleted;
                 `dead`: given up.
             again_in: Seconds until the next try.
-            reason: Of one that is given up, for people; nothing that a receiver wrote.
+            reason: Why a notification was given up, for people; it quotes nothing of the receiver.
 
         Returns:
             False when the lease had lapsed and another process has taken the notification.
@@ -141,8 +141,8 @@ class NotificationStore:
     ) -> bool:
         """Settle a try of a notification, given by its id, receiver and number of tries."""
         why = cut_text(reason, MAX_REASON_CHARACTERS)
-        told = (outcome, milliseconds(again_in), why)
-        return bool(await self._run("settle_notification", *taken, AT_ONCE, *told))
+        outcome_args = (outcome, milliseconds(again_in), why)
+        return bool(await self._run("settle_notification", *taken, AT_ONCE, *outcome_args))
 
 
 def _notification(fields: Sequence[Any]) -> Notification | None:

@@ -12,8 +12,9 @@ from fanout.orchestrator.jobs.failures import LedgerFull, LedgerUnavailable
 OUTAGE_SECONDS = 30.0
 """A restart that loads the append-only file, or a failover by Sentinel, takes less."""
 FULL_SECONDS = 15.0
-"""While Redis is full. What early retention deletes, every ten seconds, makes room by then; after
-that the caller gives up its sandbox and its slot, and what runs with its job goes on."""
+"""The time for which a full Redis is tolerated. Early retention, which runs every ten seconds,
+makes room by then. After that the caller gives up its sandbox and its slot, but what its job has
+started continues."""
 PAUSE_SECONDS = 0.5
 """Between two attempts, so that a restarted Redis is not overloaded."""
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 LOADER = "fanout.orchestrator.path_loader:PathLoader"
-"""Celery loads it when it is used: Celery's own puts the working directory on the path."""
+"""The loader of Celery's settings, which is loaded when it is used: Celery's own puts the working
+directory on the path."""
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
@@ -47,7 +48,7 @@ SENDER = "clients@fanout"
 process, makes a series of metrics in Flower for each."""
 
 LABEL_CHARACTERS = 200
-"""Of a job's labels in a message: the column of a dashboard shows no more."""
+"""The longest label of a job in a message: the column of a dashboard shows no more."""
 
 
 def broker_settings(url: str, key_prefix: str) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class CeleryQueue:
         # An answer that never comes, also to the beginning of TLS, would hold up the thread.
         self._settings["broker_transport_options"]["socket_timeout"] = COMMAND_SECONDS
         self._queue = queue
-        # Celery blocks. In a thread of its own no message waits behind the loop's work on files.
+        # Celery blocks. In its own thread, no message waits for the loop's work on files.
         self._thread = ThreadPoolExecutor(1, "queue")
 
     @cached_property
@@ -163,7 +164,7 @@ class CeleryQueue:
 
     @cached_property
     def _events(self) -> Any:
-        """What makes events; not enabled: the producer of a message sends its event, too."""
+        """The producer of events; not enabled: the producer of a message sends its event too."""
         return self._app.events.Dispatcher(enabled=False, hostname=SENDER)
 
     def _address(self, job: Dispatched) -> Any:

@@ -34,7 +34,7 @@ DOUBLING_SECONDS = 2.0
 """After a pause one request is sent first, then twice as many in each such interval: 32 in the
 first ten seconds, the full rate within half a minute."""
 FIRST_PAUSE_SECONDS = 1.0
-"""After a rejection without a time; doubles until a request is answered."""
+"""The pause after a rejection that names no time; it doubles until a request is answered."""
 LONGEST_PAUSE_SECONDS = 60.0
 """The maximum of that pause: services count by the minute."""
 LONGEST_CUT_SECONDS = 3600.0
@@ -46,8 +46,8 @@ waiting."""
 LATEST_ASK_SECONDS = 15.0
 """The longest such time: for that long the request of a dead process keeps its position."""
 ASK_SPREAD_SECONDS = 0.002
-"""By which the longest such time grows with each request that waits: beyond 7,500 of them, those at
-the end of the queue ask at most 500 times a second together, a few percent of a core of Redis."""
+"""The growth of the longest such time with each waiting request. Beyond 7,500 of them, those at the
+end of the queue ask at most 500 times a second together, a few percent of a core of Redis."""
 ASK_GRACE_SECONDS = 3.0
 """The delay that is tolerated when it asks again: that of a busy process with hundreds of
 agents."""

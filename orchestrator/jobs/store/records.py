@@ -34,19 +34,19 @@ from fanout.orchestrator.jobs.store.stored import (
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 FEW_LIVE = 1_000
-"""Live jobs that are read at once: Redis takes half a millisecond."""
+"""The most live jobs that are read at once: Redis takes half a millisecond."""
 COUNTED_AT_ONCE = 1_000
-"""Jobs that one script counts: Redis takes a millisecond."""
+"""The most jobs that one script counts: Redis takes a millisecond."""
 SKETCHED_AT_ONCE = 500
-"""Jobs of a tree in one step, whose records are read in one round trip."""
+"""The most jobs of a tree in one step, whose records are read in one round trip."""
 APPROVALS_AT_ONCE = 100
-"""Approvals in one round trip: each has the arguments of a call."""
+"""The most approvals in one round trip: each has the arguments of a call."""
 IDS_AT_ONCE = 1_000
-"""Ids that one command reads of an index: Redis takes a fifth of a millisecond."""
+"""The most ids that one command reads of an index: Redis takes a fifth of a millisecond."""
 
 
 class Ownership(NamedTuple):
-    """To whom a job belongs."""
+    """The owner and the tenant of a job."""
 
     tenant: str
     owner: str
@@ -192,7 +192,7 @@ class Records:
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
 
     async def _state_and(self, key: str, field: str, job_id: str) -> tuple[str | None, str | None]:
-        """Return a job's state, and then a text of it; None for what is missing.
+        """Return a job's state, and then a text of it; None for a missing one.
 
         Not in a transaction: Redis refuses those when it is full, even if they only read.
 
@@ -274,7 +274,7 @@ class Records:
         return int(first[0][1]) if first else 0
 
     async def position_of_newest(self, count: int) -> int:
-        """Return the position of the oldest one of the newest jobs, of which there are `count`."""
+        """Return the position of the oldest of the newest `count` jobs."""
         with redis_failures():
             found: Any = await self._redis.zrevrange(
                 self._keys.index, count - 1, count - 1, withscores=True
@@ -422,7 +422,7 @@ class Records:
     async def accounts(self, ids: Sequence[str]) -> list[JobAccount]:
         """Return what those jobs that exist have used, each with all jobs below it.
 
-        One round trip for all of them; of a job's record only what is needed is read.
+        They need one round trip, and only the needed fields of each record are read.
         """
         if not ids:
             return []
@@ -477,7 +477,7 @@ class Records:
         return states
 
     async def states(self, ids: Sequence[str]) -> list[str | None]:
-        """Return the state of each job; None for one that does not exist any more."""
+        """Return the state of each job; None for one that no longer exists."""
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:

@@ -67,7 +67,7 @@ CODES: dict[type[Exception], str] = {
     exceptions.ClusterDownError: "CLUSTERDOWN",
     exceptions.ClusterCrossSlotError: "MOVED",
 }
-"""The client removes the code from the text of these."""
+"""The codes of errors from whose text the client has removed the code."""
 TEXTS = {
     "The user executing the script can't": "NOPERM",
     "ACL failure in script": "NOPERM",
@@ -80,7 +80,7 @@ TEXTS = {
     "non local key in a cluster": "MOVED",
     "the cluster is down": "CLUSTERDOWN",
 }
-"""What Redis says, within a script or without, where an error has no code of its own."""
+"""Texts of Redis, within a script or outside, for errors without a code of their own."""
 UNTRUSTED = (
     "The certificate of Redis is not trusted ({why}): nothing was sent. Check the host in "
     "FANOUT_REDIS_URL, or name the certificate's authority there with ssl_ca_certs=/path/to/ca.pem."
@@ -109,7 +109,7 @@ def redis_failures() -> Iterator[None]:
     """Translate the client's exceptions; the text has no address, which may contain a password.
 
     Raises:
-        LedgerUnavailable: Redis does not respond, or not as it should; see the subclasses.
+        LedgerUnavailable: Redis does not respond, or not correctly; see the subclasses.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Who may start jobs from which snapshot.
 
-The id of a snapshot is the hash of its content, so nobody guesses one. But ids are copied into
-logs and chats, and whoever knows a content could find out whether somebody has stored it.
+The id of a snapshot is the hash of its content, so nobody can guess one. But ids are copied into
+logs and chats, and a caller who knows a content could otherwise find out whether it is stored.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 MAX_REMEMBERED = 10_000
-"""Snapshots of one owner, the newest; each takes some 100 bytes."""
+"""The most snapshots of one owner, the newest ones; each takes some 100 bytes."""
 REMEMBERED_SECONDS = 90 * 24 * 3600
-"""After the owner's last one: longer than snapshots are kept without being used."""
+"""The time after the owner's last snapshot: longer than unused snapshots are kept."""
 
 
 class SnapshotOwners:

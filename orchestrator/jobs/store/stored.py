@@ -37,7 +37,7 @@ class Submission(NamedTuple):
     id: str
     root: str
     parent: str
-    """Empty: none."""
+    """The id of its parent; empty: none."""
     priority: int
     max_attempts: int
     idempotency: str
@@ -48,7 +48,8 @@ class Submission(NamedTuple):
     agent: str
     wire: int
     pool: str
-    """Of the workers that are to run it; empty: of all. A child is of its parent's."""
+    """The pool of the workers that are to run it; empty: all workers. A child has its parent's
+    pool."""
     spec: str
 
     def arguments(self) -> tuple[str, str]:
@@ -206,7 +207,7 @@ def _activity(fields: Mapping[str, str]) -> Activity | None:
 
 
 def _failure(job_id: str, result: str) -> dict[str, str]:
-    """Return what a record says of a stored result's error; nothing without one, or if unknown."""
+    """Return what a record shows of a stored result's error; nothing without a known one."""
     try:
         error = json.loads(result).get("error")
         if not error:

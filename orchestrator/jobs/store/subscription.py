@@ -14,12 +14,12 @@ from ulid import ULID
 from fanout.orchestrator.jobs.bounds import KIB
 
 MAX_URL_CHARACTERS = 2_048
-"""What browsers and servers accept."""
+"""The longest URL that browsers and servers accept."""
 MAX_DETAILS_BYTES = 4 * KIB
-"""Of what a kind of subscription stores for itself: Redis holds it as long as the job."""
+"""The most bytes of a kind's own details: Redis holds them as long as the job."""
 
 APPROVAL = "approval"
-"""What has happened when a job waits for a person; otherwise it is a state."""
+"""The event of a job that waits for a person; any other event is a state."""
 
 SubscriptionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
@@ -36,7 +36,7 @@ class NotifiedEvent(StrEnum):
 
 
 class Subscription(BaseModel):
-    """Who is told of a job, of what, and how."""
+    """A receiver of notifications about a job, with their occasion and form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -49,9 +49,9 @@ class Subscription(BaseModel):
         default=frozenset({NotifiedEvent.END, NotifiedEvent.APPROVAL}), min_length=1
     )
     secret: SecretStr | None = Field(default=None, max_length=4_096)
-    """What the kind signs or authenticates with. Only who sends gets it back from the store."""
+    """The secret for signing or authentication. The store returns it only for sending."""
     details: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the kind needs besides, nothing secret."""
+    """Further details that the kind needs, none of them secret."""
 
     @property
     def receiver(self) -> str:
@@ -69,7 +69,7 @@ class Subscription(BaseModel):
         """Return the subscription of a stored form.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a subscription.
         """
         fields = json.loads(stored)
         fields.pop("receiver", None)
@@ -82,7 +82,7 @@ class Subscription(BaseModel):
 
 @dataclass(frozen=True)
 class Notification:
-    """Something that a subscriber, or the installation's hook, is to be told."""
+    """An event that a subscriber, or the installation's hook, is notified of."""
 
     id: str
     """The same for each try, and for the same event."""
@@ -91,7 +91,7 @@ class Notification:
     job_id: str
     """The subscribed job."""
     subscription: Subscription | None
-    """None for the hook."""
+    """The subscription; None for the hook."""
     what: str
     """The state that the job has reached, or `approval`."""
     source_id: str
