@@ -31,16 +31,17 @@ from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailu
 from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
 
 SLOWEST_BYTES_PER_SECOND = 256 * 1024
-"""Of an upload, which is one call of a driver: its time limit grows with the file. Below that the
-largest workspace would take more than two hours."""
+"""The slowest upload that is tolerated. An upload is one call of a driver, whose time limit grows
+with the file. At a lower rate the largest workspace would take more than two hours."""
 LARGE_BYTES = 256 * 1024
-"""The size from which another thread pays: handing a piece over takes as long as hashing 40 KiB."""
+"""The size from which another thread is worthwhile: passing a piece to it takes as long as hashing
+40 KiB."""
 MAX_CHECKED = 10_000
-"""So many files are remembered as checked: more than a worker reads in a day."""
+"""The most files that are remembered as checked: more than a worker reads in a day."""
 Result = TypeVar("Result")
 
 CHUNK_BYTES = 1024 * 1024
-"""Read at once: large enough that hashing, not the loop, takes the time."""
+"""The bytes read at once: enough that hashing takes the time, not the loop."""
 
 DEFAULT_CACHE_BYTES = 10 * 1024**3
 """The maximum size of a remote store's copies on this machine: five snapshots of the largest
@@ -65,17 +66,17 @@ another name and renamed."""
 
 
 class NoAnswer(Exception):
-    """A store did not answer in time; the call goes on in its thread, and its end is ignored."""
+    """A store did not answer in time; its call continues in its thread and is ignored."""
 
 
 class AnsweringFiles:
     """An fsspec file system whose calls have a time limit.
 
-    Every call raises NoAnswer when it takes longer, and else what the file system raises.
+    Every call raises NoAnswer when it takes longer, and otherwise what the file system raises.
 
     Args:
         files: The file system.
-        timeout_seconds: The limit of a call, besides the time that the bytes of an upload take.
+        timeout_seconds: The limit of a call, in addition to the time for the bytes of an upload.
     """
 
     def __init__(self, files: Any, timeout_seconds: float) -> None:
@@ -114,7 +115,7 @@ class AnsweringStream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, which is no call of its server."""
+        """Close the file, which sends no request to the server."""
         self._stream.close()
 
     def read(self, size: int) -> bytes:
@@ -147,13 +148,13 @@ def protocols_of(files: Any) -> tuple[str, ...]:
 
 
 def in_time(seconds: float, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    """Return what a call returns, if it does within a time.
+    """Return the result of a call that returns within a time limit.
 
-    The thread of a call that does not is left to itself; it keeps no process alive.
+    A call that takes longer continues in its thread, which does not keep the process alive.
 
     Raises:
-        NoAnswer: It does not.
-        Exception: Whatever the call raises.
+        NoAnswer: The call takes longer.
+        Exception: Any exception of the call.
     """
     answer: Future[Result] = Future()
 
@@ -168,12 +169,12 @@ def in_time(seconds: float, call: Callable[..., Result], *arguments: Any, **opti
         return answer.result(seconds)
     except NoResult:
         if answer.done():
-            raise  # the call's own
+            raise  # an exception of the call
         raise NoAnswer from None
 
 
 class CheckedFiles:
-    """Compares files with their ids, each once as long as it is the same file."""
+    """Compares files with their ids, each file once as long as it is unchanged."""
 
     def __init__(self) -> None:
         self._checked: dict[str, tuple[int, ...]] = {}
@@ -207,7 +208,7 @@ class HashingSink:
 
     def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
         self.hash = hashlib.sha256()
-        """Complete after `flush`."""
+        """The hash of the content; complete after `flush`."""
         self._target = target
         self._translated = translated
         self._other = ThreadPoolExecutor(1, "blob")  # has no thread before the first large piece
@@ -222,7 +223,7 @@ class HashingSink:
         return self._write(data)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered data."""
         self._finish_pending()
         with self._translated("written"):
             self._target.flush()
@@ -233,7 +234,7 @@ class HashingSink:
         return self._target.tell()
 
     def close(self) -> None:
-        """Wait for what is being written; nothing is raised."""
+        """Wait until pending data is written; nothing is raised."""
         self._other.shutdown()
 
     def _finish_pending(self) -> None:
@@ -248,15 +249,15 @@ class HashingSink:
 
 
 def corrupt(blob_id: str) -> BlobCorrupt:
-    """Return the failure of a blob whose content is not the one of its id."""
+    """Return the failure of a blob whose content does not match its id."""
     return BlobCorrupt(
         f"The blob {blob_id} is damaged: its content does not match its id. Submit the job again, "
-        "and look at who else can write to FANOUT_BLOBS_URL."
+        "and check who else can write to FANOUT_BLOBS_URL."
     )
 
 
 def _stamp(stream: IO[bytes]) -> tuple[int, ...]:
-    """Return what tells a file from another one, and from itself after a change."""
+    """Return a value that differs for another file, and for the same file after a change."""
     status = os.fstat(stream.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -278,7 +279,7 @@ class BlobStore:
         url: The URL; a plain path is a directory.
         cache: A private directory for copies of a remote store's blobs; None: a temporary one.
         max_cache_bytes: The size above which the least recently used copies are removed.
-        timeout_seconds: After how long without an answer a remote store fails.
+        timeout_seconds: The time without an answer after which a remote store fails.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class BlobStore:
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
-        """The file system and the path of the store in it; a driver may ask for its login first."""
+        """The file system and the store's path in it; a driver may log in first."""
         with self._translated("opened"):
             return open_files(self.url, None if self._is_local else self._timeout_seconds)
 

@@ -1,4 +1,4 @@
-"""The files of a folder that are code for a reason outside of their own names.
+"""The files of a folder that are code for another reason than their names.
 
 A symlink gives a file another name, Git's configuration names programs, and a file that a person
 allowed to run (an `.envrc`, a hook, an editor's task) calls other files of the folder. What a
@@ -37,11 +37,12 @@ from fanout.orchestrator.workspace.repositories.repository import (
 CONFIGURED = "the configuration of this repository says that Git runs it"
 
 MAX_READ_BYTES = 256 * 1024
-"""Of a file that is searched for the names of others; people write such files by hand."""
+"""The largest file that is searched for the names of others; people write such files by hand."""
 MAX_SEARCHED_FILES = 500
-"""Configurations and what they call, so that a folder of generated hooks delays no landing."""
+"""The most configurations and called files that are searched, so that a folder of generated hooks
+does not delay a merge."""
 MAX_WORDS = 2_000
-"""That may be files, of one file: each costs up to two dozen looks at the disk."""
+"""The most words of one file that may name files: each costs up to two dozen disk accesses."""
 
 _IS_PATH = re.compile(
     r"core\.(hookspath|attributesfile|excludesfile)|include\.path|includeif\..*\.path"
@@ -63,21 +64,22 @@ _READS_ANY_FILE = re.compile(
 """The commands of shells and of direnv that run or obey a file, whatever its name."""
 _NIX = re.compile(r"\buse[_ ](?:flake|nix)\b")
 _NIX_FILES = ("flake.nix", "flake.lock", "shell.nix", "default.nix")
-"""What direnv's `use flake` and `use nix` evaluate."""
+"""The files that direnv's `use flake` and `use nix` evaluate."""
 _SCRIPTS = re.compile(
     r"\.([bckz]?sh|bash|fish|ps1|bat|cmd|pyw?|rb|p[lm]|[cm]?[jt]s|lua|php|nix|exs|r|el|vim|awk|tcl"
     r"|groovy|kts)"
 )
 """The suffixes of files that an interpreter runs."""
 _GENERATED = frozenset({".venv", ".direnv", ".devenv", ".devbox", ".flox", ".hermit"})
-"""Folders of what tools have installed: thousands of files, which nobody writes by hand."""
+"""Folders of installed dependencies: thousands of files, which nobody writes by hand."""
 _MAX_STEPS = 8
-"""Of a word that may begin with a variable: `$PWD/tools/env.sh` is found as `tools/env.sh`."""
+"""The most leading path parts to skip in a word that may begin with a variable: `$PWD/tools/env.sh`
+is found as `tools/env.sh`."""
 
 
 @dataclass(frozen=True)
 class CodeInFolder:
-    """What of a folder is code beside what the names tell; paths are plain, and relative to it."""
+    """The code in a folder that names do not show; paths are plain and relative to it."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     """Files and folders, and why each is code."""
@@ -106,10 +108,10 @@ def plain_path(path: str) -> str:
 
 
 def code_in_folder(root: Path) -> CodeInFolder:
-    """Find what symlinks, Git's configuration and allowed configurations make code of; blocks.
+    """Find code by symlinks, Git's configuration and allowed configurations; blocks.
 
-    What took long to find in a large folder is returned again for ten times as long: hundreds of
-    jobs are merged one after the other.
+    A result that took long to find is reused for ten times as long, because hundreds of jobs are
+    merged one after the other.
 
     Args:
         root: The workspace.
@@ -126,9 +128,10 @@ def code_in_folder(root: Path) -> CodeInFolder:
 
 
 _QUICK_SECONDS = 0.05
-"""Of a folder of ten thousand files: what is found sooner is looked for at each merge."""
+"""The time in which a folder of ten thousand files is searched. A result found sooner is not
+reused."""
 _last: tuple[Path, float, CodeInFolder] | None = None
-"""The last folder that took longer, until when its result holds, and the result."""
+"""The last folder that took longer, the end of its result's validity, and the result."""
 
 
 def _search(root: Path) -> CodeInFolder:
@@ -150,9 +153,9 @@ def _search(root: Path) -> CodeInFolder:
 
 
 def _named(root: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the symlinks that may make code of their targets, and the files that start programs.
+    """Yield symlinks that may make code of their targets, and files that start programs.
 
-    Each with whether it is a link. Links are not followed.
+    Each comes with whether it is a link. Links are not followed.
     """
     waiting: list[tuple[str, tuple[str, ...], bool]] = [("", (), False)]
     while waiting:
@@ -178,7 +181,7 @@ def _named(root: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _called(root: Path, starters: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the files that are called, each with the configuration that begins it."""
+    """Yield the files that are called, each with the configuration that starts the calls."""
     by_depth = sorted(starters, key=lambda path: (path.count("/"), path))
     waiting = [(path, path) for path in by_depth[:MAX_SEARCHED_FILES]]
     seen = set(starters)
@@ -192,7 +195,7 @@ def _called(root: Path, starters: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _files_named_in(root: Path, path: str) -> set[str]:
-    """Return the files of the folder, also such as are not there yet, that a text runs or obeys."""
+    """Return the files of the folder, including future ones, that a text runs or obeys."""
     try:
         with (root / path).open("rb") as file:
             text = file.read(MAX_READ_BYTES).decode(errors="replace")
@@ -212,7 +215,7 @@ def _files_named_in(root: Path, path: str) -> set[str]:
 def _places(root: Path, starts: Sequence[Path], word: str) -> list[str]:
     """Return the file that a word names, also without the variables that it begins with.
 
-    Where there is none, it is all paths at which the file may come to be.
+    If there is no file, the result is all paths at which the file may be created.
     """
     steps = [step for step in re.split(r"[/\\]+", word) if step not in {"", "."}]
     absent: list[str] = []

@@ -20,11 +20,11 @@ from fanout.orchestrator.workspace.rooted import (
 )
 
 _DIRECTORY_MODE = 0o755
-"""Of directories above a new file, before the umask."""
+"""The mode of directories above a new file, before the umask."""
 
 
 class Readable(Protocol):
-    """What the changes are laid over."""
+    """The folder below the changes."""
 
     def find(self, path: str) -> Found | None:
         """Return the entry at the path."""
@@ -47,7 +47,7 @@ class DryRun:
 
     @property
     def changes(self) -> Mapping[str, Found | None]:
-        """The changes so far: path -> its new entry, None for one that is removed."""
+        """The changes so far: path -> its new entry; None for a removed one."""
         return self._changes
 
     def find(self, path: str) -> Found | None:

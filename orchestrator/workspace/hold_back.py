@@ -1,8 +1,8 @@
-"""Holding back the changes that would become code on the host, until a person says otherwise.
+"""Holds back changes that would become code on the host, until a person permits them.
 
-`executable_config` knows the names, `code_in_folder` what else in a folder is code. What is here
-depends on the changes: a folder that becomes a bare repository, symlinks, and ignore rules that
-would show more of the folder to later jobs.
+`executable_config` knows the names, and `code_in_folder` finds other code in a folder. This module
+checks what depends on the changes: a folder that becomes a bare repository, symlinks, and ignore
+rules that would show more of the folder to later jobs.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ UNKNOWN_RULES = "it says which files are sent to later jobs, and Git cannot comp
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
 
 Names = Callable[[str], Iterable[str]]
-"""Returns the names in a folder of the workspace; none if it does not exist."""
+"""Returns the names in a folder of the workspace, without names if it does not exist."""
 
 
 class HoldBack:
-    """Says which changes of one merge are held back, and why.
+    """Decides which changes of one merge are held back, and why.
 
     Args:
         names: Reads the folder that is merged into.
-        code: What in it is code for another reason than its name.
+        code: Its files that are code for another reason than their names.
         arriving: The paths that the changes add or write.
-        revealing: The paths of changed ignore rules, and what makes each a danger.
+        revealing: The paths of changed ignore rules, and the reason why each is dangerous.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
 
 
 def revealing_rules(root: Path, bundle: ChangeBundle) -> dict[str, str]:
-    """Return the changed `.gitignore` files that make later snapshots have more of a folder.
+    """Return the changed `.gitignore` files with which later snapshots have more of a folder.
 
-    They are judged together, by the files that the folder has now: one may prepare what another one
-    does. Each comes with the reason for which it is held back.
+    They are judged together, by the current files of the folder, because one may prepare another
+    one. Each comes with the reason for which it is held back.
 
     Args:
         root: The folder.
@@ -149,7 +149,7 @@ def revealing_rules(root: Path, bundle: ChangeBundle) -> dict[str, str]:
 
 
 def held_back_by_name(files: Sequence[FileChange]) -> dict[str, str]:
-    """Return the changed paths that a merge holds back, with the reasons, as far as names tell.
+    """Return the changed paths that a merge holds back because of their names, with the reasons.
 
     Args:
         files: The changes of a job.

@@ -1,9 +1,9 @@
-"""Layers: what a job changed, as a blob on top of which its children and continuations start.
+"""Layers: the changes of a job as a blob, on top of which its children and continuations start.
 
-A layer is a change bundle (`orchestrator.jobs.changes`) with the contents after the changes alone,
-and neither a patch nor renames. Equal changes result in equal blobs. The snapshot below is not read
-to make one; it stays as it is, and so does what a bundle does not contain: the contents of `.git`,
-ignored files, files over the size limit. A directory that loses its last file disappears.
+A layer is a change bundle (`orchestrator.jobs.changes`) with only the contents after the changes,
+without a patch and renames. Equal changes result in equal blobs. The snapshot below is not read to
+make one; it stays unchanged, and so do the parts that a bundle does not contain: the contents of
+`.git`, ignored files, files over the size limit. A directory that loses its last file disappears.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.snapshots.archive import add_content
 
 _OTHER_MEMBERS = 2
-"""Of a layer, besides contents: the list, and the empty patch of an older release."""
+"""The members of a layer besides contents: the list, and the empty patch of an older release."""
 
 
 async def start_after(
     blobs: BlobStore, start: StartFiles, changes: Path | IO[bytes] | None
 ) -> StartFiles:
-    """Return what a job starts from that goes on with the files of another.
+    """Return what a job starts from that continues the files of another.
 
     The snapshot is not read. All blobs have a new time afterwards, see `BlobStore.keep`.
 
@@ -132,11 +132,11 @@ class PathChange(NamedTuple):
     """The change of one path by several bundles."""
 
     before: FileVersion | None
-    """Before the first."""
+    """The version before the first bundle."""
     after: FileVersion | None
-    """After the last."""
+    """The version after the last bundle."""
     bundle: ChangeBundle
-    """The last, which has that content."""
+    """The last bundle, which has the content of `after`."""
 
 
 def composed(bundles: Sequence[ChangeBundle]) -> dict[str, PathChange]:

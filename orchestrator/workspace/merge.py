@@ -1,9 +1,9 @@
 """Merge a job's changes into a folder: a workspace on this machine, or an agent's in its sandbox.
 
 The three sides of the merge are the snapshot, the job's version and the file as it is now. A change
-that somebody else made since the snapshot is never overwritten. A conflict leaves the file as it
-is; the job's version stays in its change bundle, where `fanout diff` shows it. So does a change
-that would become code on the host (`hold_back.py`), until a person says that it may land.
+that was made since the snapshot is never overwritten. A conflict leaves the file unchanged; the
+job's version stays in its change bundle, where `fanout diff` shows it. A change that would become
+code on the host (`hold_back.py`) stays there too, until a person permits it.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ class FolderMerge:
     folder: Folder
     bundle: ChangeBundle
     hold_back: HoldBack | None = None
-    """None holds nothing back: in a sandbox, or by a person's word."""
+    """The rule that holds changes back. None: nothing is held back, in a sandbox or with a person's
+    permission."""
     umask: int = 0o022
     """The bits that new files and directories do not get."""
     mark: str | None = None
     """The label of the job's side: a text that conflicts is written with both sides between
-    conflict markers. None leaves it as it is."""
+    conflict markers. None: the text stays unchanged."""
     on_file: Callable[[str], None] = lambda _path: None
     """Called with the path of each change before it is merged."""
     applied: list[MergedFile] = field(default_factory=list)
@@ -96,10 +97,10 @@ class FolderMerge:
     emptied: set[str] = field(default_factory=set)
     """Directories that lost a file."""
     personal: PersonalMergeSettings | None = None
-    """What the person of the folder has configured; None in a sandbox."""
+    """The merge settings that the owner of the folder has configured; None in a sandbox."""
     added: Callable[[], Iterable[str]] = tuple
-    """Returns the files of the folder that the commit which is checked out lacks. A file that is
-    gone may have become one of them."""
+    """Returns the files of the folder that are missing in the checked-out commit. A deleted file
+    may have been renamed to one of them."""
 
     @cached_property
     def _rules(self) -> Mapping[str, MergeRule]:
@@ -184,11 +185,11 @@ class FolderMerge:
             self.failed.append(NotMerged(path=file.path, reason=reason))
 
     def _why_held_back(self, file: ChangedFile) -> str | None:
-        """Return why a change is held back; None if it is not, or if it has landed before."""
+        """Return why a change is held back; None if it is not, or if it was merged before."""
         if self.hold_back is None:
             return None
         for path in filter(None, (file.path, file.from_path)):
-            check_path(path)  # what is refused is not offered
+            check_path(path)  # a refused change is not offered
         reason = self.hold_back.why_file(file, self.bundle.content)
         return None if reason is None or self._has_landed(file) else reason
 
@@ -242,13 +243,15 @@ class FolderMerge:
         if file.from_path is not None:
             raise ChangesCollide("rename", f"The job renamed {old_path}; here it became {path}.")
         if self.hold_back is not None and self.hold_back.why(path) is not None:
-            raise ChangesCollide("rename", f"Here it became {path}, which a person must change.")
+            raise ChangesCollide(
+                "rename", f"Here it became {path}, which only a person may change."
+            )
         return self._write(file.model_copy(update={"path": path, "before": before, "after": after}))
 
     def _renamed_here(self, path: str, before: FileVersion) -> str | None:
         """Return the path that a file of the snapshot has here, as Git finds renames.
 
-        Only those files are candidates that others have added.
+        Only added files are candidates.
         """
         if before.kind != "file":
             return None
@@ -265,7 +268,7 @@ class FolderMerge:
     def _moved_here(self, path: str, before: FileVersion) -> str | None:
         """Return the path to which a file was moved here without another change.
 
-        A file that is only similar might be another one, after the deletion has landed before.
+        A similar file might be a different one, if the deletion was merged before.
         """
         moved = self._renamed_here(path, before)
         here = self.folder.find(moved) if moved is not None else None
@@ -347,7 +350,7 @@ class FolderMerge:
             self.folder.put_directory(path, self._new_mode(after))
 
     def _new_mode(self, after: FileVersion) -> int:
-        """Return the mode of a new entry: of what the job says, only whether it is executable."""
+        """Return the mode of a new entry; the job only decides whether it is executable."""
         is_open = after.kind == "directory" or is_executable(after.mode)
         return (0o755 if is_open else 0o644) & ~self.umask
 
@@ -405,19 +408,20 @@ async def merge(
 ) -> MergeReport:
     """Merge a bundle's changes into the workspace; a repeated merge changes nothing.
 
-    All of it gets into the folder, or nothing if the disk is full. A merge whose process is killed
-    is finished or undone by the next merge or snapshot, if the workspace has a place for records.
+    Either all changes get into the folder, or none if the disk is full. A merge whose process is
+    killed is finished or undone by the next merge or snapshot, if the workspace has a place for
+    records.
 
     Args:
         workspace: The folder; no snapshot or other merge uses it meanwhile.
         bundle: The changes of one job.
         check: Write nothing, and report what a merge would do.
-        include_executable_config: Apply also what becomes code on the host: only a person may say
-            so, never an agent.
+        include_executable_config: Also apply changes that become code on the host: only a person
+            may permit that, never an agent.
 
     Raises:
         WorkspaceUnusable: The folder does not exist.
-        MergeUndone: The changes could not be written; the folder is as it was.
+        MergeUndone: The changes could not be written; the folder is unchanged.
         MergeUnfinished: They were written, and not all of them could be moved to their places.
     """
 

@@ -1,4 +1,4 @@
-"""The outcome of a merge: what was put in, and what was not and why."""
+"""The outcome of a merge: the merged changes, and the others with their reasons."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NotMerged(WireModel):
 
 
 class HeldBack(WireModel):
-    """A change that was not applied, because the file becomes code on the host by itself."""
+    """A change that was not applied, because its file runs on the host without a command."""
 
     path: str
     change: ChangeKind
@@ -55,11 +55,12 @@ class MergeReport(WireModel):
     skipped: tuple[SkippedFile, ...] = ()
     """Changed by the job, but not contained in its bundle."""
     held_back: tuple[HeldBack, ...] = ()
-    """Waits for a person's word: a merge with `include_executable_config` applies it."""
+    """Changes that wait for a person's permission: a merge with `include_executable_config` applies
+    them."""
 
     @property
     def unknown_hidden(self) -> tuple[str, ...]:
-        """The merged files with hidden names of which it is not known who obeys them."""
+        """The merged files with hidden names for which no program is known that obeys them."""
         return tuple(
             file.path
             for file in self.applied

@@ -33,10 +33,10 @@ PERMISSION_BITS = 0o777
 """The bits of a mode that are copied: set-user-id and similar bits never are."""
 
 _CHUNK_BYTES = 1024 * 1024
-"""Read at once: large enough to be quick, small beside a process."""
+"""The bytes read at once: enough to be quick, and little memory for a process."""
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""To open a file by its last name: follows no link, and does not wait for a pipe's other end."""
+"""The flags for opening a file by its last name: links are not followed, and pipes do not block."""
 
 
 Identity = tuple[int, ...]
@@ -61,11 +61,12 @@ class Found:
     """None for a special file."""
     mode: int
     sha256: str | None = None
-    """Of a file's bytes or of a symlink's target; None for a directory."""
+    """The hash of a file's bytes or of a symlink's target; None for a directory."""
     content: bytes | None = None
     """None for a directory, and for a file over `MAX_HELD_BYTES`."""
     identity: Identity = ()
-    """Differs after every change of the file; empty for one that is not on the disk yet."""
+    """A value that differs after every change of the file; empty for one that is not on the disk
+    yet."""
 
 
 class Folder(Protocol):
@@ -138,7 +139,7 @@ class RootedFolder:
         return frozenset()
 
     def identity(self, path: str) -> Identity | None:
-        """Return what differs after every change of the entry at the path; None: there is none."""
+        """Return a value that differs after every change of a path's entry; None: no entry."""
         with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
             return _identity(os.lstat(name, dir_fd=folder))
         return None
@@ -150,7 +151,8 @@ class RootedFolder:
             path: The path; nothing is there.
             content: The bytes.
             mode: The permission bits.
-            replaces: The name beside it of the file whose owner it gets, if there is one.
+            replaces: The name in the same directory of the file whose owner it gets, if there is
+                one.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._parent(path) as (folder, name):
@@ -173,7 +175,7 @@ class RootedFolder:
             os.mkdir(name, mode & PERMISSION_BITS, dir_fd=folder)
 
     def move(self, name: str, path: str, expected: Identity | None) -> None:
-        """Move the entry with a name beside a path to that path.
+        """Move the entry with a name in the path's directory to that path.
 
         Raises:
             ChangedMeanwhile: The entry at the path is not the expected one.
@@ -225,7 +227,7 @@ class RootedFolder:
             os.rmdir(name, dir_fd=folder)
 
     def discard(self, path: str) -> None:
-        """Remove an entry with all that is below it, if there is one."""
+        """Remove an entry with everything below it, if there is one."""
         with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
             if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 shutil.rmtree(name, dir_fd=folder)
@@ -294,9 +296,9 @@ def _descend(root: Path, steps: list[str]) -> int:
 
 
 def current_umask() -> int:
-    """Return this process's umask; the usual one where the system does not tell.
+    """Return this process's umask; the usual one where the system does not report it.
 
-    `os.umask` tells it only by changing it, for all threads.
+    `os.umask` returns it only by changing it, for all threads.
     """
     with suppress(OSError, ValueError), Path("/proc/self/status").open(encoding="ascii") as status:
         return next(

@@ -1,8 +1,8 @@
-"""Files that stay at home because their name or their content says that they are secret.
+"""Files that are not sent because their name or their content shows that they are secret.
 
 The names are those under which tools keep credentials. The contents are the forms of credentials
-that their issuers document, so that a password without a form of its own is not found. What has
-such a form and is only an example is no credential: it says so, is a filler, or was published.
+that their issuers document, so that a password without a form of its own is not found. Examples in
+such a form are not credentials: they are marked as examples, are fillers, or were published.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ENDS = (
 _STARTS = (".env.", "client_secret")
 
 _EXAMPLES = re.compile(r"example|sample|template|default|schema|(?:^|\.)dist(?:\.|$)")
-"""In the name of a file that shows which values a secret one has, such as `.env.example`."""
+"""The parts of a name that mark an example of a secret file, such as `.env.example`."""
 
 _FOLDERS = frozenset(
     (
@@ -66,7 +66,7 @@ _PLACES = tuple(
     )
     for place in line.split()
 )
-"""Files whose name says it only together with their folder's."""
+"""Files that are secret only by their name together with their folder's."""
 
 _FORMS = {
     "private key": (
@@ -112,10 +112,10 @@ _FORMS = {
     ),
     "Hugging Face token": (rb"(?<![A-Za-z0-9])hf_[A-Za-z]{34}", "hf_"),
 }
-"""Name -> the form, and the texts of which one is in each that has the form."""
+"""Name -> the form, and texts of which each match contains one."""
 
 _MAX_TOKEN_BYTES = 200
-"""Of the rest of a token after what its form asks for; a form may need only its beginning."""
+"""The longest rest of a token after its form; a form may need only the beginning."""
 
 _TOKEN_REST = re.compile(rb"[A-Za-z0-9_\-./+=]{0,%d}" % _MAX_TOKEN_BYTES)
 
@@ -126,7 +126,7 @@ _SAYS_EXAMPLE = re.compile(
     re.IGNORECASE,
 )
 _FILLER = re.compile(rb"([A-Za-z0-9*])\1{7}")
-"""One character again and again; among random ones that is as good as impossible."""
+"""One character repeated, which practically never occurs in a random token."""
 
 _PUBLISHED = (
     b"16C7e42F292c6912E7710c838347Ae178B4a",  # GitHub's documentation of OAuth
@@ -134,16 +134,16 @@ _PUBLISHED = (
     b"SyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe",  # Google's documentation of API keys
     b"17653672481-19874698323-pdFZKVeTuE8sk7oOcBrzbqgy",  # Slack's documentation of oauth.v2.access
 )
-"""Examples in issuers' documentation that do not say so themselves, without the beginning that all
-of a form have."""
+"""Published examples in issuers' documentation that are not marked as such, without the common
+beginning of their form."""
 
 _ELIDED = re.compile(rb"[A-Za-z0-9+/=\s\\\"']{0,400}?(?:\.\.\.|\xe2\x80\xa6|\*\*\*|<)")
-"""The rest of a key of which only the beginning is shown; headers of a block have a colon."""
+"""The rest of a key of which only the beginning is shown; block headers have a colon."""
 
 SLICE_BYTES = 256 * 1024
-"""Searched at once: all places of a text are listed, a hostile file's as well."""
+"""The bytes searched at once: all matches in a text are listed, also those of a hostile file."""
 _OVERLAP_BYTES = 32
-"""Searched again with the next slice: longer than each text."""
+"""The bytes searched again with the next slice: longer than each text."""
 
 
 def secret_name(path: str, *, is_folder: bool = False) -> str | None:
@@ -183,7 +183,7 @@ def secret_content(content: bytes) -> str | None:
 
 
 def _is_example(found: re.Match[bytes]) -> bool:
-    """Return whether what has the form of a credential is only an example of one."""
+    """Return whether a text in the form of a credential is only an example."""
     if found[0].startswith((b"-----BEGIN", b"PuTTY")):
         return _ELIDED.match(found.string, found.end()) is not None
     rest = _TOKEN_REST.match(found.string, found.end())
@@ -195,7 +195,7 @@ def _is_example(found: re.Match[bytes]) -> bool:
 def may_be_secret(contents: Sequence[bytes]) -> bool:
     """Return whether `secret_content` may find something in one of the contents.
 
-    This is a single search without the interpreter's lock, which a thread can do beside others.
+    This is a single search without the interpreter's lock, which a thread can do in parallel.
     """
     return bool(_texts().find_matches_as_indexes(b"".join(contents)))
 

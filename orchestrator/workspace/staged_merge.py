@@ -1,9 +1,9 @@
 """One staged merge: from its first new content to the last rename, or back to the beginning.
 
 A record outside of the folder names every staged entry before it is created, and, when all are on
-the disk, the steps that put them in place. So what a killed process leaves behind is known: without
-steps the staged entries are removed, with steps they are carried out (`recover`). Whoever uses it
-holds the folder's lock.
+the disk, the steps that put them in place. So the remains of a killed process are known: without
+steps the staged entries are removed, with steps they are carried out (`recover`). The caller holds
+the folder's lock.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fanout.orchestrator.workspace.rooted import (
 _STORAGE_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.ENOMEM, errno.EMFILE}
 )
-"""What concerns the disk or the process. Any other error is of one file only."""
+"""The errors of the disk or the process. Any other error concerns one file only."""
 STAGED_NAME = r"^\.fanout-[0-9a-f]{24}~$"
-"""Names that change lists ignore, as they do every `.fanout-*~`."""
+"""The form of staged names, which change lists ignore, as every `.fanout-*~`."""
 
 Left = dict[str, str | None]
 """Path of a change -> why it was not carried out; None: its target was changed meanwhile."""
@@ -76,7 +76,7 @@ class Step(WireModel):
     """The path of the change that the step is part of: if one of its steps is left out, so are the
     later ones. A file that is moved is removed from its old path only when it is at the new one."""
     staged: str | None = Field(default=None, pattern=STAGED_NAME)
-    """For `put`: the name of the new entry, beside the path."""
+    """The name of the new entry, in the directory of the path; only for `put`."""
     expected: Identity | None = None
     """The target's identity when the merge was planned; None: it did not exist."""
     mode: int = Field(default=0, ge=0, le=0o777)
@@ -155,7 +155,7 @@ class Staging:
 
     Args:
         root: The folder.
-        record: The file of the record; None: a merge whose process is killed stays as it is.
+        record: The file of the record; None: a merge whose process is killed stays unfinished.
 
     Raises:
         MergeUndone: The new contents could not be written.
@@ -171,7 +171,7 @@ class Staging:
         self._keeps_record = False
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the object itself."""
         return self
 
     def __exit__(
@@ -206,15 +206,15 @@ class Staging:
         return path
 
     def commit(self, steps: Sequence[Step], files: Iterable[str] = ()) -> Left:
-        """Put what is staged in place, and return the changes that were left out.
+        """Put the staged entries in place, and return the changes that were left out.
 
         Args:
-            steps: What puts it in place, in order.
+            steps: The steps that put them in place, in order.
             files: The staged files, which have to be on the disk before that.
 
         Raises:
             StorageFailed: The record cannot be written; nothing has changed.
-            MergeUnfinished: The disk failed in the middle; the next merge goes on.
+            MergeUnfinished: The disk failed in the middle; the next merge continues.
         """
         if not steps:
             return {}
@@ -258,7 +258,7 @@ class Staging:
 
 
 def recover(root: Path, record: Path) -> None:
-    """Finish or undo the merge that a record is about; the folder's lock is held.
+    """Finish or undo the recorded merge; the folder's lock is held.
 
     Args:
         root: The folder.
@@ -303,7 +303,7 @@ def _sync_folder(path: Path) -> None:
 
 
 class StagedFolder(DryRun):
-    """The target of one merge: `steps` puts in place what was put into it.
+    """The target of one merge: `steps` puts its content in place.
 
     A new directory is staged with all that is in it, so that putting it in place is one rename.
 
@@ -341,7 +341,7 @@ class StagedFolder(DryRun):
             self._plan("mode", path, expected=instead_of.identity, mode=mode)
 
     def _expect(self, path: str, found: Found | None) -> None:
-        """Compare without reading the file again, and note what the merge has seen."""
+        """Compare without reading the file again, and record the identity that was seen."""
         if self._is_changed(path):
             super()._expect(path, found)
             return
@@ -363,7 +363,7 @@ class StagedFolder(DryRun):
         self._changes[path] = None if found is None else replace(found, content=None)
 
     def _stage(self, path: str, found: Found) -> None:
-        """Write a new entry, in its staged directory or beside its target."""
+        """Write a new entry into its staged directory, or next to its target."""
         directory, name = posixpath.split(path)
         above, seen = self._staged.get(directory), self._seen.pop(path, None)
         place = self._staged.get(path) or (f"{above}/{name}" if above else None)

@@ -91,7 +91,7 @@ def settle(
 
 
 def merge_plain_texts(base: bytes | None, ours: bytes, theirs: bytes) -> bytes | None:
-    """Merge two texts with their common origin, as those without attributes.
+    """Merge two texts with their common origin, without attributes.
 
     Args:
         base: The origin; None if both sides added the file.
@@ -168,13 +168,13 @@ def is_executable(mode: int) -> bool:
 
 
 def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> int:
-    """Return the workspace's bits, executable or not as the job says; it says nothing else.
+    """Return the workspace's bits, made executable or not by the job, which decides nothing else.
 
-    Who may read a file may execute it.
+    Everyone who may read the file may execute it.
     """
     if ours.kind != "file" or after.kind != "file":
         return ours.mode
-    if before is None:  # both added it: it is executable if one of them says so
+    if before is None:  # both added it: it is executable if it is on one side
         wanted = is_executable(after.mode) or is_executable(ours.mode)
     elif is_executable(before.mode) != is_executable(after.mode):
         wanted = is_executable(after.mode)

@@ -35,8 +35,8 @@ from fanout.orchestrator.workspace.staged_merge import record_path, recover
 Result = TypeVar("Result")
 
 DEFAULT_MAX_SNAPSHOT_BYTES = 2 * GIB
-"""Every host unpacks a snapshot once: one of this size takes about ten seconds, and a larger folder
-seldom contains only sources."""
+"""The largest snapshot. Every host unpacks a snapshot once; one of this size takes about ten
+seconds, and a larger folder seldom contains only sources."""
 
 
 class WorkspaceUnusable(JobFailure):
@@ -63,10 +63,10 @@ class Workspace:
         root: The folder.
         max_snapshot_bytes: The maximum sum of file sizes of a snapshot.
         records: A private folder for the records of merges, with which one whose process is killed
-            is finished or undone; None: it stays as it is.
+            is finished or undone; None: it stays unfinished.
         indexes: Remember the snapshots for other processes; None: only this object does.
         repositories: A private folder for copies of the data that a repository has outside of the
-            folder; None: that data is not read, because the folder holds somebody else's files.
+            folder; None: that data is not read, because the files of the folder are not trusted.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Workspace:
         self._last: dict[frozenset[str], _LastSnapshot] = {}
         """The last snapshot of each set of included files."""
         self.included: frozenset[str] = frozenset()
-        """Files that every snapshot has, as those of `snapshot`."""
+        """Files that every snapshot has, like the argument of `snapshot`."""
         self.progress = Progress()
-        """How far the snapshot is that is being written as a whole."""
+        """The progress of the whole snapshot that is being written."""
 
     @cached_property
     def record(self) -> Path | None:
@@ -155,12 +155,12 @@ class Workspace:
     ) -> StartFiles:
         """Store what jobs need to start from the folder as it is now.
 
-        It is an earlier snapshot with a layer of what has changed since, if that is little; only
-        what has changed is read.
+        It is an earlier snapshot with a layer of the later changes, if these are small; only
+        changed files are read.
 
         Args:
             blobs: The store.
-            included: As of `snapshot`.
+            included: As for `snapshot`.
 
         Raises:
             WorkspaceUnusable, BlobStoreUnusable: As `snapshot`.
@@ -184,7 +184,7 @@ class Workspace:
     async def _changed(
         self, blobs: BlobStore, included: frozenset[str], *, whole: bool
     ) -> _LastSnapshot | None:
-        """Store what has changed since the last whole snapshot; None if it must be a whole one."""
+        """Store the changes since the last whole snapshot; None if a whole one is needed."""
         started = time.monotonic()
         base = await self._base(blobs, included)
         if base is None:
@@ -205,7 +205,7 @@ class Workspace:
         return _LastSnapshot(started, blobs.url, start, base, tree, delta.omitted)
 
     async def _base(self, blobs: BlobStore, included: frozenset[str]) -> Base | None:
-        """Return the last whole snapshot if the store has it, and keeps it from now on."""
+        """Return the last whole snapshot, kept from now on, if the store has it."""
         last, base = self._last.get(included), None
         if last is not None and last.store == blobs.url:
             base = last.base
@@ -298,7 +298,7 @@ class Workspace:
             ) from error
         with opened(folder):
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            if self.record is not None and self.record.exists():  # of a process that was killed
+            if self.record is not None and self.record.exists():  # from a killed process
                 fcntl.flock(folder, fcntl.LOCK_EX)
                 recover(self.root, self.record)
                 fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """A commit of a Git repository, fetched into an empty folder.
 
 The repository and its host are not trusted: only HTTPS to an address that was checked, without
-redirects, submodules, hooks, filters, or a word from the environment; and what is checked out was
-measured before.
+redirects, submodules, hooks, filters or variables of the environment; and the size of a commit is
+measured before it is checked out.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.workspace.exchange.unpacking import Inventory, Member, Refused
 
 MAX_DEPTH = 1_000
-"""Commits that are fetched: more are a history, not what a job needs to know."""
+"""The most commits that are fetched: a job does not need a longer history."""
 HTTPS_PORT = 443
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./+@-]{0,249}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ENTRY = re.compile(rb"(\d{6}) \w+ [0-9a-f]+ +(\d+|-)\t([^\0]+)\0")
-"""Of `ls-tree -l -z`: mode, size and path."""
+"""The pattern of an entry of `ls-tree -l -z`: mode, size and path."""
 _SUBMODULE = b"160000"
 MAX_LISTED_BYTES = 64 * 1024**2
-"""Of the list of a commit's files, before it is looked at: as all paths of an archive. Trees that
-are in each other name millions of files in a few kilobytes."""
+"""The largest list of a commit's files that is read; the limit is that of all paths of an archive.
+Nested trees can name millions of files in a few kilobytes."""
 MAX_MEMORY_BYTES = 2 * 1024**3
-"""Of Git while it takes in what a stranger sends: half of what it may have for a person's own."""
+"""The memory of Git while it receives untrusted data: half of the memory for a person's own
+repository."""
 _PACK_SHARE = 2
-"""How much larger than the files of a commit the history that comes with it may be."""
+"""The factor by which the fetched history may be larger than the files of a commit."""
 _OWN_BYTES = 64 * 1024**2
-"""Of a file of Git's own, such as an index, in any repository."""
+"""The bytes of a file of Git itself, such as an index, in any repository."""
 
 
 class CloneRefused(JobFailure):
@@ -70,7 +71,7 @@ class GitRules:
 
 
 def check_source(source: GitSource) -> SplitResult:
-    """Return the address of a repository, checked as far as that is possible without asking.
+    """Return a repository's address after the checks that need no connection.
 
     Raises:
         CloneRefused: It is not allowed.
@@ -142,7 +143,7 @@ def clone(
 
 
 def _connection(url: SplitResult, rules: GitRules) -> list[str]:
-    """Return Git's settings for a connection to an address that was checked, and to no other."""
+    """Return Git's settings for connections to a checked address only."""
     host, port = str(url.hostname), url.port or HTTPS_PORT
     if rules.addresses is None:
         raise CloneRefused("This service clones no repositories: upload the files.")
@@ -156,7 +157,7 @@ def _connection(url: SplitResult, rules: GitRules) -> list[str]:
         "protocol.https.allow=always",
         *([f"http.curloptResolve={host}:{port}:{shown}"] if is_name else []),
         "http.followRedirects=false",
-        "pack.threads=1",  # each would have memory of its own
+        "pack.threads=1",  # each would have its own memory
         "fetch.unpackLimit=1",  # one file, which grows while it is watched
         "http.proxy=",
         "http.lowSpeedLimit=1000",

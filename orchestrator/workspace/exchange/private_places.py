@@ -15,7 +15,7 @@ from fanout.orchestrator.workspace.rooted import opened
 
 
 class PrivatePlaces:
-    """Folders below one of ours; whoever makes one removes those that dead processes left.
+    """Folders below a private one; creating one removes those that dead processes left.
 
     A folder is locked while it is used, and the kernel ends a lock with its process.
 
@@ -54,7 +54,7 @@ class PrivatePlaces:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep others from taking a folder that is not locked yet for an abandoned one."""
+        """Prevent others from taking a folder that is not locked yet for an abandoned one."""
         with opened(_open(self._root)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

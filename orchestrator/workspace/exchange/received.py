@@ -1,8 +1,8 @@
-"""What somebody sent, written into an empty folder: an archive, or files; not trusted.
+"""Writes received archives and files, which are not trusted, into an empty folder.
 
 A snapshot is made of the folder afterwards, as of a person's folder: what Git ignores and what
-seems to be secret is left out by the same rules. Workers unpack snapshots with code of their own
-(`workers/sandbox/inside/archives.py`), which needs nothing but Python and reads only our own form.
+seems to be secret is left out by the same rules. Workers unpack snapshots with separate code
+(`workers/sandbox/inside/archives.py`), which needs only Python and reads only fanout's own format.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.workspace.exchange import unpacking
 
 UNPACK_SECONDS = 300.0
-"""For one archive: ten times what one of the largest size and number takes on a quick disk."""
+"""The time for one archive: ten times as long as one of the largest size and number takes on a
+quick disk."""
 UNPACK_CPU_SECONDS = 120.0
-"""Of processor time: it is decompressed twice."""
+"""The processor time for one archive, which is decompressed twice."""
 UNPACK_MEMORY_BYTES = 1024**3
-"""The list of a zip's members takes a quarter."""
+"""The memory for unpacking; the list of a zip's members takes a quarter of it."""
 
 
 class ArchiveRefused(JobFailure):
@@ -36,14 +37,14 @@ def unpack(
     All of it is counted before the first file is written.
 
     Args:
-        archive: The archive; its kind is told by its content.
+        archive: The archive; its format is detected from its content.
         folder: The folder; nothing outside of it is written.
         max_bytes: The maximum sum of its files.
         is_wanted: Asked while it is unpacked; when it returns False, the process is killed.
 
     Raises:
         ArchiveRefused: The archive is damaged, needs more than an honest one, or has members
-            outside its root, links that lead out of it, or something else than files, folders and
+            outside its root, links that lead out of it, or anything other than files, folders and
             links.
         OSError: The folder cannot be written.
     """
@@ -69,7 +70,7 @@ def unpack(
 
 
 def write_files(files: Mapping[str, bytes], folder: Path, *, max_bytes: int) -> None:
-    """Write files that somebody sent into an empty private folder; blocks.
+    """Write received files into an empty private folder; blocks.
 
     Args:
         files: Contents by path.

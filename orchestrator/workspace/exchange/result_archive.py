@@ -1,4 +1,4 @@
-"""The files of a job as an archive, made while it is sent: nothing of it lies in memory or on disk.
+"""The files of a job as an archive that is made while it is sent, neither in memory nor on disk.
 
 They are the snapshot with its layers and the job's own changes. What an agent wrote is not trusted,
 so no member lies below a link.
@@ -21,13 +21,14 @@ from fanout.orchestrator.workspace.rooted import PERMISSION_BITS
 from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
 
 _CHUNK_BYTES = 256 * 1024
-"""Compressed at once: so much of a download waits in memory for a slow reader."""
+"""The bytes compressed at once, which is how much of a download waits in memory for a slow reader.
+"""
 _QUICK = 1
-"""Level of compression: the better ones make one core the limit, not the network."""
+"""The level of compression: with better ones a core is the limit, not the network."""
 _GZIP = 31
-"""What zlib calls the form of a gzip file."""
+"""The window bits with which zlib writes a gzip file."""
 _File = tarfile.TarInfo | PathChange
-"""A file as the snapshot has it, or as it was changed."""
+"""A file as the snapshot has it, or in its changed version."""
 _TYPES = {"file": tarfile.REGTYPE, "symlink": tarfile.SYMTYPE, "directory": tarfile.DIRTYPE}
 
 
@@ -35,8 +36,8 @@ class ResultArchive:
     """The files after a job, opened for reading.
 
     Args:
-        snapshot: The archive that the job started from; None: an empty workspace, or only what was
-            changed is wanted.
+        snapshot: The archive that the job started from; None: an empty workspace, or only the
+            changes are wanted.
         bundles: Change bundles, each against the result of the one before.
 
     Raises:

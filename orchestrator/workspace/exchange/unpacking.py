@@ -1,4 +1,4 @@
-"""A program that unpacks an archive which somebody sent: a tar, a tar.gz or a zip, not trusted.
+"""A program that unpacks a received, untrusted archive: a tar, a tar.gz or a zip.
 
 It reads the archive twice. The first time it counts, and refuses, before the first file is
 written; the second time it writes. It runs in a process of its own (`received.py` starts it),
@@ -27,24 +27,25 @@ from typing import IO
 from fanout.orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, check_link
 
 MAX_MEMBERS = 200_000
-"""Of an archive: five times the files of Git's largest well-known repositories need no more, and a
-list of them takes 200 MB while a zip is read."""
+"""The most members of an archive. Five times the files of Git's largest well-known repositories
+fit; a list of them takes 200 MB while a zip is read."""
 MAX_FOLDERS = 25_000
-"""In an archive, with those that paths imply: four times as many as the Linux kernel has. Making
-and removing one takes a disk milliseconds."""
+"""The most folders in an archive, including those that paths imply: four times as many as the Linux
+kernel has. Creating and removing one takes a disk milliseconds."""
 MAX_REPOSITORIES = 100
-"""In an archive: for each, Git is asked which files it ignores."""
+"""The most repositories in an archive: for each, Git is asked which files it ignores."""
 MAX_NAMES = 257
-"""In a path: as many as a snapshot's layers may have."""
+"""The most names in a path: as many as a snapshot's layers may have."""
 MAX_PATH_BYTES = 3_000
-"""Of a path: Linux opens none of more than 4,096 bytes, with the folder that it is unpacked in."""
+"""The longest path: with the folder that it is unpacked in, Linux opens none of more than 4,096
+bytes."""
 MAX_ALL_PATH_BYTES = 64 * 1024**2
-"""Of all paths together: 300 for each member."""
+"""The most bytes of all paths together: 300 for each member."""
 MAX_LINK_BYTES = 4096
-"""Of a symlink's target: longer ones cannot be created."""
+"""The longest target of a symlink: longer ones cannot be created."""
 MAX_EXTENDED_BYTES = 64 * 1024
-"""Of a member's extended header (PAX, GNU): a path, a target and a few attributes. The time of
-`tarfile` grows with its square in Python before 3.11.10 and 3.12.6."""
+"""The largest extended header of a member (PAX, GNU): a path, a target and a few attributes. The
+time of `tarfile` grows with its square in Python before 3.11.10 and 3.12.6."""
 
 REFUSED = 3
 """The exit code for an archive that cannot be a workspace; the output says why."""
@@ -55,17 +56,19 @@ _BORROWED = ["objects", "info", "alternates"]
 """The end of the path of the file that makes Git read objects elsewhere on this machine."""
 
 _COPY_BYTES = 1024**2
-"""Copied at once: large enough to be quick, small beside a process."""
+"""The bytes copied at once: enough to be quick, and little memory for a process."""
 _MAX_READ_BYTES = 16 * 1024**2
-"""Read at once: zipfile takes a directory into memory as large as the archive says it is."""
+"""The bytes read at once: zipfile takes a directory into memory as large as the archive says it is.
+"""
 _HEADER_BYTES = 2048
-"""Of a member beside its content: its header, an extended one, and what fills its block."""
+"""The bytes of a member besides its content: its header, an extended one, and the padding of its
+block."""
 
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error),
     *(EOFError, ValueError, NotImplementedError, RuntimeError, OverflowError),
 )
-"""What the parsers raise."""
+"""The exceptions that the parsers raise for a damaged archive."""
 
 
 class Refused(Exception):
@@ -87,11 +90,11 @@ class Member:
 
 @dataclass
 class Inventory:
-    """What members need when they are written: counted without writing, and refused beyond a bound.
+    """The space that members need, which is counted before they are written and has a limit.
 
     Args:
         max_bytes: The maximum sum of the files.
-        what: What has the members, for the texts.
+        what: The name of what has the members, for messages.
     """
 
     max_bytes: int
@@ -101,10 +104,10 @@ class Inventory:
     _members: int = 0
     _repositories: int = 0
     _kinds: dict[str, str] = field(default_factory=dict)
-    """By path; folders that no member names are among them."""
+    """Kind by path, including folders that no member names."""
     _folders: int = 0
     _sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files."""
+    """Size of each file by path."""
 
     def add(self, member: Member) -> str:
         """Count a member, and return its path in its usual form.
@@ -140,7 +143,7 @@ class Inventory:
         return path
 
     def _check(self, member: Member, path: str) -> None:
-        """Check what is no folder, and count its content."""
+        """Check a member that is not a folder, and count its content."""
         if member.kind == "symlink":
             check_link(path, member.target)
             return
@@ -155,7 +158,7 @@ class Inventory:
             size = member.size
         else:
             raise Refused(
-                f"The {self.what} has something else than files, folders and links "
+                f"The {self.what} has something other than files, folders and links "
                 "(a device, a socket, a sparse file): leave it out."
             )
         self._bytes += size
@@ -196,13 +199,13 @@ def unpack(archive: Path, folder: Path, max_bytes: int) -> None:
     """Unpack an archive into an empty private folder.
 
     Args:
-        archive: The archive; its kind is told by its content.
+        archive: The archive; its format is detected from its content.
         folder: The folder; nothing outside of it is written.
         max_bytes: The maximum sum of its files.
 
     Raises:
         Refused: The archive is damaged, needs more than an honest one, or has members outside its
-            root, links that lead out of it, or something else than files, folders and links.
+            root, links that lead out of it, or anything other than files, folders and links.
         OSError: The folder cannot be written.
     """
     with _explained(), archive.open("rb") as stream:
@@ -214,7 +217,7 @@ def unpack(archive: Path, folder: Path, max_bytes: int) -> None:
 
 
 def write_files(files: Mapping[str, bytes], folder: Path, max_bytes: int) -> None:
-    """Write files that somebody sent into an empty private folder.
+    """Write received files into an empty private folder.
 
     Args:
         files: Contents by path.
@@ -240,7 +243,7 @@ def write(members: Iterator[Member] | list[Member], folder: Path, max_bytes: int
     """Write members that were counted before.
 
     Raises:
-        Refused: One ends early, or is not as it was when it was counted.
+        Refused: One ends early, or has changed since it was counted.
         OSError: The folder cannot be written.
     """
     inventory = Inventory(max_bytes)
@@ -319,7 +322,7 @@ def _members(stream: IO[bytes], max_bytes: int) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header whose extended one is bounded before it is read."""
+    """A header whose extended header has a limit before it is read."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if not self.isreg() and self.size > MAX_EXTENDED_BYTES:
@@ -331,7 +334,7 @@ class _Header(tarfile.TarInfo):
 def _tar_members(stream: _Bounded) -> Iterator[Member]:
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:  # type: ignore[call-overload] # as much of a file as it uses
         while (info := archive.next()) is not None:
-            archive.members.clear()  # it would remember all of them
+            archive.members.clear()  # it would keep all of them in memory
             yield _tar_member(archive, info)
 
 
@@ -366,18 +369,18 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
         return Member(info.filename, "folder")
     if stat.S_ISLNK(mode):
         if info.file_size > MAX_LINK_BYTES:
-            raise Refused("The archive has a link of too many bytes.")
+            raise Refused("The archive has a link with too many bytes.")
         with archive.open(info) as content:
             return Member(
                 info.filename, "symlink", target=os.fsdecode(content.read(MAX_LINK_BYTES))
             )
     kind = "file" if format_ in {0, stat.S_IFREG} else "other"
-    mode = mode & PERMISSION_BITS or 0o644  # of an archiver that knows no modes
+    mode = mode & PERMISSION_BITS or 0o644  # from an archiver without modes
     return Member(info.filename, kind, mode, info.file_size, open=lambda: archive.open(info))
 
 
 class _Bounded:
-    """A stream that does not give more at once, and in sum, than an honest archive needs.
+    """A stream that limits what is read at once, and in sum, to the needs of a valid archive.
 
     Args:
         stream: The stream.
@@ -417,7 +420,7 @@ class _Bounded:
         return self._stream.seek(position)
 
     def close(self) -> None:
-        """Leave the stream to whoever opened it."""
+        """Do nothing: the stream belongs to its opener."""
 
 
 def main(archive: str, folder: str, max_bytes: str) -> int:

@@ -1,1 +1,1 @@
-"""A person's Git repositories, of which Git itself sees data only."""
+"""A person's Git repositories, of which Git itself reads only data."""

@@ -1,4 +1,4 @@
-"""New commits and a new branch in a person's repository, beside its work tree, index and hooks.
+"""Creates commits and a branch in a person's repository without its work tree, index and hooks.
 
 Git works in a private directory (`repository.py` says why) whose index is empty at first. Only the
 objects and the references are the repository's own, and nothing that exists is ever changed.
@@ -32,13 +32,13 @@ from fanout.orchestrator.workspace.repositories.repository import (
 )
 
 _BLOBS_AT_ONCE = 1000
-"""Read with one process: at most some ten MiB of usual sources."""
+"""The blobs read with one process: at most some ten MiB of usual sources."""
 
 WRITING_SECONDS = 600.0
-"""For the commits of a landing: the largest bundle has 512 MiB, on a slow disk."""
+"""The time for the commits of a landing: the largest bundle has 512 MiB, on a slow disk."""
 
 _LOG_COMMITS = "1000"
-"""Of a branch, in which commits of a landing are looked for: a run has some hundred."""
+"""The commits of a branch that are searched for commits of a landing: a run has some hundred."""
 
 _SHARED = re.compile(r"[a-z0-9]{1,8}")
 
@@ -50,7 +50,7 @@ class TreeEntry(NamedTuple):
     """A file, link or submodule of a commit."""
 
     mode: str
-    """As Git writes it, in octal digits."""
+    """The mode as Git writes it, in octal digits."""
     id: str
 
 
@@ -63,13 +63,13 @@ class Person(NamedTuple):
 
 @dataclass(frozen=True)
 class NewCommit:
-    """What a commit says beside its tree."""
+    """The content of a commit besides its tree."""
 
     message: str
     author: Person
     committer: Person
     seconds: int
-    """Since the epoch."""
+    """The time of the commit, in seconds since the epoch."""
 
 
 class BranchRefused(Exception):
@@ -121,7 +121,7 @@ class Commits:
         return found
 
     def new_hash(self) -> hashlib._Hash:
-        """Return a hash of the kind that the repository's ids are."""
+        """Return a hash of the kind that the repository's ids use."""
         return hashlib.sha256() if self._is_sha256 else hashlib.sha1(usedforsecurity=False)
 
     def tree_of(self, commit: str) -> str:
@@ -178,7 +178,7 @@ class Commits:
         self._update(branch, commit, "prepare", "abort")
 
     def create(self, branch: str, commit: str) -> None:
-        """Create a branch. This is the only step of a landing that anybody sees.
+        """Create a branch. This is the only visible step of a landing.
 
         Raises:
             BranchRefused: It exists, or another one is in its way.
@@ -247,7 +247,7 @@ class NewCommits:
         self._stream.close()
 
     def add_blob(self, content: bytes) -> str:
-        """Add a content as it is, and return its id."""
+        """Add a content unchanged, and return its id."""
         digest = self._commits.new_hash()
         digest.update(b"blob %d\0" % len(content))
         digest.update(content)
@@ -363,7 +363,7 @@ def committer_of(commits: Commits) -> Person | None:
 
 
 def _line(person: Person) -> str:
-    """Return a person as a commit names one."""
+    """Return a person in the form of a commit."""
     name, email = (re.sub(r"[<>\s\x00-\x1f\x7f]+", " ", printable(text)).strip() for text in person)
     return f"{name or 'unknown'} <{email}>"
 

@@ -12,17 +12,18 @@ from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.regular_files import read_regular_file
 
 _MAX_RULES_BYTES = 1024**2
-"""Of a configuration or a file of ignore rules: no person writes a longer one."""
+"""The largest configuration or file of ignore rules: no person writes a longer one."""
 
 _EXCLUDES_FILE = b"excludesfile"
-"""In each configuration that sets it, in capital or small letters."""
+"""The setting of the excludes file in each configuration that has it, in any case of letters."""
 
 _MAX_INCLUDED = 32
 """Files of settings that are read: a person has a handful."""
 
 _MAX_PARSED = 32
-"""Configurations whose settings are kept in memory: those of a few repositories and of a person.
-Each merge into a folder needs them, and a process of Git takes longer than merging a file."""
+"""The most configurations whose settings are kept in memory: those of a few repositories and of a
+person. Each merge into a folder needs them, and a process of Git takes longer than merging a file.
+"""
 
 
 class Unreadable(Exception):
@@ -30,7 +31,7 @@ class Unreadable(Exception):
 
 
 def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Return the names and values of all settings that hold, or may hold, in a repository.
+    """Return the names and values of all settings that apply, or may apply, in a repository.
 
     They are read as data from its configuration, the person's and the machine's, and from the files
     that these include, under whatever condition. A file that cannot be read is left out.

@@ -1,10 +1,9 @@
-"""What of a repository's own data a snapshot carries.
+"""The parts of a repository's own data that a snapshot carries.
 
 A job receives a copy of `.git`, and its agent may follow any instruction in a repository. So the
-copy consists of what is on a list of known files: objects, references, the index, and a
-configuration that is written anew. Hooks, logs, included configuration, helpers and everything that
-another program keeps in `.git` stay at home. What was committed is part of the objects, secret or
-not.
+copy consists of what is on a list of known files: objects, references, the index, and a new
+configuration. Hooks, logs, included configuration, helpers and everything that another program
+keeps in `.git` are not carried. Committed files are part of the objects, secret or not.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _REFERENCE_CONTENT = re.compile(rb"(?:ref: \S+|(?:[0-9a-f]{40}(?:[0-9a-f]{24})?\
 _RELATIVE_POINTER = re.compile(rb"gitdir: [^/\n][^\n]*\n?")
 
 WORK_TREE_CONFIGURATION = ("core.bare", "core.worktree")
-"""What a configuration says about one work tree, which is not so for a copy."""
+"""The parts of a configuration about one work tree, which do not apply to a copy."""
 
 _CONFIGURATIONS = ("config", "config.worktree")
 
@@ -47,7 +46,8 @@ _EXTENSIONS = {
     "refstorage": re.compile(r"reftable"),
     "worktreeconfig": re.compile(r"true"),
 }
-"""What Git must know to read the data. A partial clone's objects that are missing are no damage."""
+"""The extensions that Git must know to read the data. Missing objects of a partial clone are not
+damage."""
 
 _SPARSE = (("core", "sparsecheckout"), ("core", "sparsecheckoutcone"), ("index", "sparse"))
 
@@ -81,7 +81,7 @@ def is_carried(path: str, *, is_folder: bool) -> bool:
 
 
 def object_id(path: str) -> str | None:
-    """Return the id of the object that a file of a repository's data is; None if it is none."""
+    """Return the object id that a file name in a repository's data means; None if it means none."""
     found = _LOOSE_OBJECT.fullmatch(path)
     return found and found[1] + found[2]
 
@@ -102,8 +102,8 @@ def is_rewritten(path: str, git_dir: str | None) -> bool:
 def carried_link(path: str, content: bytes) -> bytes | None:
     """Return a file of the work tree for the snapshot, in which it may name a repository.
 
-    A `.git` file with an absolute path stays at home: None. Of `.gitmodules`, credentials in URLs
-    do.
+    A `.git` file with an absolute path is not carried: None. Credentials in URLs are removed from
+    `.gitmodules`.
     """
     match path.rpartition("/")[2]:
         case ".git":
@@ -130,7 +130,7 @@ def carried_content(path: str, content: bytes) -> bytes | None:
 def fresh_configuration(
     content: bytes, *, without: Collection[str] = (), is_of_work_tree: bool = False
 ) -> bytes:
-    """Return a configuration with what a repository's own data needs, and its remotes.
+    """Return a new configuration with the settings that a repository's data needs, and its remotes.
 
     Args:
         content: The configuration.
@@ -171,14 +171,14 @@ def _core(values: Mapping[str, str]) -> Iterator[str]:
 
 
 def _sparse(values: Mapping[str, str]) -> Iterator[str]:
-    """Yield what says that a part of the files is checked out."""
+    """Yield the settings of a sparse checkout."""
     for section, key in _SPARSE:
         if (value := values.get(f"{section}.{key}")) in {"true", "false"}:
             yield from (f"[{section}]", f"\t{key} = {value}")
 
 
 def _kept(section: str, key: str, value: str) -> str | None:
-    """Return the value of a variable for the snapshot; None for one that stays at home."""
+    """Return the value of a variable for the snapshot; None for one that is not carried."""
     match section, key:
         case (("remote" | "submodule"), "url"):
             return without_user(value)
@@ -195,6 +195,6 @@ def without_user(url: str) -> str | None:
     if found is None:
         return url if _SSH_ADDRESS.fullmatch(url) else None
     if url[found.end() : found.end() + 1] not in {"", "?", "#"}:
-        return None  # it is not what it looks like
+        return None  # its form is misleading
     user = (found["user"] or "").partition(":")[0] if found["scheme"] == "ssh" else ""
     return f"{found['scheme']}://{user and user + '@'}{found['host']}{found['path'] or ''}"

@@ -1,4 +1,4 @@
-"""What a person has configured about merges, and what a repository says about them as data.
+"""The merge settings of a person, and those of a repository, read as data.
 
 A merge driver is a program, so it counts only if the person's or the machine's configuration has
 it: that of a repository may come from anywhere, as the repository does.
@@ -28,7 +28,7 @@ from fanout.orchestrator.workspace.repositories.repository import enclosing_repo
 def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
     """Return how a person's Git merges in a folder; blocks.
 
-    What cannot be read counts as empty.
+    Unreadable settings count as empty.
 
     Args:
         folder: The folder whose files are merged.
@@ -65,7 +65,7 @@ def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
 
 
 def _read_plain(path: Path) -> bytes:
-    """Return what Git takes from an attribute file of a work tree: nothing from a link."""
+    """Return what Git reads from an attribute file of a work tree; a link counts as empty."""
     return b"" if path.is_symlink() else _read(path)
 
 

@@ -1,8 +1,8 @@
-"""What Git says about a folder: which files it ignores, and whether it could restore every file.
+"""Asks Git about a folder: which files it ignores, and whether it could restore every file.
 
-Git answers from a private repository. The person's repository gives it data only: copies of the
-index and of the ignore rules, the objects to read. Its configuration names programs, so Git never
-gets to see it; the few values that matter are read from a copy and checked.
+Git answers from a private repository. The person's repository provides only data: copies of the
+index and of the ignore rules, and the objects to read. Its configuration names programs, so Git
+never reads it; the few values that matter are read from a copy and checked.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from fanout.orchestrator.workspace.repositories.configuration import (
 )
 
 LISTING_SECONDS = 60.0
-"""For all ignored files of a very large repository on a slow disk; others need a second."""
+"""The time for all ignored files of a very large repository on a slow disk; others need a second.
+"""
 
 STATUS_SECONDS = 30.0
-"""For the state of a large repository on a slow disk; after that a person is asked."""
+"""The time for the state of a large repository on a slow disk; after that a person is asked."""
 
 MAX_INDEX_BYTES = 1024**3
-"""Ten million entries."""
+"""The largest index, of ten million entries."""
 
 _PLAIN_SETTINGS = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks")
-"""How the repository's file system behaves."""
+"""The settings that describe the repository's file system."""
 
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 _SUBMODULE_MODE = "160000"
 
 _MAX_REFERENCES = 5
-"""As many references to references does Git follow."""
+"""The most references to references that Git follows."""
 
 
 class LeadsNowhere(Unreadable):
@@ -57,9 +58,9 @@ class Repository:
 
     work_tree: Path
     git_dir: Path
-    """Where its HEAD and its index are."""
+    """The folder of its HEAD and its index."""
     common_dir: Path
-    """Where its objects, references and configuration are: those of a linked work tree are with the
+    """The folder of its objects, references and configuration: that of a linked work tree is the
     main one's."""
 
 
@@ -67,7 +68,7 @@ def enclosing_repository(folder: Path) -> Repository | None:
     """Return the repository that a folder is in, as Git would find it; None if there is none.
 
     Raises:
-        LeadsNowhere: So does a `.git` file.
+        LeadsNowhere: A `.git` file names a place without a repository.
     """
     folder = folder.resolve()
     device = folder.stat().st_dev
@@ -104,7 +105,7 @@ def ignored_paths(repository: Repository, folder: Path) -> frozenset[str] | None
 def ignored_by_rules(folder: Path) -> frozenset[str]:
     """Return the paths in a folder that its `.gitignore` files and a person's own rules name.
 
-    It is for a folder whose repository cannot be asked, so that what it tracks is not known.
+    It is for a folder whose repository cannot be asked, so that its tracked files are unknown.
 
     Raises:
         Unreadable: As `ignored_paths`.
@@ -178,10 +179,10 @@ def is_submodule(repository: Repository, folder: Path) -> bool:
 
 
 def added_files(folder: Path) -> list[str]:
-    """Return the path texts of files in a folder that the commit which is checked out lacks.
+    """Return the path texts of a folder's files that are missing in the checked-out commit.
 
-    They are relative to the folder, and ignored files are not among them. There are none if the
-    folder is in no repository, or if Git failed.
+    They are relative to the folder, without ignored files. There are none if the folder is in no
+    repository, or if Git failed.
     """
     folder = folder.resolve()
     try:
@@ -206,7 +207,7 @@ def added_files(folder: Path) -> list[str]:
 def is_clean_checkout(folder: Path) -> bool:
     """Return whether Git can restore every file of a folder that it does not ignore.
 
-    False as well if it cannot be found out.
+    Also False if that is unknown.
     """
     try:
         repository = enclosing_repository(folder)
@@ -229,7 +230,7 @@ def index_without(
 ) -> tuple[bytes, frozenset[str]] | None:
     """Return a repository's index for a copy of its files that lacks some.
 
-    What is committed counts as unchanged in the copy; what was only added is unknown to it.
+    Committed files count as unchanged in the copy; files that were only added are unknown to it.
 
     Args:
         work_tree: The repository's files.
@@ -268,7 +269,7 @@ def index_without(
 
 @dataclass(frozen=True)
 class _Private:
-    """A repository of ours with copies of a person's index and ignore rules."""
+    """A private repository with copies of a person's index and ignore rules."""
 
     path: Path
     repository: Repository
@@ -293,11 +294,11 @@ class _Private:
     def matched(
         self, paths: Collection[str], rules: Mapping[str, bytes | None], scratch: Path
     ) -> set[str]:
-        """Return the paths that the repository's rules ignore if some `.gitignore` are others.
+        """Return the paths that the repository ignores with replaced `.gitignore` files.
 
         Args:
             paths: Files, relative to the work tree.
-            rules: The `.gitignore` that are others, and what they say; None: they are not there.
+            rules: The replaced `.gitignore` files and their content; None: the file does not exist.
             scratch: A folder to be made, for a tree that has nothing but such files.
         """
         above = {parent for path in paths for parent in PurePosixPath(path).parents}
@@ -381,7 +382,7 @@ def _private(repository: Repository) -> Iterator[_Private]:
         for index in ("index", *_shared_indexes(repository.git_dir)):
             _copy(repository.git_dir / index, path / index)
         personal = repository.work_tree / excludes_file(settings)
-        own = read_data(repository.common_dir / "info" / "exclude")  # goes before a person's
+        own = read_data(repository.common_dir / "info" / "exclude")  # has priority over a person's
         rules = read_data(personal) + b"\n" + own.removeprefix(codecs.BOM_UTF8)
         (path / "excludes").write_bytes(rules)
         yield _Private(path, repository)

@@ -1,9 +1,9 @@
-"""Repositories with data outside of the workspace, and copies of that data which need nothing else.
+"""Repositories with data outside of the workspace, and self-contained copies of that data.
 
 The data of a linked work tree, of a submodule whose superproject is elsewhere, of a clone that
 borrows objects (`git clone --shared`) and of a folder inside of a repository cannot be carried file
 by file. Git packs what the references, HEAD and the index reach into a copy, which a snapshot
-carries as `.git`. Nothing is followed on the word of the workspace alone: data elsewhere must name
+carries as `.git`. References in the workspace alone are not trusted: data elsewhere must name
 the folder as its work tree, and of borrowed objects only those that are reached are copied.
 """
 
@@ -41,13 +41,14 @@ from fanout.orchestrator.workspace.repositories.repository import (
 )
 
 PACK_SECONDS = 600.0
-"""For the objects of a repository of some gigabytes on a slow disk."""
+"""The time for the objects of a repository of some gigabytes on a slow disk."""
 
 MAX_PACKS = 20
-"""Of one copy: with each change of the references one is added; then all are made one again."""
+"""The most packs of one copy: each change of the references adds one; then one new pack replaces
+all."""
 
 _KEPT_SECONDS = 30 * 24 * 3600
-"""A copy that was not used for so long is removed: the next snapshot makes it again."""
+"""The time after which an unused copy is removed: the next snapshot makes it again."""
 
 _HEADS = ("HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -76,7 +77,7 @@ def is_self_contained(repository: Repository, folder: Path) -> bool:
 
 
 def limits_of(repository: Repository) -> str | None:
-    """Return what Git cannot do with a repository's data inside of a sandbox, in one sentence."""
+    """Return what Git cannot do with a repository's data inside a sandbox, in one sentence."""
     settings = parse_configuration(read_data(repository.common_dir / "config"))
     if settings.get("extensions.refstorage", "files") != "files":
         return (
@@ -85,8 +86,8 @@ def limits_of(repository: Repository) -> str | None:
         )
     if _is_partial(settings):
         return (
-            f"{repository.work_tree} is a partial clone: what it has not fetched is not there, so "
-            "Git shows the commits, and fails at contents that only older commits have."
+            f"{repository.work_tree} is a partial clone: objects that were not fetched are missing, "
+            "so Git shows the commits, but fails at contents that only older commits have."
         )
     return None
 
@@ -113,7 +114,7 @@ class DataCopies:
             None if the folder is not its work tree, and none of its files are tracked.
 
         Raises:
-            Unreadable: There can be none; the text says why.
+            Unreadable: It cannot be copied; the text says why.
         """
         folder = folder.resolve()
         _require_trusted(repository)
@@ -126,7 +127,7 @@ class DataCopies:
             raise Unreadable(f"{place} cannot be written ({error.strerror})") from error
 
     def _remove_old(self) -> None:
-        """Remove the copies that no snapshot has needed for long."""
+        """Remove the copies that no snapshot has needed for a long time."""
         with suppress(OSError):
             for place in self._folder.iterdir():
                 if place.stat().st_mtime < time.time() - _KEPT_SECONDS:
@@ -142,7 +143,7 @@ def _require_trusted(repository: Repository) -> None:
     work_tree, git_dir = repository.work_tree, repository.git_dir
     if git_dir == work_tree / ".git" and not git_dir.is_symlink():
         if repository.common_dir != git_dir or any(_links(git_dir)):
-            raise Unreadable(f"{git_dir} takes parts of it from elsewhere by links")
+            raise Unreadable(f"{git_dir} has symlinks to data elsewhere")
         return
     named = os.fsdecode(read_data(git_dir / "gitdir")).strip()
     own = parse_configuration(read_data(git_dir / "config")).get("core.worktree", "")
@@ -314,7 +315,7 @@ class _Copying:
         if not is_whole:
             try:
                 self._pack_objects(private, [*tips, *(f"^{one}" for one in known)])
-            except Unreadable:  # what was reached before is gone
+            except Unreadable:  # objects that were reached before are gone
                 is_whole = True
         if is_whole:
             old = list(packs.iterdir())
@@ -358,7 +359,7 @@ class _Copying:
             raise Unreadable(str(error)) from error
 
     def _write(self, path: str, content: bytes | None) -> None:
-        """Replace a file of the copy if its content is another."""
+        """Replace a file of the copy if its content differs."""
         target = self._place / path
         if not content:
             target.unlink(missing_ok=True)

@@ -25,9 +25,9 @@ ARCHIVE_MTIME = 315_619_200
 """1980-01-02, the time of every file in a snapshot; zip archives have no earlier day."""
 
 _COPY_BYTES = 1024**2
-"""Copied at once: large enough to be quick, small beside a process."""
+"""The bytes copied at once: enough to be quick, and little memory for a process."""
 _PLAIN_NAME, _PLAIN_SIZE = 100, 8**11 - 1
-"""A longer name or a larger size takes more than one header."""
+"""The longest name and the largest size that fit into one header."""
 _TYPES: Mapping[FileKind, bytes] = {
     "file": tarfile.REGTYPE,
     "symlink": tarfile.SYMTYPE,
@@ -36,22 +36,22 @@ _TYPES: Mapping[FileKind, bytes] = {
 
 
 class Version(NamedTuple):
-    """What a snapshot has at a path."""
+    """The entry of a snapshot at a path."""
 
     kind: FileKind
     mode: int
     size: int
     sha256: bytes | None
-    """Of the content; None for a directory."""
+    """The hash of the content; None for a directory."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What an archive has."""
+    """The content of an archive."""
 
     omitted: Omitted
     made: frozenset[str]
-    """The paths whose content depends on other files too."""
+    """The paths whose content also depends on other files."""
     read_versions: Callable[[], Mapping[str, Version]]
     """Returns the versions by path; not called when nothing has changed since."""
 
@@ -69,7 +69,7 @@ def write(
     max_bytes: int,
     progress: Progress | None = None,
 ) -> Written:
-    """Write the archive of a scanned tree, and return what is in it, and what could not be.
+    """Write the archive of a scanned tree; return its content, and what was left out.
 
     Args:
         root: The folder.
@@ -99,7 +99,7 @@ class _Archive:
     _pending_bytes: int = 0
 
     def add(self, member: Member) -> None:
-        """Add a member, and note its version."""
+        """Add a member, and record its version."""
         digest = None if member.kind == "directory" else hashlib.sha256()
         if member.kind == "file":
             self._write(_header(member))
@@ -136,7 +136,7 @@ class _Archive:
 
 
 def add_content(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a plain member to an archive of ours that is no workspace: a layer, a restore point."""
+    """Add a plain member to an archive that is not a workspace: a layer, a restore point."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
@@ -173,5 +173,5 @@ def _template(kind: FileKind) -> bytes:
 
 @cache
 def _sum_of_end(kind: FileKind) -> int:
-    """Return what the end of a header adds to its checksum, which counts as spaces itself."""
+    """Return the checksum of the end of a header; its own checksum field counts as spaces."""
     return sum(_template(kind)[156:]) + sum(b" " * 8)

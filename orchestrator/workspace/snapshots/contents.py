@@ -1,8 +1,8 @@
 """What a snapshot has of each file: the files of a scanned tree are read here, and nowhere else.
 
-A credential in a file keeps it at home, and of a repository's own data some files are written anew
-(`repositories/git_data.py`). The files of the work tree are read first, since the repositories'
-indexes depend on which of them stay at home.
+A file with a credential is left out, and some files of a repository's own data are rewritten
+(`repositories/git_data.py`). The files of the work tree are read first, because the repositories'
+indexes depend on which of them are left out.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from fanout.orchestrator.workspace.snapshots.scan import Entry, OpenFolders, Tre
 
 _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read at once; a larger one is copied to a temporary file first, because
-it may be growing. Credentials are looked for in so many bytes of a file."""
+it may be growing. Credentials are searched in this many bytes of a file."""
 
 _COPY_BYTES = 1024**2
-"""Copied at once: large enough to be quick, small beside a process."""
+"""The bytes copied at once: enough to be quick, and little memory for a process."""
 
 _CLOCK_TICK_SECONDS = 0.02
-"""How coarse the file times of a local disk are: two ticks of a 100 Hz kernel."""
+"""The precision of file times of a local disk: two ticks of a 100 Hz kernel."""
 
 
 class TooLarge(Exception):
@@ -57,7 +57,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Omitted:
-    """What of a scanned tree is not in its snapshot."""
+    """The parts of a scanned tree that are not in its snapshot."""
 
     unreadable: list[SkippedFile] = field(default_factory=list)
     left_at_home: list[SkippedFile] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Omitted:
 
 @dataclass
 class Progress:
-    """How far the reading of a tree is; other threads look at it."""
+    """How far the reading of a tree has come; other threads read it."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -79,20 +79,20 @@ class Member(NamedTuple):
     kind: FileKind
     mode: int
     size: int
-    """Of the content; 0 for a directory."""
+    """The size of the content; 0 for a directory."""
     content: IO[bytes]
-    """A symlink's is its target."""
+    """The content; that of a symlink is its target."""
 
 
 class _Read(NamedTuple):
-    """What was read of an entry."""
+    """The data read from an entry."""
 
     entry: Entry
     kind: FileKind
     content: bytes | IO[bytes]
     size: int
     is_searched: bool = False
-    """Whether credentials are looked for in the content, which is bytes then."""
+    """Whether credentials are searched in the content, which is bytes then."""
 
 
 @dataclass
@@ -104,8 +104,7 @@ class Contents:
         tree: What `scan` returned for it.
         room: The maximum sum of the sizes of the files that are read.
         take: Called with each member.
-        known: Path -> the entry when its file was read before: as long as it is the same, it is not
-            read again.
+        known: Path -> the entry when its file was read before; an unchanged one is not read again.
         progress: Is kept up to date.
     """
 
@@ -119,11 +118,11 @@ class Contents:
     unread: list[str] = field(default_factory=list)
     """The files that were not read because they are known."""
     indexes: dict[str, bytes] = field(default_factory=dict)
-    """Path -> content: indexes of repositories of which files stay at home."""
+    """Path -> content of the indexes of repositories of which files are left out."""
     _forgotten: defaultdict[str, frozenset[str]] = field(
         default_factory=lambda: defaultdict(frozenset)
     )
-    """A repository's data -> the ids of its objects that stay at home."""
+    """A repository's data -> the ids of its objects that are left out."""
 
     def __post_init__(self) -> None:
         self._folders = OpenFolders(self.root)
@@ -148,7 +147,7 @@ class Contents:
             self._take_all(data, searching)
 
     def _take_all(self, entries: Iterable[Entry], searching: Executor) -> None:
-        """Take entries; while some are read, credentials are looked for in those before them."""
+        """Take entries; while some are read, those before them are searched for credentials."""
         searched: list[_Read] = []
         search = searching.submit(may_be_secret, [])
         for batch in chain(self._batches(entries), [[]]):
@@ -175,7 +174,7 @@ class Contents:
         yield batch
 
     def _read(self, entry: Entry) -> _Read | None:
-        """Read one entry, or note why it is omitted."""
+        """Read one entry, or record why it is omitted."""
         try:
             if entry.git_dir and object_id(entry.path_in_data) in self._forgotten[entry.git_dir]:
                 return None
@@ -194,7 +193,7 @@ class Contents:
         return None
 
     def _prepare_indexes(self) -> None:
-        """Find out what the repositories of files that stay at home say about them."""
+        """Ask Git about the files that are left out of the repositories."""
         at_home = [file.path for file in (*self.tree.left_at_home, *self.omitted.left_at_home)]
         for git_dir in sorted({entry.git_dir for entry in self.tree.entries if entry.git_dir}):
             above, _, name = git_dir.rpartition("/")
@@ -213,7 +212,7 @@ class Contents:
 
     def _read_link(self, entry: Entry) -> _Read | None:
         if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
-            return None  # the repository's data is elsewhere, and stays there
+            return None  # the repository's data is elsewhere, and is not carried
         folder, _, name = entry.path.rpartition("/")
         target = os.fsencode(os.readlink(name, dir_fd=self._folders.opened(folder)))
         return _Read(entry, "symlink", target, len(target))
@@ -249,10 +248,10 @@ class Contents:
         return _Read(entry, "file", copy, size)
 
     def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
-        """Return what the snapshot has of a file's head: itself if it has the whole file.
+        """Return the snapshot's version of a file's head: the head if the whole file is carried.
 
-        Any other content stands for the whole file; None: the file stays at home. Credentials in a
-        short file are looked for later, together with those in others.
+        Any other content replaces the whole file; None: the file is left out. Credentials in a
+        short file are searched later, together with those in others.
 
         Raises:
             OSError: The file must be changed for the snapshot, and is too large for that.
@@ -271,12 +270,12 @@ class Contents:
         return head if is_searched_later or not self._stays_at_home(entry, head) else None
 
     def _is_searched_later(self, entry: Entry, content: bytes) -> bool:
-        """Return whether credentials are looked for in a file together with others."""
+        """Return whether credentials are searched in a file together with others."""
         is_short = len(content) <= SLICE_BYTES
         return is_short and entry.git_dir is None and entry.path not in self.tree.included
 
     def _stays_at_home(self, entry: Entry, content: bytes) -> bool:
-        """Return whether a file contains a credential, which is noted."""
+        """Return whether a file contains a credential, and record that."""
         reason = secret_content(content)
         if reason is not None:
             file = SkippedFile(path=path_text(entry.path), reason=reason)
@@ -302,7 +301,7 @@ class Contents:
 def _let_the_clock_tick(tree: Tree) -> None:
     """Wait until a change of any file would change its times.
 
-    A file that changed within the tick of its last time, after it was read, would look unchanged.
+    A file that changed after it was read, within the same tick, would look unchanged.
     """
     newest = max((entry.stamp[2] for entry in tree.entries), default=0) / 1e9
     age = time.time() - newest

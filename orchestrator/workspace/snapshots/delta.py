@@ -21,22 +21,23 @@ from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree
 
 _SECOND = 10**9
 _COARSE_SECONDS = 2
-"""How coarse the times of a file system without fractions of a second are: FAT counts pairs."""
+"""The precision of the times of a file system without fractions of a second: FAT counts pairs of
+seconds."""
 MAX_BYTES = 16 * 1024**2
-"""Of the changed contents: they are in memory until the layer is written."""
+"""The most bytes of the changed contents: they are in memory until the layer is written."""
 
 MAX_PATHS = 2000
-"""Of the changes: a host stacks a layer of so many in a fraction of the time of a snapshot."""
+"""The most changes: a host stacks a layer of so many in a fraction of the time of a snapshot."""
 
 SMALL_BYTES, SMALL_PATHS = 1024**2, 100
-"""A layer up to this size is worth its while on a snapshot of any size."""
+"""The size up to which a layer is worthwhile on a snapshot of any size."""
 
 _SHARE = 4
-"""A layer larger than a quarter of its snapshot is read, sent and stacked for every job anew, and
-would soon have cost more than a whole snapshot."""
+"""The largest part of a snapshot's size that a layer may have. A layer is read, sent and stacked
+again for every job, and a larger one would soon cost more than a whole snapshot."""
 
 _MAX_NAMES = 250
-"""In a path: a steward takes no deeper one in a layer."""
+"""The most names in a path: the storage service takes no deeper one in a layer."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,19 @@ class Base:
 
     snapshot: BlobId
     tree: Tree
-    """What was scanned for it."""
+    """The scanned tree."""
     written: Written
-    """What its archive has."""
+    """The content of its archive."""
     scanned_at: float
     """When the scan began, in seconds since the epoch."""
 
     def describes(self, tree: Tree) -> bool:
-        """Return whether a snapshot of a tree would be this one."""
+        """Return whether a snapshot of a tree would equal this one."""
         return tree == self.tree and not self._unsettled
 
     @cached_property
     def known(self) -> Mapping[str, Entry]:
-        """Path -> the entry of each file of which an equal entry means an equal content."""
+        """Path -> the entry of each file for which an equal entry means an equal content."""
         versions, made = self.written.versions, self.written.made | self._unsettled
         return {
             entry.path: entry
@@ -67,7 +68,7 @@ class Base:
 
     @cached_property
     def _unsettled(self) -> frozenset[str]:
-        """The files that may have changed within the second of their last time, after a look."""
+        """The files that may have changed after they were read, within one second."""
         since = (self.scanned_at - _COARSE_SECONDS) * _SECOND
         return frozenset(
             entry.path
@@ -77,7 +78,7 @@ class Base:
 
 
 class WholeSnapshotNeeded(Exception):
-    """A layer would be too large, or cannot say what was changed."""
+    """A layer would be too large, or cannot express the changes."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def changes_since(base: Base, root: Path, tree: Tree) -> Delta:
         tree: What `scan` returned for it now.
 
     Raises:
-        WholeSnapshotNeeded: See there.
+        WholeSnapshotNeeded: A layer would be too large, or cannot express the changes.
     """
     if base.describes(tree):
         return Delta((), {}, base.written.omitted)
@@ -136,7 +137,7 @@ class _Reading:
     contents: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, member: Member) -> None:
-        """Take what the folder has at a path; keep it if it differs from the snapshot."""
+        """Read the folder's entry at a path; keep it if it differs from the snapshot."""
         content = member.content.read()
         digest = None if member.kind == "directory" else hashlib.sha256(content).digest()
         after = Version(member.kind, member.mode, member.size, digest)

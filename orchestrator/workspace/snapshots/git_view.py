@@ -1,8 +1,8 @@
 """What Git says about the folders of a snapshot: the files that it ignores, and where its data is.
 
-Data that is all in the workspace is carried as it is; of other repositories a snapshot carries a
-copy (`repositories/self_contained.py`). Where there can be none, the files are carried all the
-same, and a sentence says that Git does not work in them.
+Data that is completely in the workspace is carried unchanged; of other repositories a snapshot
+carries a copy (`repositories/self_contained.py`). If there can be no copy, the files are still
+carried, with a sentence that Git does not work in them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from fanout.orchestrator.workspace.repositories.self_contained import (
 
 @dataclass(frozen=True)
 class Seen:
-    """What is found at a folder, before Git is asked."""
+    """The result of a search in a folder, before Git is asked."""
 
     repository: Repository | None = None
-    """None: it is in none, or in one that cannot be read."""
+    """The folder's repository; None: it is in none, or in one that cannot be read."""
     problem: str | None = None
     """Why the folder's own repository cannot be read."""
 
@@ -46,7 +46,7 @@ class GitView:
     Args:
         root: The folder.
         copies: Makes copies of data outside of the folder; None: such data is never read, because
-            the files are those of somebody else.
+            the files are not trusted.
     """
 
     root: Path
@@ -127,7 +127,7 @@ class GitView:
         except Unreadable as error:
             self.say(path, str(error))
             if (place / ".git").is_dir() and not (place / ".git").is_symlink():
-                self.not_carried.discard(path)  # what it has itself
+                self.not_carried.discard(path)  # its own data
             return
         if copy is not None:
             self.copied[data] = copy.folder
@@ -143,7 +143,7 @@ class GitView:
         raise Unreadable("its .git takes data from outside of the folder")
 
     def say(self, path: str, why: str) -> None:
-        """Note that Git does not work in a folder."""
+        """Record that Git does not work in a folder."""
         where = self.root / path if path else self.root
         self.limits.append(
             f"Git does not work in {where}, whose files are there all the same: {why}."

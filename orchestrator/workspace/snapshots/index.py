@@ -1,8 +1,8 @@
-"""The stored indexes: which files a folder had at its last whole snapshot, and their hashes.
+"""The stored indexes: the files of a folder at its last whole snapshot, with their hashes.
 
 A process that starts later reads only what has changed since. An index is a private file. One that
-is damaged, that another user wrote, or that was written under other rules about what stays at home
-does not count: then the next snapshot is stored as a whole.
+is damaged, that another user wrote, or that was written under other rules about omitted files is
+ignored; then the next snapshot is stored as a whole.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from fanout.orchestrator.workspace.snapshots.delta import Base
 from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree
 
 _KINDS: tuple[FileKind | None, ...] = (None, "file", "symlink", "directory")
-"""Of versions, by their number; None: the snapshot has no version of an entry."""
+"""The kinds of versions by number; None: the snapshot has no version of an entry."""
 
 _NO_HASH = bytes(hashlib.sha256().digest_size)
-"""In place of a directory's."""
+"""The hash of a directory."""
 
 _KEPT_SECONDS = 30 * 24 * 3600
-"""An index that nobody wrote anew for so long is deleted: its snapshot has probably expired."""
+"""The time after which an unchanged index is deleted: its snapshot has probably expired."""
 
 _NO_VERSION = (None, 0, 0, None)
 _HEAD = struct.Struct("=I")
@@ -99,7 +99,7 @@ class SnapshotIndexes:
         return _parsed(body, included)
 
     def save(self, root: Path, store: str, base: Base) -> None:
-        """Store an index in place of the one before; nothing is stored if the disk refuses it.
+        """Replace the stored index; nothing is stored if the disk fails.
 
         Args:
             root: The folder.
@@ -131,7 +131,7 @@ class SnapshotIndexes:
 
 @cache
 def _rules() -> str:
-    """Return an identity of the rules about what a snapshot has: the code that they are."""
+    """Return an identity of the rules about a snapshot's files: a digest of their code."""
     files = (Path(str(module.__file__)).read_bytes() for module in _RULES)
     return hashlib.sha256(b"".join([sys.byteorder.encode(), *files])).hexdigest()
 
@@ -154,7 +154,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(*numbers: Iterable[int]) -> _Columns:
-    """Return columns; their numbers have the form of this machine, as has a state folder."""
+    """Return columns; their numbers have this machine's format, like the state folder."""
     return _Columns(*map(array, "IqQqqIBIq", numbers))
 
 

@@ -1,8 +1,8 @@
 """The files of a snapshot.
 
-What Git ignores stays at home, and so do secrets: files whose name or content says that they are
-(`secret_files.py`), unless a person asks for them by name. A repository's own data is a selection
-(`git_data.py`). `archive.py` writes the files.
+Files that Git ignores are left out, and so are secrets: files whose name or content says that they
+are (`secret_files.py`), unless a person asks for them by name. A repository's own data is a
+selection (`git_data.py`). `archive.py` writes the files.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from fanout.orchestrator.workspace.secret_files import secret_name
 from fanout.orchestrator.workspace.snapshots.git_view import GitView, Seen
 
 _MAX_OPEN = 64
-"""Folders above one another that stay open: real trees are less deep, and a process may have 1,024
+"""The most nested folders that stay open: real trees are less deep, and a process may have 1,024
 files."""
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
 )
-"""Left out of folders without a Git repository, which would say what to ignore, as are `*.pyc`
-files."""
+"""The folders that are left out where no Git repository has ignore rules, like `*.pyc` files."""
 
 LeftOut = Callable[[str, str], bool]
 """Takes a path and its last name; returns whether the snapshot leaves it out."""
@@ -86,7 +85,7 @@ class IgnoreRulesUnreadable(Exception):
 
 
 class Entry(NamedTuple):
-    """A path with the result of `lstat`: an equal entry later means an unchanged file."""
+    """A path with the result of `lstat`: an equal later entry means an unchanged file."""
 
     path: str
     mode: int
@@ -115,7 +114,7 @@ class Tree:
     limits: tuple[str, ...] = ()
     """What Git cannot do with the files, a sentence each."""
     copies: Mapping[str, Path] = field(default_factory=dict, compare=False)
-    """Where the data of a repository is that is a copy, by its folder in the snapshot."""
+    """The copies of repositories' data, by their folders in the snapshot."""
 
     @property
     def size_bytes(self) -> int:
@@ -129,9 +128,9 @@ class _Folder:
 
     path: str
     left_out: LeftOut | None
-    """None: not known yet."""
+    """The rule of the folder for omitted files; None: not known yet."""
     git_dir: str | None = None
-    """The repository whose own data it belongs to; None: it is part of the work tree."""
+    """The repository whose own data the folder belongs to; None: it is part of the work tree."""
 
     def below(self, name: str) -> str:
         """Return the path of an entry."""
@@ -144,21 +143,21 @@ class _Walk:
     included: frozenset[str]
     git: GitView
     known: Mapping[str, Entry] = field(default_factory=dict)
-    """By path, what an earlier walk with the same `included` found."""
+    """The entries that an earlier walk with the same `included` found, by path."""
     entries: list[Entry] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     left_at_home: list[SkippedFile] = field(default_factory=list)
     pending: list[_Folder] = field(default_factory=list)
     undecided: list[tuple[_Folder, str, os.stat_result]] = field(default_factory=list)
-    """What waits for the rules about what is left out."""
+    """The entries that wait for the rules about what is left out."""
 
     def begin(self, left_out: LeftOut | None) -> None:
-        """List the folder; without rules, only what is known and of the same kind."""
+        """List the folder; without rules, only known entries of the same kind."""
         self.pending.append(_Folder("", left_out))
         self._list_pending()
 
     def finish(self, left_out: LeftOut) -> Tree:
-        """Add what is undecided, and return the result."""
+        """Add the undecided entries, and return the result."""
         for folder, name, status in self.undecided:
             self._add(replace(folder, left_out=left_out), name, status)
         self._list_pending()
@@ -207,7 +206,7 @@ class _Walk:
                 self._add(folder, name, status)
 
     def _add_known(self, known: Entry, status: os.stat_result) -> None:
-        """Add an entry that the rules that go by its name and kind have let pass before."""
+        """Add an entry that the rules for names and kinds have accepted before."""
         path, mode, size, stamp, git_dir = known
         if stat.S_ISDIR(mode):
             self.pending.append(_Folder(path, None, git_dir))
@@ -216,7 +215,7 @@ class _Walk:
         self.entries.append(known)
 
     def _entered(self, folder: _Folder, names: Collection[str]) -> _Folder:
-        """Return a folder with the rules that hold in it, which a repository brings along."""
+        """Return a folder with the rules that apply in it, which a repository may add."""
         in_data = folder.git_dir is not None
         if is_git_directory(folder.path.rpartition("/")[2], names):
             return _Folder(folder.path, folder.left_out, folder.path)
