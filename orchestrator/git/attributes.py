@@ -1,7 +1,7 @@
-"""How the texts of files are merged, as Git's attributes say.
+"""How Git's attributes determine the merge of files' texts.
 
-Attributes are data: Git reads them in a private repository. Which programs merge files is no matter
-of attributes: a driver counts only if the person's own configuration has it.
+Attributes are data: Git reads them in a private repository. Attributes do not determine which
+programs merge files: a driver counts only if the person's own configuration has it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 ATTRIBUTES_FILE = ".gitattributes"
 
 MAX_ATTRIBUTES_BYTES = 1024**2
-"""Of one file: no person writes a longer one."""
+"""The largest attribute file: no person writes a longer one."""
 
 DEFAULT_MARKER_SIZE = 7
 _MAX_MARKER_SIZE = 200
-"""Of a conflict marker: a longer line marks nothing that a person could see."""
+"""The longest conflict marker: a longer line would not be visible as a marker."""
 
 How = Literal["text", "union", "binary", "driver"]
 
@@ -34,13 +34,13 @@ class MergeRule:
     how: How = "text"
     """`union`: lines of both sides; `binary`: never, both sides are kept."""
     driver: str | None = None
-    """The command of the person's driver."""
+    """The command of the person's merge driver."""
     marker_size: int = DEFAULT_MARKER_SIZE
     """Characters of a conflict marker."""
 
 
 PLAIN = MergeRule()
-"""Of files without attributes."""
+"""The rule of files without attributes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PersonalMergeSettings:
     above: Mapping[str, bytes] = field(default_factory=dict)
     """The attribute files of the work tree that are above that folder, by path."""
     attributes: bytes = b""
-    """The file that holds for all repositories, weaker than those in a work tree."""
+    """The file that applies to all repositories, weaker than those in a work tree."""
     repository_attributes: bytes = b""
     """`info/attributes` of the repository, stronger than all."""
     drivers: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class PersonalMergeSettings:
 
 
 def folders_of(paths: Iterable[str]) -> list[str]:
-    """Return the folders whose attributes hold for path texts; the uppermost one is empty."""
+    """Return the folders whose attributes apply to path texts; the uppermost one is empty."""
     found = {""}
     for path in paths:
         names = path.split("/")[:-1]
@@ -75,10 +75,10 @@ def merge_rules(
     paths: Collection[str],
     personal: PersonalMergeSettings | None = None,
 ) -> dict[str, MergeRule]:
-    """Return the rules of paths that have others than `PLAIN`; blocks.
+    """Return the rules of paths with another rule than `PLAIN`; blocks.
 
     Args:
-        files: The contents of the attribute files that hold for them, by path.
+        files: The contents of the attribute files that apply to them, by path.
         paths: The files to merge.
         personal: None: no person's settings count, as in a sandbox.
 

@@ -20,16 +20,17 @@ from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.path_text import os_path
 
 DRIVER_SECONDS = 60.0
-"""Of one file: a driver that installs packages to write a lock file takes some ten seconds."""
+"""The time for one file: a driver that installs packages to write a lock file takes some ten
+seconds."""
 
 MAX_MERGED_BYTES = 512 * 1024**2
-"""Of the merged text: as much as a change bundle carries."""
+"""The largest merged text: as much as a change bundle carries."""
 
 _MAX_CONFLICTS = 128
-"""Codes up to this one say that there are conflicts, as Git documents."""
+"""The largest exit code that means conflicts, as Git documents."""
 
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "XDG_CONFIG_HOME")
-"""Of the environment; the rest has the keys of models."""
+"""The variables that are kept of the environment; the rest has the keys of models."""
 
 
 def run_driver(

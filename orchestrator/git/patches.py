@@ -1,7 +1,7 @@
 """The patch between two sets of files, made by Git in a private repository.
 
-The repository is written without Git, so that one process makes the patch. It holds these files
-alone and no attributes, and what is written into it is never trusted.
+The repository is written without Git, so that one process makes the patch. It holds only these
+files and no attributes, and its content is never trusted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from fanout.orchestrator.path_text import path_bytes, path_text
 
 _TYPES = {b"tree": 2, b"blob": 3}
 _MAX_BYTES = 2**31
-"""Of a pack whose index has short offsets: four times what a change bundle carries."""
+"""The largest pack whose index has short offsets: four times what a change bundle carries."""
 RENAME_CANDIDATES = 400
-"""Above so many files on either side, only files with equal content count as renamed (git's own
-limit)."""
+"""The most files on either side among which renames are searched; with more, only equal files count
+as renamed (git's own limit)."""
 MAX_FOLDERS = 100_000
-"""Of both sides together, each an object: ten for each change of the largest bundle."""
+"""The most folders of both sides, each of which is an object: ten for each change of the largest
+bundle."""
 MAX_PATCH_BYTES = 1024**3
-"""Of both sides of the largest bundle, 512 MiB, as text for binary contents."""
+"""The largest patch: both sides of the largest bundle, 512 MiB, as text for binary contents."""
 MAX_SECONDS = 120.0
 """The patch of the largest bundle takes a minute."""
 
@@ -42,7 +43,7 @@ _DIFF = [
 
 class _Entry(NamedTuple):
     sha256: bytes
-    """Of the object."""
+    """The id of the object."""
     checksum: int
     offset: int
 
@@ -67,8 +68,8 @@ class Pack:
             content: What it holds.
 
         Raises:
-            GitFailed: The pack is full, or two objects have one id: somebody has constructed them,
-                and what one of them holds would be taken for the other's.
+            GitFailed: The pack is full, or two constructed objects have the same id, so that one
+                would replace the other.
         """
         head = b"%s %d\0" % (kind, len(content))
         digest, proof = hashlib.sha1(head, usedforsecurity=False), hashlib.sha256(head)
@@ -158,10 +159,10 @@ def patch_between(before: Iterable[PatchFile], after: Iterable[PatchFile]) -> by
 
 
 def renamed_to(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
-    """Return which of some files Git takes for another one that was renamed; blocks.
+    """Return the file that Git considers to be a renamed one; blocks.
 
     Args:
-        path: The path of the file that is gone.
+        path: The path of the missing file.
         before: Its content.
         after: Contents by path of the files that have appeared since.
 
@@ -208,7 +209,7 @@ class _Folder:
         self.entries[name] = (mode, identity)
 
     def listing(self) -> bytes:
-        """Return its content as Git stores it: a folder is sorted as if its name ended with `/`."""
+        """Return its content in Git's form: a folder is sorted as if its name ended with `/`."""
         ordered = sorted(
             (name + b"/" if mode == _FOLDER_MODE else name, name, mode, identity)
             for name, (mode, identity) in self.entries.items()

@@ -1,9 +1,9 @@
 """The only module that starts Git on a person's machine.
 
 A repository's configuration names programs: filters, hooks, helpers, a pager, a file system
-monitor. So Git never gets to see the configuration of a repository that is not ours: it runs
+monitor. So Git never reads the configuration of another repository than a private one: it runs
 without a repository, or with a private one (`orchestrator/workspace/repositories`), and with
-settings that end what could still start a program or a connection.
+settings that disable everything that could start a program or a connection.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import IO
 from fanout.orchestrator.bounded_process import ProcessBounds, kill_group
 
 NO_REPOSITORY = Path(os.devnull)
-"""As Git's directory: commands that need none find none, wherever they run."""
+"""The value of Git's directory for commands that need no repository, wherever they run."""
 
 DEFAULT_SECONDS = 60.0
-"""For a command on a few files; a slow disk needs a second."""
+"""The time for a command on a few files; a slow disk needs a second."""
 
 MAX_OUTPUT_BYTES = 256 * 1024**2
-"""A million paths of 256 bytes."""
+"""The largest output: a million paths of 256 bytes."""
 
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Of one process of Git: it reads objects of up to 512 MiB as a whole, of which it may need three,
-and packs a person's large repository with several threads. An object of a few bytes may say that it
-has more."""
+"""The memory of one process of Git. It reads objects of up to 512 MiB as a whole, of which it may
+need three, and packs a person's large repository with several threads. An object of a few bytes may
+claim more."""
 
 _CPU_SHARE = 2
-"""How much more processor time than time it may use: it has threads."""
+"""The processor time relative to the elapsed time: Git has threads."""
 
 _READ_BYTES = 64 * 1024
 """The size of a pipe."""
@@ -60,7 +60,7 @@ _SETTINGS = (
     "gpg.program=false",
     "gc.auto=0",
     "maintenance.auto=false",
-    # Else a pack is mapped a GiB at a time, which would be most of the memory that it may use.
+    # Otherwise a pack is mapped a GiB at a time, which would be most of its memory limit.
     "core.packedGitWindowSize=64m",
     "core.packedGitLimit=512m",
 )
@@ -108,23 +108,23 @@ def run_git(
 ) -> tuple[int, bytes]:
     """Run Git, and return its exit code and what it wrote to its standard output; blocks.
 
-    Nothing of this process's environment reaches Git but the absolute folders of `PATH`.
+    Git gets only the absolute folders of `PATH` from this process's environment.
 
     Args:
         arguments: The command and its arguments.
         folder: Where it runs.
-        git_dir: A repository of ours. Never one of which others wrote the configuration.
-        work_tree: The folder that it takes for the repository's files.
+        git_dir: A private repository, never one with another author's configuration.
+        work_tree: The folder of the repository's files.
         objects: A folder of objects to read instead of the repository's own.
-        borrowed: A folder of objects to read besides, and those that it borrows itself.
+        borrowed: A further folder of objects to read, with those that it borrows itself.
         settings: Configuration, as `key=value`.
         stdin: What it reads; a file is closed.
         accepted: The exit codes that are not a failure.
-        seconds: After this time, it is killed with all its processes.
-        max_output_bytes: After so much output, it is killed as well.
-        max_file_bytes: Of each file that it writes; None: no limit.
-        max_memory_bytes: Of its address space.
-        protocols: By which it may connect a host, with colons between them.
+        seconds: The time after which it is killed with all its processes.
+        max_output_bytes: The amount of output after which it is killed as well.
+        max_file_bytes: The largest file that it writes; None: no limit.
+        max_memory_bytes: The largest address space.
+        protocols: The protocols of allowed connections, with colons between them.
         watch: Called twice a second; when it raises GitFailed, Git is killed.
 
     Raises:
@@ -162,7 +162,7 @@ def _quoted(path: Path) -> str:
 
 
 def _readable(content: bytes | IO[bytes]) -> IO[bytes]:
-    """Return a stream of a content: a pipe if that holds it, which costs no file."""
+    """Return a stream of a content: a pipe if the content fits into it, which needs no file."""
     if not isinstance(content, bytes):
         return content
     if len(content) > select.PIPE_BUF:
@@ -183,7 +183,7 @@ def _start(
     stdin: IO[bytes],
     bounds: ProcessBounds,
 ) -> subprocess.Popen[bytes]:
-    # A relative folder would let the folder that Git runs in bring its own program.
+    # With a relative folder, the folder in which Git runs could provide the program.
     path = os.pathsep.join(entry for entry in os.get_exec_path() if Path(entry).is_absolute())
     program = shutil.which("git", path=path)
     if program is None:

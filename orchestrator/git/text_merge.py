@@ -1,4 +1,4 @@
-"""Three-way merges of text: without Git where the changes lie apart, else with it."""
+"""Three-way merges of text: without Git where the changes are apart, otherwise with Git."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from fanout.orchestrator.git.process import run_git
 
 _PROBE_BYTES = 8_000
-"""Git treats a file with a NUL in its first bytes as binary."""
+"""The first bytes of a file that Git examines: a NUL makes the file binary."""
 
 _CONFLICT_CODES = range(1, 128)
 """`git merge-file` exits with the number of conflicts, at most 127; a larger code is a failure."""
@@ -62,7 +62,7 @@ def _union(base: bytes, ours: bytes, theirs: bytes) -> bytes:
     if merged is not None:
         return merged
     added, here = (_lines_beyond(base, content) for content in (theirs, ours))
-    if added and added <= here:  # Git would add once more what lies between lines of others
+    if added and added <= here:  # Git would repeat lines between those of the other side
         return ours
     return _run_merge_file(base, ours, theirs, "--union")[1]
 
@@ -120,10 +120,10 @@ def _merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def _merge_between_anchors(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Merge changes that lie apart without a process of Git, which takes several times as long.
+    """Merge separate changes without a process of Git, which takes several times as long.
 
     Anchors are the lines that occur once in each version. None if they have another order in one,
-    if both sides changed what is between two of them, or if lines moved: what that means is left to
+    if both sides changed what is between two of them, or if lines moved; such merges are left to
     Git.
     """
     before, here, there = versions = [content.split(b"\n") for content in (base, ours, theirs)]

@@ -1,7 +1,7 @@
 """Landing on a new branch: a commit for each job that brought changes.
 
-Work tree, index and hooks are not touched. Only the creation of the branch, at the end, can be
-seen; what a landing that is interrupted leaves are objects that Git removes some day.
+Work tree, index and hooks are not touched. Only the creation of the branch, at the end, is visible;
+an interrupted landing leaves objects that Git removes later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path,
 from fanout.orchestrator.workspace.three_way import is_executable
 
 SUBJECT_CHARACTERS = 72
-"""Of a commit's first line, as Git's own documentation advises."""
+"""The longest first line of a commit, as Git's own documentation advises."""
 
 _OBEYED_LINE = re.compile(
     r"""
@@ -66,7 +66,7 @@ _OBEYED_LINE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Begins a line that a program would take for more than text."""
+"""The beginnings of lines that a program would obey."""
 
 _CLOSES = re.compile(
     r"\b(close[sd]?|closing|fix(?:e[sd]|ing)?|resolve[sd]?|resolving|implement(?:s|ed|ing)?)"
@@ -80,18 +80,18 @@ _SKIPS = re.compile(
     r"|\*\*\*(NO_CI)\*\*\*",
     re.IGNORECASE,
 )
-"""Keeps a build service from checking the commit."""
+"""The marks with which a commit is not checked by a build service."""
 Entries = Mapping[str, TreeEntry | None]
 """Path text in the repository -> its entry; None: it has none."""
 
 MAX_KEPT_BYTES = 64 * 1024**2
-"""Of contents that are kept for the next bundle: those of a usual landing."""
+"""The most bytes of contents that are kept for the next bundle: those of a usual landing."""
 
 _LINK, _SUBMODULE = "120000", "160000"
 
 
 def commit_message(record: JobRecord, summary: str) -> str:
-    """Return a commit's message: a job's summary, and trailers that say which job it was.
+    """Return a commit's message: a job's summary, and trailers that name the job.
 
     Args:
         record: The job.
@@ -133,7 +133,7 @@ class CommitTree:
         commits: The repository.
         commit: The commit.
         workspace: The folder whose files the paths are relative to.
-        new: The commits that become of the changes.
+        new: The commits that are made of the changes.
     """
 
     def __init__(self, commits: Commits, commit: str, workspace: str, new: NewCommits) -> None:
@@ -201,7 +201,7 @@ class CommitTree:
         return frozenset(self._below.get((self._prefix + path).rstrip("/"), ()))
 
     def added(self) -> list[str]:
-        """Return the files that the commit lacks."""
+        """Return the files that are missing in the commit."""
         return [
             path.removeprefix(self._prefix)
             for path in self._entries.keys() - self._committed
@@ -209,11 +209,11 @@ class CommitTree:
         ]
 
     def mark(self) -> Mark:
-        """Return the state as it is now."""
+        """Mark the current state."""
         return Mark(len(self._log))
 
     def entries_for(self, changes: Mapping[str, Found | None]) -> dict[str, TreeEntry | None]:
-        """Store the new contents of merged files, and return the entries that they become."""
+        """Store the new contents of merged files, and return their new entries."""
         kept = {
             path: found for path, found in changes.items() if found and found.content is not None
         }
@@ -297,7 +297,7 @@ class CommitTree:
     def _require_own(self, path: str) -> None:
         names = check_path(path)
         if b"\\" in path_bytes(path):
-            raise PathRefused("Git keeps no name with a backslash.")
+            raise PathRefused("Git stores no name with a backslash.")
         if path in self._filtered:
             raise PathRefused(
                 f"Git runs a filter on it ({self._filtered[path]}), which a landing never starts: "
@@ -330,11 +330,11 @@ class BranchUnusable(JobFailure):
 
 
 class LandedElsewhere(BranchUnusable):
-    """A branch of that name has appeared since the run started."""
+    """A branch of that name was created after the run started."""
 
 
 class Jobs(Protocol):
-    """What a landing reads of jobs; `JobClient` documents the methods."""
+    """The parts of jobs that a landing reads; `JobClient` documents the methods."""
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record."""
@@ -363,7 +363,7 @@ Outcome = Literal["created", "before", "nothing"]
 
 @dataclass(frozen=True)
 class BranchReport:
-    """What a landing on a branch did."""
+    """The result of a landing on a branch."""
 
     branch: str
     outcome: Outcome
@@ -373,7 +373,7 @@ class BranchReport:
     """The outcome of each change of the whole job, against the commit's files."""
     commits: tuple[LandedCommit, ...] = ()
     conflicts: tuple[ConflictingFile, ...] = ()
-    """The versions of what conflicts."""
+    """The versions of the conflicting files."""
 
     @property
     def tip(self) -> str | None:
@@ -418,15 +418,15 @@ def _repository(folder: Path, branch: str) -> tuple[Repository, str]:
     """
     try:
         if not is_branch_name(branch):
-            raise BranchUnusable(f"{branch!r} is no name for a branch.")
+            raise BranchUnusable(f"{branch!r} is not a valid branch name.")
         repository = enclosing_repository(folder)
         commit = head_commit(repository) if repository else None
     except (Unreadable, OSError) as error:
         raise BranchUnusable(f"Git cannot use {folder} ({error}).") from error
     if repository is None:
         raise BranchUnusable(
-            f"{folder} is in no Git repository, so there is nothing to make a branch of: leave "
-            "--branch out, or `git init` it and commit its files first."
+            f"{folder} is in no Git repository, so a branch cannot be created: leave --branch out, "
+            "or `git init` it and commit its files first."
         )
     if commit is None:
         raise BranchUnusable(
@@ -447,7 +447,7 @@ class BranchLanding:
     workspace: Path
     branch: str
     base: str | None
-    """The commit that the branch starts from; None: the one that is checked out."""
+    """The commit that the branch starts from; None: the checked-out commit."""
     include_executable_config: bool = False
 
 
@@ -533,7 +533,8 @@ class _Walk:
 
         Args:
             job_id: The job.
-            whole: It is not a child: what does not conflict is committed, and failures are raised.
+            whole: It is not a child: all changes without conflicts are committed, and failures are
+                raised.
 
         Returns:
             What was merged; None for a child without a commit.
@@ -596,7 +597,7 @@ class _Building:
     def is_tip_of(self, branch: str, job_id: str) -> bool:
         """Return whether a branch has these files by an earlier landing of a tree's root.
 
-        The root may have no commit of its own, if its children brought all of it.
+        The root may have no commit of its own, if its children have made all changes.
         """
         tip = self._git.tip(branch)
         if tip is None or self._git.tree_of(tip) != self._git.tree_of(self._tip):
@@ -604,7 +605,7 @@ class _Building:
         return job_id in self._git.trailers(tip, "Fanout-Tree")
 
     def merge(self, bundle: ChangeBundle, *, whole: bool) -> tuple[Entries | None, MergeReport]:
-        """Merge a bundle into the tree; no entries if it is a child's and does not fit."""
+        """Merge a bundle into the tree; no entries if a child's bundle conflicts."""
         if not whole:
             kept = [file for file in bundle.changes.files if file.path not in self._left_out]
             bundle.changes = bundle.changes.model_copy(update={"files": tuple(kept)})
@@ -633,7 +634,7 @@ class _Building:
         return self.tree.entries_for(folder.changes), report
 
     def commit(self, start: Mark, target: Entries, record: JobRecord, summary: str) -> None:
-        """Commit what a job's changes are since a mark, if anything is left of them."""
+        """Commit a job's changes since a mark, if there are any."""
         changed = self.tree.moved_to(start, target)
         if not changed:
             return

@@ -1,4 +1,4 @@
-"""Both sides of what could not be put into a folder or a branch, kept for a person to read.
+"""Both sides of conflicts with a folder or a branch, kept for a person to read.
 
 `conflicts/ID/` of the state folder has `base`, `yours` and `theirs`, each with the paths of the
 workspace, and `conflicts.json`, which lists them.
@@ -29,17 +29,18 @@ from fanout.orchestrator.workspace.merge_report import Conflict
 from fanout.orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
 
 MAX_FILES = 100
-"""Of one landing: a person reads no more one by one, and the bundle has them all."""
+"""The most files of one landing: a person reads no more one by one, and the bundle has them all."""
 MAX_BYTES = 16 * 1024**2
-"""Of all versions of one landing, which are held in memory while they are collected."""
+"""The most bytes of all versions of one landing, which are held in memory while they are collected.
+"""
 KEPT = 1000
-"""Landings with conflicts of one state folder: the newest ones."""
+"""The most landings whose conflicts a state folder keeps: the newest ones."""
 
 SIDES = ("base", "yours", "theirs")
 SHOWN_LINES = 200
-"""Of one file's difference: the whole versions lie beside it."""
+"""The most lines that are shown of one file's difference: the whole versions are stored with it."""
 MAX_COMPARED_BYTES = 1024**2
-"""Of one side: comparing takes a time that grows with the square of its lines."""
+"""The largest side that is compared: the time grows with the square of its lines."""
 
 
 class ConflictingFile(WireModel):
@@ -70,8 +71,8 @@ def collect(
 
     Args:
         bundle: The job's changes.
-        conflicts: What could not be merged.
-        find: Returns the entry at a path of what was merged into.
+        conflicts: The changes that could not be merged.
+        find: Returns the entry at a path of the target of the merge.
     """
     changed = {file.path: file for file in bundle.changes.files}
     collected: list[ConflictingFile] = []
@@ -155,7 +156,7 @@ class KeptConflicts:
         return place
 
     def forget(self, job_id: str) -> None:
-        """Remove what is kept of a job's landing."""
+        """Remove the kept conflicts of a job's landing."""
         shutil.rmtree(self.place(job_id), ignore_errors=True)
 
     def read(self, job_id: str) -> tuple[ConflictingFile, ...]:
@@ -199,11 +200,11 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True)
 class Unmerged:
-    """A change of a task that could not be put into its parent's files."""
+    """A change of a task that could not be merged into its parent's files."""
 
     job_id: str
     path: str
-    """Empty: all that it changed."""
+    """The path; empty: all changes of the task."""
     reason: str
 
 
@@ -216,12 +217,12 @@ class ShownConflict:
     path: str
     reason: str
     where: str
-    """What could not be merged into what, and where to read more."""
+    """A text that names both sides, and where to read more."""
     diff: str
 
 
 async def task_conflicts(jobs: Jobs, job_id: str) -> list[ShownConflict]:
-    """Return what of a job's tasks could not be merged into its files.
+    """Return the conflicts of a job's tasks with its files.
 
     The task's side is its own change; the other one is the job's file as it ended, where it has
     changed it.
@@ -243,7 +244,7 @@ async def task_conflicts(jobs: Jobs, job_id: str) -> list[ShownConflict]:
 
 
 async def left_out_of(jobs: Jobs, job_id: str) -> tuple[Unmerged, ...]:
-    """Return what of a job's tasks could not be put into its files."""
+    """Return the changes of a job's tasks that could not be merged into its files."""
     left_out: dict[str, list[Unmerged]] = {}
     after = BEGINNING
     while events := await jobs.read_events(job_id, after, PAGE):
@@ -255,7 +256,7 @@ async def left_out_of(jobs: Jobs, job_id: str) -> tuple[Unmerged, ...]:
 
 
 def _left_out(landed: JournalEvent) -> list[Unmerged]:
-    """Return what of a task did not land, by the entry that reports its landing."""
+    """Return the changes of a task that did not land, by the entry that reports its landing."""
     child, outcome = str(landed.data["id"]), landed.data.get("outcome")
     listed = landed.data.get("conflicts")
     conflicts = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []

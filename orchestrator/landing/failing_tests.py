@@ -19,16 +19,16 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True, order=True)
 class FailingTest:
-    """A test that fails, or something that kept tests from being run."""
+    """A failing test, or a failure that kept tests from being run."""
 
     group: str
-    """What runs as a whole: a runner, or one of its packages, targets or tasks."""
+    """The unit that runs as a whole: a runner, or one of its packages, targets or tasks."""
     name: str
 
 
 @dataclass(frozen=True)
 class FailingTests:
-    """What one run of a command says about its tests."""
+    """The results of one run of a command, as far as its output shows them."""
 
     failing: frozenset[FailingTest]
     complete: frozenset[str]
@@ -40,7 +40,7 @@ class FailingTests:
         return frozenset(test for test in new if test.group in before.complete)
 
     def is_no_worse_than(self, before: FailingTests) -> bool:
-        """Return whether all that ran before ran here, too, and no test fails that passed."""
+        """Return whether everything that ran before ran again, and no passing test fails now."""
         return before.complete <= self.complete and not self.new_since(before)
 
 
@@ -100,7 +100,7 @@ def _pytest(text: str, _: bool) -> FailingTests | None:
         "pytest",
         names,
         expected=_sum_of(r"(\d+) (?:failed|errors?)", "\n".join(summary)),
-        is_complete=all("::" in name for name in names)  # else a file could not be imported
+        is_complete=all("::" in name for name in names)  # otherwise a file could not be imported
         and not re.search(r"^!+ (?:stopping|Interrupted|xdist)", text, re.MULTILINE),
     )
 
@@ -137,7 +137,7 @@ def _vitest(text: str, _: bool) -> FailingTests | None:
         "vitest",
         names,
         expected=_sum_of(r"^\s*Tests  (\d+) failed", text),
-        is_complete=all(" > " in name for name in names),  # else a file could not be loaded
+        is_complete=all(" > " in name for name in names),  # otherwise a file could not be loaded
     )
 
 
@@ -195,7 +195,7 @@ def _cargo(text: str, _: bool) -> FailingTests | None:
 
 
 def _cargo_target(source: str) -> str:
-    """Return a target as Cargo's options name it, where its source says so."""
+    """Return a target in the form of Cargo's options, where its source is shown."""
     if source == "src/lib.rs":
         return "--lib"
     return re.sub(r"^tests/(\w+)\.rs$", r"--test \1", source)
@@ -302,5 +302,7 @@ RUNNERS: tuple[Callable[[str, bool], FailingTests | None], ...] = (
     *(_pytest, _unittest, _jest, _vitest, _go, _cargo, _mocha),
     *(_maven, _gradle, _rspec, _ctest, _node, _tap),
 )
-"""Each returns what a text says about its tests, or None if the text is not of its runner. It is
-also given whether the text has lost its beginning."""
+"""The readers of runners' outputs.
+
+Each returns the results in a text, or None if the text is not of its runner. Its second argument is
+whether the beginning of the text is missing."""

@@ -1,7 +1,7 @@
-"""Restore points: the files that changes are going to touch, as they are before.
+"""Restore points: copies of files that changes are about to touch.
 
-Taking changes out again by merging them the other way round is not exact: two jobs may have made
-the same change. So what they touch is kept, and put back as it was.
+Reverting changes by an inverse merge is not exact, because two jobs may have made the same change.
+So the touched files are copied before and restored afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fanout.orchestrator.workspace.snapshots.archive import add_content
 _INDEX = "versions.json"
 _VERSIONS = TypeAdapter(dict[str, FileVersion | None])
 MAX_INDEX_BYTES = 32 * 1024**2
-"""Twice the list of a change bundle: the folders above its paths are in it too."""
+"""The largest index, twice the list of a change bundle: it also has the folders above its paths."""
 
 
 class MalformedRestorePoint(ValueError):
@@ -29,14 +29,14 @@ class MalformedRestorePoint(ValueError):
 
 
 class RestorePoint:
-    """What was at some paths of a folder; close it after use.
+    """The former entries at some paths of a folder; close it after use.
 
     Use `take` or `open`.
 
     Args:
         archive: A tar file with `versions.json` and the contents under their SHA-256. It is closed
             with the restore point.
-        versions: What was at each path; None: nothing.
+        versions: The entry at each path; None: nothing.
     """
 
     def __init__(self, archive: IO[bytes], versions: dict[str, FileVersion | None]) -> None:
@@ -96,7 +96,7 @@ class RestorePoint:
             raise MalformedRestorePoint(f"not a restore point: {type(error).__name__}") from error
 
     def restore(self, folder: Folder) -> None:
-        """Put back what was there; blocks. Repeating it changes nothing.
+        """Restore the former entries; blocks. Repeating it changes nothing.
 
         Args:
             folder: The folder, in which no other process writes to these paths.
@@ -140,7 +140,7 @@ def _kept(archive: tarfile.TarFile, kept: set[str], found: Found | None) -> File
 
 def _remove(folder: Folder, path: str, now: Found) -> None:
     if now.kind == "directory":
-        with suppress(OSError):  # it holds files that no merge has put there
+        with suppress(OSError):  # it holds files that no merge has written
             folder.remove_directory(path)
     elif now.kind is not None:
         folder.remove(path, now)

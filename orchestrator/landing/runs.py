@@ -1,8 +1,7 @@
-"""Runs: root jobs that a person started for a folder, and the landing of what they changed there.
+"""Runs: root jobs that a person started for a folder, and the landing of their changes there.
 
-Which folder a run is for is known on the machine of that folder only: in `runs/` of the state
-folder, a file for each run. So a second terminal, or a command a week later, can follow a run and
-land it.
+The folder of a run is known only on its machine: `runs/` of the state folder has a file for each
+run. So a second terminal, or a command a week later, can follow a run and land it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import RootedFolder
 
 KEPT_RUNS = 1000
-"""Of one state folder: the newest ones; a file has some hundred bytes."""
+"""The most runs of one state folder: the newest ones; a file has some hundred bytes."""
 
 
 StoredPath = Annotated[
@@ -46,31 +45,31 @@ class Landing(BaseModel):
     workspace: StoredPath
     """The folder that the run started from."""
     lands: bool = True
-    """False: they are left to a later `fanout apply`."""
+    """Whether the changes are merged. False: they are left to a later `fanout apply`."""
     branch: str | None = None
-    """The new branch that they become commits of; None: they are merged into the folder."""
+    """The new branch for commits of the changes; None: they are merged into the folder."""
     base_commit: str | None = None
     """The commit that was checked out in the folder when the run started."""
     include_executable_config: bool = False
-    """Whether a person has said that what becomes code on the host is merged too."""
+    """Whether a person has permitted the merge of changes that become code on the host."""
     continues: str | None = None
     """The run that this one continues, whose changes land before its own."""
     landed: bool = False
-    """Whether all that it changed has been merged. It is not merged again: the person may have
-    gone on from there."""
+    """Whether all its changes have been merged. They are not merged again, because the person may
+    have continued from there."""
     landed_commit: str | None = None
-    """The last commit of the branch that it has become."""
+    """The last commit of its branch."""
 
 
 @dataclass(frozen=True)
 class LandingReport:
-    """What a landing did."""
+    """The result of a landing."""
 
     merge: MergeReport
     branch: BranchReport | None = None
     """None if it was merged into the folder."""
     conflicts_kept: Path | None = None
-    """The folder with both sides of what conflicts."""
+    """The folder with both sides of the conflicts."""
 
 
 class Runs:
@@ -85,7 +84,7 @@ class Runs:
         self.conflicts = KeptConflicts(state_dir)
 
     def remember(self, job_id: str, landing: Landing) -> None:
-        """Store where a run lands, and whether it has.
+        """Store where a run lands, and whether it has landed.
 
         Args:
             job_id: The run's root job.
@@ -127,7 +126,7 @@ class Runs:
 async def land(
     client: JobClient, runs: Runs, result: JobResult, landing: Landing
 ) -> LandingReport | None:
-    """Land what a run changed, after what the runs that it continues changed.
+    """Land the changes of a run, after those of the runs that it continues.
 
     Args:
         client: Reads the changes.
@@ -136,8 +135,8 @@ async def land(
         landing: Where they land.
 
     Returns:
-        None when nothing lands: the run failed or changed nothing, or a person wants to do it, or
-        all has landed before.
+        None when nothing lands: the run failed or changed nothing, a person wants to merge, or
+        everything has landed before.
 
     Raises:
         InvalidJob: The folder does not exist any more.
@@ -177,8 +176,8 @@ def _not_landed(runs: Runs, landing: Landing) -> list[tuple[str, Landing]]:
 def base_of(runs: Runs, landing: Landing) -> str | None:
     """Return the commit that a run's branch starts from.
 
-    That is the last one of the branch of the run that it continues, or what was checked out when
-    the first run started that has not landed.
+    That is the last commit of the branch of the continued run, or the commit that was checked out
+    when the first run without a landing started.
     """
     base, job_id = landing.base_commit, landing.continues
     while job_id and (before := runs.landing(job_id)):
@@ -231,7 +230,7 @@ async def _merge(
 async def keep_conflicts(
     client: JobClient, runs: Runs, job_id: str, folder: Path, report: MergeReport
 ) -> Path | None:
-    """Keep both sides of what could not be merged into a folder, and return where they are.
+    """Keep both sides of a folder's conflicts, and return where they are.
 
     Args:
         client: Reads the changes.
@@ -251,7 +250,7 @@ async def keep_conflicts(
 async def merge_into(
     client: JobClient, runs: Runs, job_id: str, folder: Path, *, check: bool
 ) -> MergeReport:
-    """Merge a job's changes into a folder, and keep both sides of what conflicts.
+    """Merge a job's changes into a folder, and keep both sides of the conflicts.
 
     Args:
         client: Reads the changes.

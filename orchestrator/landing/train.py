@@ -1,15 +1,16 @@
 """The train: changes of several jobs are landed one after the other, and verified together.
 
-What passes together costs one verification. If it fails, and the files passed before, the first
-change that breaks them is found by bisection and left out, until the others pass together.
+Changes that pass together cost one verification. If it fails, and the files passed before, the
+first change that breaks them is found by bisection and left out, until the others pass together.
 
 If the files failed before, the train looks for changes that make them pass: without one of the
-changes, and with halves of them. What passes is landed, and what would make it fail again is left
-out. If nothing passes, the failing tests are compared, where the output names them: a change that
-adds none is not blamed. Such a train verifies at most 2·log2 N + 4 times for N changes.
+changes, and with halves of them. Changes that pass are landed, and those that would make them fail
+again are left out. If nothing passes, the failing tests are compared, where the output names them:
+a change that adds none is not blamed. Such a train verifies at most 2·log2 N + 4 times for N
+changes.
 
-A verification may give two answers about the same files. Such a one is reported, and nothing is
-blamed on its word alone.
+A verification may give two answers about the same files. Such a verification is reported, and its
+answer alone blames no change.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ Conflicts_co = TypeVar("Conflicts_co", covariant=True)
 
 
 class LandingFiles(Protocol[Conflicts_co]):
-    """The files in which a train lands. The changes that are in form a stack."""
+    """The files in which a train lands. The merged changes form a stack."""
 
     async def put_in(self, job_id: str) -> Conflicts_co | None:
         """Merge the changes of a job on top.
 
         Returns:
-            None, or the conflicts; nothing of the changes is in then.
+            None, or the conflicts; then no change is merged.
         """
 
     async def take_out(self, depth: int) -> None:
-        """Take out what was put in last until that many are left."""
+        """Take out the changes that were put in last until that many are left."""
 
     async def verify(self, job_ids: Sequence[str]) -> Verification:
         """Verify the files, which have the changes of these jobs."""
@@ -54,12 +55,13 @@ class Outcome(Generic[Conflicts]):
 
     is_in: bool
     conflicts: Conflicts | None = None
-    """With what is in; None when they do not conflict."""
+    """The conflicts with the merged changes; None: there are none."""
     verification: Verification | None = None
     """The one that passed with the changes, or the one that failed because of them."""
     is_cause: bool = False
-    """Whether the files that failed with it were found to be better without it. Otherwise it is out
-    because they fail with it and other changes, and no verification was left to look further."""
+    """Whether the files that failed with it were found to be better without it. Otherwise it is
+    left out because they fail with it and other changes, and no verification was left for a further
+    search."""
     new_failures: frozenset[FailingTest] = frozenset()
     """The tests that passed before the train and fail with it, where the output names them."""
 
@@ -69,29 +71,29 @@ class Train(Generic[Conflicts]):
     """One train.
 
     Args:
-        files: Where it lands. At the end they pass, if they passed before or a part of the changes
-            was found that makes them pass.
+        files: The target. At the end they pass, if they passed before or if some of the changes
+            make them pass.
     """
 
     files: LandingFiles[Conflicts]
     outcomes: dict[str, Outcome[Conflicts]] = field(default_factory=dict)
-    """By job."""
+    """The outcomes by job."""
     is_flaky: bool = False
     """Whether the verification gave two answers about the same files."""
     failed_before: Verification | None = None
     """The verification of the files without any of the changes, if it failed."""
     _inside: list[str] = field(default_factory=list)
     _answers: dict[frozenset[str], Verification] = field(default_factory=dict)
-    """The newest answer about each state of the files, by what was in."""
+    """The newest answer about each state of the files, by the merged changes."""
     _last: frozenset[str] | None = None
     """The state that was verified last."""
     _runs: int = 0
     _max_runs: float = math.inf
     _takes_no_worse: bool = False
-    """Whether changes are taken with which the files fail, but no test fails that passed before."""
+    """Whether changes are accepted with which the files fail, if every test that passed before still passes."""
 
     async def run(self, job_ids: Sequence[str]) -> None:
-        """Land the changes of these jobs; `outcomes` has one for each then."""
+        """Land the changes of these jobs; afterwards `outcomes` has one for each."""
         await self._admit(job_ids)
         blocked = [job_id for job_id in job_ids if self.outcomes[job_id].conflicts is not None]
         is_room = any(self._is_taken_out(job_id) for job_id in job_ids)
@@ -100,7 +102,7 @@ class Train(Generic[Conflicts]):
 
     @property
     def verification(self) -> Verification | None:
-        """The newest answer about the files as they are; None if nothing was verified."""
+        """The newest answer about the current files; None if nothing was verified."""
         return self._answers.get(frozenset(self._inside))
 
     @property
@@ -114,7 +116,7 @@ class Train(Generic[Conflicts]):
         return not outcome.is_in and outcome.conflicts is None
 
     async def _admit(self, job_ids: Sequence[str]) -> None:
-        """Put in these changes, and leave those in that pass with what was in before."""
+        """Put in these changes, and keep those that pass with the changes before them."""
         depth = len(self._inside)
         entered = [job_id for job_id in job_ids if await self._put_in(job_id)]
         if not entered:
@@ -130,7 +132,7 @@ class Train(Generic[Conflicts]):
             await self._bisect(entered, verification)
 
     def _known_failure(self) -> Verification | None:
-        """Return the failure of these files from before; what it blames is asked about again."""
+        """Return the earlier failure of these files; blamed changes are verified again."""
         known = self._answers.get(frozenset(self._inside))
         is_enough = known is not None and not self._accepts(known) and not self.is_flaky
         return known if is_enough else None
@@ -173,9 +175,9 @@ class Train(Generic[Conflicts]):
         await self._admit(entered[failing:])
 
     async def _blame(self, job_id: str, failure: Verification) -> None:
-        """Leave a change out, unless one of both answers differs when they are asked for again.
+        """Leave a change out, unless one of both answers differs when they are repeated.
 
-        The files are as they are without it.
+        The files do not have it then.
         """
         if self._last != frozenset(self._inside):
             await self._verify()
@@ -188,7 +190,7 @@ class Train(Generic[Conflicts]):
         self._outcome_out(job_id, verification, is_cause=True)
 
     async def _search(self, job_ids: Sequence[str]) -> None:
-        """Land what makes files pass that failed before, else what makes them no worse."""
+        """Land changes that make failing files pass, else changes that make them no worse."""
         self._max_runs = most_runs(len(job_ids))
         for chosen in self._candidates(job_ids):
             verification = await self._verified(chosen)
@@ -203,7 +205,7 @@ class Train(Generic[Conflicts]):
         """Yield parts of changes that may pass, the likeliest first."""
         families = [_without_one(job_ids), _halves(job_ids)]
         breaks = self._is_worse(self._answers[frozenset(job_ids)])
-        # Who adds failing tests is read from who is in when they fail: halves tell that sooner.
+        # The changes at a failure show which ones add failing tests: halves show that sooner.
         if len(job_ids) > (MAX_LEFT_OUT_ONE_BY_ONE // 2 if breaks else MAX_LEFT_OUT_ONE_BY_ONE):
             families.reverse()
         yield from families[0]
@@ -225,14 +227,14 @@ class Train(Generic[Conflicts]):
         best = max(tried, key=len, default=[])
         if not best and self._is_worse(together) is None:
             best = [*job_ids]
-        if len(best) == len(job_ids):  # nothing is blamed: a last run is for a second answer
+        if len(best) == len(job_ids):  # no change is blamed: a last run gives a second answer
             await self._verified([])
         await self._take(best, self._answers[frozenset(best)], job_ids)
 
     async def _take(
         self, chosen: Sequence[str], verification: Verification, job_ids: Sequence[str]
     ) -> None:
-        """Land some of the changes, and of the others those that are accepted with them."""
+        """Land some of the changes, and then those of the others that are accepted with them."""
         await self._arrange(chosen)
         self._accept(chosen, verification)
         await self._admit([job_id for job_id in job_ids if job_id not in chosen])
@@ -263,7 +265,7 @@ class Train(Generic[Conflicts]):
         return False if now.is_no_worse_than(before) else None
 
     def _suspects(self, job_ids: Sequence[str]) -> set[str]:
-        """Return the changes that alone explain a new failing test: it fails just with them."""
+        """Return the changes that alone explain a new failing test: it fails exactly with them."""
         assert self.failed_before is not None  # noqa: S101 - the files failed before
         before = failing_tests(self.failed_before)
         together = failing_tests(self._answers[frozenset(job_ids)])
@@ -283,7 +285,7 @@ class Train(Generic[Conflicts]):
         return suspects
 
     def _has_failed(self, test: FailingTest, inside: frozenset[str]) -> bool | None:
-        """Return whether a test failed with some of the changes; None: it did not run, perhaps."""
+        """Return whether a test failed with some of the changes; None: it may not have run."""
         answer = self._answers[inside]
         if answer.exit_code == 0:
             return False
@@ -302,7 +304,7 @@ class Train(Generic[Conflicts]):
             self.outcomes[job_id] = Outcome(is_in=True, verification=verification)
 
     async def _leave_out(self, job_ids: Sequence[str]) -> None:
-        """Leave out changes of which it is only known that the files fail with all of them."""
+        """Leave out changes that are only known to make the files fail together."""
         await self._arrange([job_id for job_id in self._inside if job_id not in job_ids])
         for job_id in job_ids:
             known = [one for inside, one in self._answers.items() if job_id in inside]
@@ -316,11 +318,11 @@ class Train(Generic[Conflicts]):
         )
 
     def _number_before(self, entered: Sequence[str]) -> int:
-        """Return how many changes were in before these."""
+        """Return how many changes were merged before these."""
         return len([job_id for job_id in self._inside if job_id not in entered])
 
     async def _arrange(self, job_ids: Sequence[str]) -> bool:
-        """Have just these changes in; if they conflict, have none in and return False."""
+        """Merge exactly these changes; if they conflict, merge none and return False."""
         pairs = zip(self._inside, job_ids, strict=False)
         common = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
         await self._take_out(common)
@@ -345,7 +347,7 @@ class Train(Generic[Conflicts]):
             del self._inside[depth:]
 
     async def _verify(self) -> Verification | None:
-        """Verify the files as they are, and compare the answer with an earlier one about them.
+        """Verify the current files, and compare the answer with an earlier one about them.
 
         Returns:
             None if the train has no run left.
@@ -363,19 +365,19 @@ class Train(Generic[Conflicts]):
 
 
 def most_runs(changes: int) -> int:
-    """Return how often a train of that many changes verifies at the most, if it starts red."""
+    """Return how often a train of that many changes verifies at most, if it starts red."""
     return math.floor(2 * math.log2(changes)) + 4
 
 
 def _without_one(job_ids: Sequence[str]) -> list[list[str]]:
-    """Return the changes without each one, the last one first: what came first has its place."""
+    """Return the changes without each one, the last one first: earlier ones have priority."""
     if len(job_ids) < 2:  # noqa: PLR2004 - without the only one nothing is left
         return []
     return [[one for one in job_ids if one != left_out] for left_out in reversed(job_ids)]
 
 
 def _halves(job_ids: Sequence[str]) -> list[list[str]]:
-    """Return as few halves of the changes as tell any two apart, in both directions.
+    """Return the fewest halves of the changes that distinguish any two, in both directions.
 
     For each two changes there is a half that has the first and not the second. So if one change is
     needed and another one breaks it, one of the halves passes. Each change is in half of the sets,
