@@ -1,6 +1,7 @@
 """The connection of a program to jobs: `JobClient`, and its part that only reads, `JobReader`.
 
-Each name is loaded when it is first used: what only reads needs neither Celery nor a blob store.
+Each name is loaded when it is first used: a program that only reads needs neither Celery nor a blob
+store.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Which jobs have changed, for those who look at many at once."""
+"""Announcements of changed jobs, for programs that watch many at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fanout.orchestrator.jobs.store.journal import RECONNECT_SECONDS
 from fanout.orchestrator.jobs.store.keys import Keys
 
 GATHERED_SECONDS = 0.03
-"""Announcements of this time are given together: a person does not notice it, and a job that makes
-a hundred steps a second is looked at thirty times."""
+"""The time in which announcements are collected: a person does not notice it, and a job with a
+hundred steps a second is read thirty times."""
 
 
 class Announcements:
@@ -26,7 +26,7 @@ class Announcements:
     async def __call__(self) -> AsyncIterator[set[str]]:
         """Yield the ids of jobs that have changed since the last time.
 
-        An empty set says that some may have been missed: the connection is new.
+        An empty set means that some may have been missed, because the connection is new.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Which Redis and blobs a program uses: the configured ones, else those of this machine."""
+"""Which Redis and blobs a program uses: the configured ones, or those of this machine."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def is_of_state_folder(settings: Settings) -> bool:
 
 
 def attach(settings: Settings) -> tuple[Settings, IO[bytes] | None]:
-    """Return the settings as `attached`, and a file that holds what runs in the state folder.
+    """Return the settings as `attached`, and a file that keeps the services of the state folder.
 
-    Until the file is closed it does not end for want of use. None when a Redis is configured: it is
-    not ours to end.
+    Until the file is closed, they do not end because of idleness. None when a Redis is configured,
+    which this machine does not manage.
 
     Raises:
-        LedgerUnavailable: No Redis is configured or running, or the one here ends right now.
+        LedgerUnavailable: No Redis is configured or running, or the local one is ending.
     """
     found = attached(settings)
     if settings.redis_url is not None:

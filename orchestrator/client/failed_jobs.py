@@ -1,4 +1,4 @@
-"""The jobs below a run's root that failed, and whether a later one made up for them."""
+"""The jobs below a run's root that failed, and whether a later job replaced them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 
 FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
-"""Of a run's jobs; cancelled ones were given up on purpose."""
+"""The states of failed jobs of a run; cancelled jobs were ended on purpose."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ async def failed_jobs(reader: JobReader, root_id: str) -> tuple[FailedJob, ...]:
 
 
 def done_again_ids(records: Sequence[JobRecord]) -> set[str]:
-    """Return the failed jobs for which a later one made up, and those below them.
+    """Return the failed jobs that a later one replaced, and those below them.
 
-    That is one of the same parent that continues the failed one, or whose description is or
-    contains its description; each makes up for one.
+    A replacement has the same parent, and continues the failed job, or its description is or
+    contains the failed job's; each replaces one job.
 
     Args:
         records: The jobs of a tree, parents before children.

@@ -1,4 +1,4 @@
-"""The workers, queues and totals of an installation at one moment, as often as somebody asks."""
+"""The workers, queues and totals of an installation, cached for a second."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fanout.orchestrator.jobs.worker_info import WorkerLoad
 
 @dataclass(frozen=True)
 class FleetCounts:
-    """What is known of an installation at one moment."""
+    """The counts of an installation at one moment."""
 
     workers: Sequence[WorkerLoad] = ()
     queues: Sequence[QueueHead] = ()
-    """The longest wait first."""
+    """The queues with jobs, the longest wait first."""
     totals: Mapping[Label, float] = field(default_factory=dict)
 
 
@@ -58,8 +58,8 @@ class FleetCounter:
     async def _never_lower(self, counted: Mapping[Label, float]) -> Mapping[Label, float]:
         """Return totals that do not fall when Redis loses its last writes.
 
-        Prometheus takes a counter that falls for one that began again at 0, and all of its value
-        for an increase. The totals of another installation do begin again.
+        Prometheus treats a falling counter as one that restarted at 0, and its whole value as an
+        increase. The totals of another installation do restart.
         """
         installation = await self._reader.fleet.installation()
         is_same, self._installation = installation == self._installation, installation

@@ -1,6 +1,6 @@
 """What `fanout top` shows: an installation's hosts, workers, queues and running jobs, bounded.
 
-It is read from Redis or, by those who have a key of the service, from `GET /v1/fleet`.
+It is read from Redis or, with a key of the service, from `GET /v1/fleet`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from fanout.orchestrator.jobs.worker_info import Fitness, WorkerLoad
 from fanout.orchestrator.shortening import one_line
 
 MAX_JOBS = 100
-"""Running jobs that are shown: more than a screen has lines."""
+"""The most running jobs that are shown: more than a screen has lines."""
 MAX_ACTIVE = 300
-"""Running jobs of a tenant among which those of one owner are looked for."""
+"""The most running jobs of a tenant among which those of one owner are searched."""
 MAX_QUEUED = 500
-"""Queued jobs of a caller that are read, the newest: at 30 µs each a hundredth of a second."""
+"""The most queued jobs of a caller that are read, the newest: at 30 µs each a hundredth of a
+second."""
 MAX_SHOWN = 200
-"""Workers, hosts and queues that are shown, those that need attention first."""
+"""The most workers, hosts and queues that are shown, those that need attention first."""
 TITLE_CHARACTERS = 200
-"""Of a job's description: as much as a wide terminal shows."""
+"""The longest part of a job's description that is shown: as much as a wide terminal shows."""
 
 
 class _Shown(BaseModel):
-    """A part of the view; what a newer release adds is ignored."""
+    """A part of the view; fields of a newer release are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -66,7 +67,7 @@ class ShownQueue(_Shown):
     job_class: str
     """`<agent>:<wire version>`, with a pool `<agent>@<pool>:<wire version>`."""
     jobs: int
-    """At least: of queues with thousands of trees not all jobs are counted."""
+    """The number of jobs, at least: in queues with thousands of trees not all jobs are counted."""
     oldest_seconds: float
     """How long the oldest of those that are next in turn has waited."""
 
@@ -82,7 +83,7 @@ class ShownJob(_Shown):
     attempt: int = 0
     worker: str | None = None
     submitted_at: float = 0.0
-    """Seconds since the epoch, as all times."""
+    """The time of submission in seconds since the epoch, like all times."""
     started_at: float | None = None
     description: str = ""
     activity: Activity | None = None
@@ -93,7 +94,7 @@ class FleetView(_Shown):
     """An installation at one moment. None stands for what its reader may not know."""
 
     at: float
-    """Seconds since the epoch, by Redis's clock."""
+    """The time in seconds since the epoch, by Redis's clock."""
     hosts: tuple[ShownHost, ...] | None = None
     workers: tuple[ShownWorker, ...] | None = None
     """At most `MAX_SHOWN` of them; `hosts` counts all."""
@@ -102,14 +103,14 @@ class FleetView(_Shown):
     slots: int | None = None
     busy: int | None = None
     free: int | None = None
-    """Slots of fit workers that have no job."""
+    """The slots of fit workers that have no job."""
     queues: tuple[ShownQueue, ...] = ()
     jobs: tuple[ShownJob, ...] = ()
     tokens_per_minute: int | None = None
     cost_usd_per_minute: float | None = None
     redis_bytes: int | None = None
     redis_limit_bytes: int | None = None
-    """0: Redis has no limit."""
+    """The limit of Redis's memory; 0: none."""
 
 
 async def whole_fleet(reader: JobReader) -> FleetView:
@@ -146,7 +147,7 @@ async def whole_fleet(reader: JobReader) -> FleetView:
 
 
 async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) -> FleetView:
-    """Return what the owner of jobs may know: the jobs, not who runs them.
+    """Return the view for the owner of jobs: the jobs, but not the workers.
 
     Args:
         reader: The connection.
@@ -183,7 +184,7 @@ def _hosts(workers: Iterable[WorkerLoad]) -> list[ShownHost]:
 
 
 def _urgency(worker: WorkerLoad) -> tuple[int, int, str]:
-    """Return what workers are sorted by: unfit ones first, then draining ones, then busy ones."""
+    """Return the sort key of workers: unfit ones first, then draining ones, then busy ones."""
     order = (Fitness.UNFIT, Fitness.DRAINING, Fitness.FIT)
     return order.index(worker.fitness), -worker.running, worker.name
 

@@ -1,4 +1,4 @@
-"""A tree of jobs that is read in pages, and again without what cannot have changed."""
+"""A tree of jobs that is read in pages, and later without its unchanging jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.waiting import WaitingReasons
 
 RECORDS_AT_ONCE = 500
-"""Records fetched in one round trip."""
+"""The most records fetched in one round trip."""
 
 
 class GrowingTree:
@@ -18,7 +18,7 @@ class GrowingTree:
 
     Args:
         records: The records.
-        reasons: Called for each reading: what adds to queued jobs why they wait.
+        reasons: Called for each reading; returns the object that adds to queued jobs why they wait.
         job_id: Any job of the tree, or the tree's root id.
     """
 
@@ -30,9 +30,9 @@ class GrowingTree:
         self._job_id = job_id
         self._root_id: str | None = None
         self._known: dict[str, JobRecord | None] = {}
-        """The jobs in their order; None: forgotten before they were read."""
+        """The jobs in their order; None: deleted before they were read."""
         self._newest = 0
-        """The position of the newest one."""
+        """The position of the newest known job."""
 
     async def read(self, limit: int | None = None) -> list[JobRecord]:
         """Return the jobs: new ones and those that had not ended are read now.
@@ -64,7 +64,7 @@ class GrowingTree:
         return [record for record in self._known.values() if record is not None]
 
     async def _update(self, ids: list[str], reasons: WaitingReasons) -> None:
-        """Read jobs again; those that were forgotten stay as they were."""
+        """Read jobs again; those that were deleted stay unchanged."""
         records = await reasons.explain(await self._records.get_many(ids))
         self._known |= {job_id: self._known.get(job_id) for job_id in ids}
         self._known |= {record.id: record for record in records}

@@ -13,13 +13,15 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 BEHIND_IDS = "\x7f"
-"""Sorted behind every character of an id."""
+"""A character that sorts after every character of an id."""
 SCORED_CHARACTERS = 7
-"""Of an id's end, in its score: a score of Redis has 53 exact bits, and a character takes seven."""
+"""The characters of an id's end in its score: a score of Redis has 53 exact bits, and a character
+takes seven."""
 SAME_END = 1_000
-"""Ids with one score that are read at once; where there are more, Redis compares them instead."""
+"""The most ids with one score that are read at once; where there are more, Redis compares them
+instead."""
 SCANNED_AT_ONCE = 1_000
-"""Ids that one command compares with a pattern: Redis takes a millisecond."""
+"""The ids that one command compares with a pattern: Redis takes a millisecond."""
 
 
 class IdSearch:
@@ -33,14 +35,14 @@ class IdSearch:
         self._keys = keys
 
     async def beginning_with(self, prefix: str, most: int) -> list[str]:
-        """Return the ids of jobs that begin so, in any order; some beyond `most`."""
+        """Return the ids of jobs with this beginning, in any order; some beyond `most`."""
         ids, behind = self._keys.ids, f"({prefix}{BEHIND_IDS}"
         search = methodcaller("zrangebylex", ids, f"[{prefix}", behind, 0, most + 1)
         found = await self._indexed(ids, search)
         return await self._scanned(f"{prefix}*", most) if found is None else found
 
     async def ending_with(self, end: str, most: int) -> list[str]:
-        """Return the ids of jobs that end so, in any order; some beyond `most`."""
+        """Return the ids of jobs with this end, in any order; some beyond `most`."""
         ids, (first, behind) = self._keys.ids_by_end, end_scores(end)
         enough = most + 1 if len(end) <= SCORED_CHARACTERS else SAME_END
         search = methodcaller("zrangebyscore", ids, first, f"({behind}", 0, enough)
@@ -80,7 +82,7 @@ class IdSearch:
 
 
 def end_scores(end: str) -> tuple[int, int]:
-    """Return the first score of ids that end so, and the first one behind them.
+    """Return the first score of ids with this end, and the first score after them.
 
     They are those of `end_score` in common.lua, for the last `SCORED_CHARACTERS` of the end.
     """

@@ -53,10 +53,10 @@ from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
 from fanout.orchestrator.workspace.workspace import Workspace
 
 WORKERS_SECONDS = 5.0
-"""How old what workers say of the models that they can ask may be when a job is submitted; before
-one is refused it is read again."""
+"""The age up to which workers' reports of their models are accepted when a job is submitted; before
+a job is refused they are read again."""
 _schema_turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=256)
-"""For checks of schemas in this process, each of which takes seconds at worst."""
+"""The turns of schema checks in this process, each of which takes seconds at worst."""
 
 
 class JobClient(JobReader):
@@ -90,10 +90,10 @@ class JobClient(JobReader):
         self._workers: list[WorkerInfo] = []
         self._workers_read_at = -WORKERS_SECONDS
         self.definitions = definitions
-        """The agents that jobs may name, as they were read last."""
+        """The agents that jobs may name, as last read."""
         self._live: LiveDefinitions | None = None
         self.notifications = NotificationStore(self._redis, self._keys)
-        """Who is told of what happens to jobs."""
+        """The subscriptions to notifications about jobs."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -120,7 +120,7 @@ class JobClient(JobReader):
         await super().close()
 
     async def current_definitions(self) -> AgentDefinitions:
-        """Return the agents that jobs may name; files that were changed are read again."""
+        """Return the agents that jobs may name; changed files are read again."""
         if self._live is not None:
             await self._live.refresh()
         return self.definitions
@@ -144,7 +144,7 @@ class JobClient(JobReader):
     ) -> StartFiles:
         """Store what an agent's jobs need to start from a folder as it is now.
 
-        Its `workspace` says afterwards which files stayed at home.
+        Its `workspace` names afterwards the files that were left out.
 
         Args:
             folder: The folder.
@@ -185,9 +185,9 @@ class JobClient(JobReader):
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             ChoiceRefused: One asks for what its caller may not choose; nothing is stored.
             InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
-                model is of no kind that there is, or cannot be asked, or what it
-                `continues` has not ended, or it has a workspace besides.
-            UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
+                model is of an unknown kind or cannot be asked, the job that it `continues` has not
+                ended, or it also has a workspace.
+            UnknownJob, BlobMissing: The job that it continues, or its files, no longer exist.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         with spans.span("submit", "producer") as span:
@@ -263,8 +263,8 @@ class JobClient(JobReader):
     ) -> JobResult:
         """Submit a job, wait for its end and merge its changes into the workspace.
 
-        Changes of a job that did not succeed are not merged, nor what becomes code on the host;
-        `apply` merges them.
+        Changes of a job that did not succeed are not merged, and neither are changes that become
+        code on the host; `apply` merges them.
 
         Args:
             spec: The job.
@@ -310,7 +310,7 @@ class JobClient(JobReader):
             arguments: For `edit`: the complete arguments that the call runs with.
             response: For `respond`: what the agent gets as the tool's result.
             message: A remark for the agent.
-            person: Whose decision this is, if this program passes it on for somebody.
+            person: The person who decided, if this program forwards the decision.
 
         Raises:
             InvalidAnswer: Arguments or a response are missing, not allowed or too long.
@@ -341,16 +341,17 @@ class JobClient(JobReader):
         await self._ledger.send(job_id, text)
 
     async def retry(self, job_id: str, *, caller_policy: CallerPolicy | None = None) -> str:
-        """Submit the same job again as a tree of its own, and return the new id.
+        """Submit the same job again as a separate tree, and return the new id.
 
         Args:
             job_id: The job.
-            caller_policy: What the one who asks may choose; None: what the job's own caller may.
+            caller_policy: What the caller of this method may choose; None: what the job's caller
+                may.
 
         Raises:
             UnknownJob: The job does not exist.
             UnknownAgent: Its agent no longer exists.
-            ChoiceRefused: It asks for what the one who asks may not choose.
+            ChoiceRefused: It asks for what the caller may not choose.
         """
         spec = await self._ledger.specification(job_id)
         its_own = {"id", "root_id", "parent_id", "depth", "idempotency_key"}
@@ -378,7 +379,7 @@ class JobClient(JobReader):
 
         Raises:
             UnknownJob: The job does not exist.
-            InvalidJob: The job has not ended, or changed nothing, or its changes are not there.
+            InvalidJob: The job has not ended, or changed nothing, or its changes are missing.
             BlobMissing: The bundle has expired.
         """
         result = await self.complete_result(job_id)
@@ -404,8 +405,8 @@ class JobClient(JobReader):
             job_id: The job.
             into: The folder.
             check: Only report what would happen.
-            include_executable_config: Merge also what becomes code on the host, which is held back
-                otherwise: only a person may say so, never an agent.
+            include_executable_config: Also merge changes that become code on the host, which are
+                held back otherwise: only a person may permit that, never an agent.
 
         Raises:
             UnknownJob, InvalidJob, BlobMissing: As `changes`.
@@ -427,7 +428,7 @@ class JobClient(JobReader):
         Args:
             result: The job's result.
             workspace: The folder.
-            include_executable_config: As of `apply`.
+            include_executable_config: As for `apply`.
 
         Raises:
             BlobMissing: The changes have expired.
@@ -453,7 +454,7 @@ def _check_model(name: str | None) -> None:
 
 
 def _traceparent(spec: JobSpec) -> str | None:
-    """Return the context of a job's trace: the one that it names, else that of its submission."""
+    """Return the context of a job's trace: the given one, or that of its submission."""
     here = spans.current()
     return usable_traceparent(spec.traceparent) or (None if here is None else str(here))
 

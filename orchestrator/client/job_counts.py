@@ -1,4 +1,4 @@
-"""How many jobs there are in which state, as often as somebody asks."""
+"""The number of jobs in each state, cached for a second."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.memory import RedisMemory
 
 FRESH_SECONDS = 1.0
-"""For which counts are given again: several scrapers ask at once."""
+"""The time for which counts are reused: several scrapers ask at once."""
 RECOUNT_SECONDS = 60.0
-"""Between two complete recounts, where a process of an earlier release submits or deletes jobs."""
+"""The time between two complete recounts, where a process of an earlier release submits or deletes
+jobs."""
 MAX_EXPLAINED = 500
-"""Queued jobs whose reasons are found out, the newest: at 20 µs each a hundredth of a second."""
+"""The most queued jobs whose reasons are determined, the newest: at 20 µs each a hundredth of a
+second."""
 REASONS = {
     "the worker that it was sent to": "sent",
     "a worker": "no worker",
@@ -41,10 +43,10 @@ class Counts:
 
     states: Mapping[str, int] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
-    """Why the newest queued jobs wait."""
+    """The reasons why the newest queued jobs wait."""
     approvals: int = 0
     memory: RedisMemory | None = None
-    """That of Redis."""
+    """The memory of Redis."""
 
 
 class JobCounts:

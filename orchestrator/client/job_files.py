@@ -1,4 +1,4 @@
-"""`JobFiles`: files that no person's folder has, on their way into jobs and out of them."""
+"""`JobFiles`: files without a person's folder, on their way into jobs and out of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ IsWanted = Callable[[], bool]
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """A snapshot of a folder that exists for a moment."""
+    """A snapshot of a temporary folder."""
 
     snapshot: BlobId
     files: int
-    """Files and links of the work tree; the repository's own data is not counted."""
+    """The number of files and links of the work tree; the repository's own data is not counted."""
     size_bytes: int
     left_out: tuple[SkippedFile, ...]
-    """Files that are not in it because they seem to be secret, or cannot be copied."""
+    """Files that were left out because they seem to be secret, or cannot be copied."""
     limits: tuple[str, ...] = ()
     """What Git cannot do with the files, a sentence each."""
 
@@ -44,8 +44,8 @@ class JobFiles:
 
     Args:
         blobs: The blob store.
-        places: Where files lie until they are a snapshot.
-        owners: Who has stored which snapshot.
+        places: The private folders for files until they are a snapshot.
+        owners: Records who has stored which snapshot.
         max_bytes: The maximum sum of file sizes of a snapshot.
     """
 
@@ -110,7 +110,7 @@ class JobFiles:
 
 
 async def to_its_end(work: Callable[[IsWanted], Result], threads: Executor) -> Result:
-    """Run blocking work in a thread; a cancelled caller tells it so, and waits for its end.
+    """Run blocking work in a thread; a cancelled caller signals it, and waits for its end.
 
     Args:
         work: Gets a function that returns False when the caller is cancelled.

@@ -10,10 +10,10 @@ from fanout.orchestrator.jobs.store.records import JobSketch, Records
 from fanout.orchestrator.jobs.store.stored import fields_of, owner_key
 
 STEP = 500
-"""Records fetched in one round trip."""
+"""The most records fetched in one round trip."""
 MAX_SCANNED = 5_000
-"""Jobs that are looked at for one page: at 30 µs each a seventh of a second. When few of them fit
-the filter, a page has fewer jobs than asked for, and a cursor for the rest."""
+"""The most jobs that are read for one page: at 30 µs each a seventh of a second. When few of them
+fit the filter, a page has fewer jobs than requested, and a cursor for the rest."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class JobFilter:
 
     tenant: str | None = None
     owner: str | None = None
-    """Only with a tenant."""
+    """The owner of the jobs; only with a tenant."""
     states: Collection[JobState] | None = None
     labels: Mapping[str, str] | None = None
     agent: str | None = None
@@ -30,7 +30,7 @@ class JobFilter:
     roots_only: bool = False
     """Only jobs without a parent."""
     text: str = ""
-    """A part of the id, the agent, the description or a label; upper and lower case are equal."""
+    """A part of the id, the agent, the description or a label; the case of letters is ignored."""
 
     def fits(self, job: JobSketch) -> bool:
         """Return whether a page has this job."""
@@ -100,7 +100,7 @@ class JobPages:
 
         Args:
             wanted: Which jobs.
-            most: The maximum; no more than `MAX_SCANNED` jobs are looked at.
+            most: The maximum; no more than `MAX_SCANNED` jobs are read.
 
         Raises:
             LedgerUnavailable: Redis does not respond.

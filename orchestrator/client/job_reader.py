@@ -1,4 +1,4 @@
-"""`JobReader`: what the ledger and the journals know about jobs, and about the workers."""
+"""`JobReader`: reads jobs and workers from the ledger and the journals."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fanout.orchestrator.jobs.store.waiting import WaitingReasons
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 COLLECTED_SECONDS = 10.0
-"""How long a caller who needs a job's changes waits for them after its end: those of hundreds of
-jobs that were stopped at once are collected within that time."""
+"""How long a caller who needs a job's changes waits for them after its end. The changes of hundreds
+of jobs that were stopped at once are collected within that time."""
 COLLECTED_POLL_SECONDS = 0.2
-"""Between two looks: a person does not notice it."""
+"""The time between two checks: a person does not notice it."""
 ID_PART = re.compile(r"[A-Za-z0-9_-]+")
-"""A part of a job's id; patterns of Redis give other characters a meaning."""
+"""The form of a part of a job's id; patterns of Redis give other characters a meaning."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class PastRun:
 
     root_id: str
     first: JobRecord | None
-    """Its root job, or of jobs that were submitted together the first one; None if it is gone."""
+    """Its root job, or the first one of jobs that were submitted together; None: it no longer
+    exists."""
     states: Mapping[str, int]
-    """How many of its jobs are in which state."""
+    """The number of its jobs in each state."""
     usage: Usage
-    """What all of them have used."""
+    """The usage of all its jobs."""
 
 
 Ids = list[str]
@@ -68,7 +69,7 @@ MaybeStates = list[str | None]
 States = list[Mapping[str, int]]
 Sizes = list[int]
 Events = list[JournalEvent]
-"""Defined here because a method of the reader is called `list`."""
+"""The type is defined here because a method of the reader is called `list`."""
 
 
 class JobReader:
@@ -76,8 +77,8 @@ class JobReader:
 
     Every method raises `LedgerUnavailable` when Redis does not answer.
 
-    It is a class of its own because what it needs is imported within a quarter of a second: no
-    Celery, no blob store, no agent definitions.
+    It is a separate class because its imports take a quarter of a second: no Celery, no blob store,
+    no agent definitions.
 
     Args:
         redis_url: The Redis that the workers use.
@@ -85,7 +86,7 @@ class JobReader:
     """
 
     _held: IO[bytes] | None = None
-    """The use of a Redis of this machine, which does not end meanwhile."""
+    """The file that keeps this machine's Redis running while it is open."""
 
     def __init__(self, redis_url: str, prefix: str = Keys.prefix) -> None:
         self._keys = keys = Keys(prefix)
@@ -98,7 +99,7 @@ class JobReader:
         self.changed_jobs = Announcements(self._redis, keys)
 
     async def memory(self) -> RedisMemory:
-        """Return how much of its memory Redis uses, and at which marks it is too much."""
+        """Return how much of its memory Redis uses, with the thresholds of the installation."""
         return await self._records.memory()
 
     @property
@@ -160,7 +161,7 @@ class JobReader:
         return await self._records.get_many(job_ids)
 
     async def usages(self, job_ids: Sequence[str]) -> Usages:
-        """Return what each job and the jobs below it have used together."""
+        """Return the usage of each job together with the jobs below it."""
         return await self._records.usage(job_ids)
 
     async def result(self, job_id: str) -> JobResult | None:
@@ -174,7 +175,7 @@ class JobReader:
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
         """Wait for a job's end and return its result.
 
-        An outage of Redis shorter than `OUTAGE_SECONDS` is survived.
+        It continues after an outage of Redis shorter than `OUTAGE_SECONDS`.
 
         Raises:
             UnknownJob: The job does not exist.
@@ -316,7 +317,7 @@ class JobReader:
             yield await reasons.explain(await self._records.get_many(ids))
 
     def growing_tree(self, job_id: str) -> GrowingTree:
-        """Return a job's tree, of which a second reading reads what may have changed only."""
+        """Return a job's tree; a second reading reads only jobs that may have changed."""
         return GrowingTree(self._records, self._reasons, job_id)
 
     async def root(self, job_id: str) -> str:
@@ -332,11 +333,11 @@ class JobReader:
         return await self._records.tree_sizes(root_ids)
 
     async def tree_usage(self, root_id: str) -> Usage:
-        """Return what all jobs of a tree have used together, running ones included."""
+        """Return the usage of all jobs of a tree, including running ones."""
         return await self.usage(root_id)
 
     async def usage(self, job_id: str) -> Usage:
-        """Return what a job and the jobs below it have used together."""
+        """Return the usage of a job together with the jobs below it."""
         return (await self._records.usage([job_id]))[0]
 
     async def accounts(self) -> AsyncGenerator[Accounts, None]:
@@ -349,7 +350,7 @@ class JobReader:
             yield [own.account(job, above) for job in jobs]
 
     async def _above(self, jobs: Accounts) -> dict[str, JobAccount]:
-        """Return the jobs above some, as far as their records still exist."""
+        """Return the jobs above some jobs, as far as their records still exist."""
         found: dict[str, JobAccount] = {}
         while wanted := {job.parent_id for job in jobs if job.parent_id} - found.keys():
             jobs = await self._records.accounts(sorted(wanted))
@@ -376,7 +377,7 @@ class JobReader:
         return [await self._past_run(root) for root in roots[:limit]]
 
     async def states(self, job_ids: Ids) -> MaybeStates:
-        """Return the state of each job; None for one that does not exist any more."""
+        """Return the state of each job; None for one that no longer exists."""
         return await self._records.states(job_ids)
 
     async def state_counts(self, *, begin_again: bool = False) -> StateCounts:
@@ -417,7 +418,7 @@ class JobReader:
     async def ids_beginning_with(self, prefix: str, most: int) -> Ids:
         """Return the ids of jobs that begin with a text, sorted; none if it is empty.
 
-        A complete id is returned alone, also when others begin with it. Where more ids match than
+        A complete id is returned alone, even if others begin with it. Where more ids match than
         `most`, only some are returned, but more than this number.
         """
         if await self._records.states([prefix]) != [None]:
@@ -457,7 +458,7 @@ class JobReader:
                 after = page[-1].id
 
     async def read_events(self, job_id: str, after: str, count: int) -> Events:
-        """Return the events of a journal after the id `after`, at most `count`; none of no job."""
+        """Return a journal's events after the id `after`, at most `count`; none without a job."""
         return await self._journal.read(job_id, after, count)
 
     async def read_events_before(self, job_id: str, before: str | None, count: int) -> Events:
@@ -465,7 +466,7 @@ class JobReader:
         return await self._journal.read_before(job_id, before, count)
 
     async def last_event(self, job_id: str) -> JournalEvent | None:
-        """Return the newest event of a journal; None of no job."""
+        """Return the newest event of a journal; None without a job."""
         return await self._journal.last(job_id)
 
     async def now(self) -> float:
@@ -477,9 +478,9 @@ class JobReader:
         return await self._records.workers()
 
     async def is_pool_needed(self, pool: str) -> bool:
-        """Return whether a job is left that a pool of workers runs, will run, or has parked.
+        """Return whether a pool of workers has a job that it runs, will run, or has parked.
 
-        A queued job of an agent that they do not know is none: others run it.
+        A queued job of an agent that they do not know does not count, because others run it.
         """
         workers = [worker for worker in await self.workers() if worker.pool == pool]
         async for ids in self._records.of_pool(pool):
@@ -490,5 +491,5 @@ class JobReader:
         return False
 
     def _reasons(self) -> WaitingReasons:
-        """Return what explains one list of jobs."""
+        """Return the object that explains one list of jobs."""
         return WaitingReasons(self._redis, self._keys)

@@ -1,4 +1,4 @@
-"""The check of a job's models before it is submitted: against what its worker has."""
+"""Checks a job's models against the models of its worker before it is submitted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REMEDY = "Set it up: fanout init"
 def is_worker_of_here(settings: Settings) -> bool:
     """Return whether jobs run on the worker of this machine's state folder.
 
-    It has the environment and the configuration of whoever starts it; what a worker elsewhere has
-    is not known here.
+    That worker has the environment and the configuration of its starter; those of a worker
+    elsewhere are unknown here.
     """
     if settings.redis_url is None:
         return True
@@ -64,8 +64,8 @@ def check_models_of_workers(
 ) -> None:
     """Check that the model of each agent of the jobs' trees can be asked by a worker.
 
-    What a worker says is believed, which is some seconds old. A model is not checked while no
-    worker has its agent, nor if one does not say what it can reach.
+    The workers' reports, which are some seconds old, are trusted. A model is not checked while no
+    worker has its agent, or if one does not report what it can reach.
 
     Args:
         workers: The living workers.
@@ -88,13 +88,13 @@ def check_models_of_workers(
 
 
 def _fault_at(worker: WorkerInfo, agent: str, digest: str | None, model: str) -> str:
-    """Return why a worker cannot ask an agent's model; empty if it can, or does not say it.
+    """Return why a worker cannot ask an agent's model; empty if it can, or does not report it.
 
     Args:
         worker: The worker.
         agent: The agent's name.
-        digest: The fingerprint of the definition that the model is of; None: of none.
-        model: The model's name; empty: the worker's own one.
+        digest: The fingerprint of the definition that names the model; None: no definition does.
+        model: The model's name; empty: the worker's default.
     """
     from fanout.orchestrator.deep_agent import service_name  # noqa: PLC0415 - few submit
 
@@ -107,7 +107,7 @@ def _fault_at(worker: WorkerInfo, agent: str, digest: str | None, model: str) ->
 
 
 def _names(model: str) -> list[str]:
-    """Return the names of which a model consists: with those that stand in for it."""
+    """Return the names of a model and of its fallbacks."""
     return [name for part in model.split(",") if (name := part.strip())]
 
 
@@ -116,7 +116,8 @@ def _models(
 ) -> Iterator[tuple[str, str]]:
     """Yield the agents of a tree, as far as definitions name them, with their models.
 
-    A model that a job names is that of its agent, and of all below it that have none of their own.
+    A model that a job names applies to its agent, and to all agents below it without their own
+    model.
     """
     found = [root]
     for agent in found:
@@ -135,7 +136,7 @@ def _fault(name: str) -> str | None:
         return None
     if "/" in name or service_name(name):
         return access_fault(name)
-    # Only ADK's registry knows the rest; to load it takes a second.
+    # Only ADK's registry knows the rest; loading it takes a second.
     from fanout.orchestrator.deep_agent import ModelNotConfigured, resolve_model  # noqa: PLC0415 - slow
 
     try:

@@ -1,4 +1,4 @@
-"""`NotificationReader`: what a process needs that sends notifications, and nothing else."""
+"""`NotificationReader`: the connection of a process that sends notifications."""
 
 from __future__ import annotations
 

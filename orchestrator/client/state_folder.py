@@ -1,8 +1,8 @@
 """The state folder of an embedded installation: its record and its locks.
 
 - `redis/`: the append-only file, the socket and the log of Redis
-- `worker-<pool>.log`: the output of a worker. A pool is one set of settings and keys: each has a
-  worker of its own, so that jobs run with those of the command that has submitted them.
+- `worker-<pool>.log`: the output of a worker. A pool is one set of settings and keys. Each pool has
+  its own worker, so that jobs run with the settings of the command that submitted them.
 - `worker-<pool>.users`: locked by every command that submits jobs to it
 - `embedded.json`: how to reach both; readable only by its owner, because it may contain a password
 - `embedded.lock`: held while a command starts or stops them
@@ -30,7 +30,8 @@ from fanout.orchestrator.private_files import (
 )
 
 LOCK_WAIT_SECONDS = 90.0
-"""Longer than a start takes: a second command waits for the first one's."""
+"""The time limit for the lock, longer than a start takes: a second command waits for the first
+one's."""
 
 
 class NotStarted(LedgerUnavailable):
@@ -38,7 +39,8 @@ class NotStarted(LedgerUnavailable):
 
 
 POOL_CHARACTERS = 12
-"""Of a pool's name: it distinguishes the few sets of settings that one person has at once."""
+"""The length of a pool's name: it distinguishes the few sets of settings that one person has at
+once."""
 
 
 class EmbeddedRecord(BaseModel):
@@ -53,15 +55,15 @@ class EmbeddedRecord(BaseModel):
     kept: bool
     """Whether they outlive the command that started them."""
     sandbox: Literal["docker", "local"] = "docker"
-    """Where the worker runs commands."""
+    """The sandbox in which the worker runs commands."""
     idle_seconds: float | None = None
-    """After how long without use they end by themselves; None: not before `fanout down`."""
+    """The time without use after which they end; None: they run until `fanout down`."""
     environment: str = ""
-    """The settings and keys of the worker that was used last (`python_process.fingerprint`)."""
+    """The settings and keys of the last used worker (`python_process.fingerprint`)."""
 
     @property
     def pool(self) -> str:
-        """The pool of the worker that was used last; empty in a release without pools."""
+        """The pool of the last used worker; empty in a release without pools."""
         return pool_of(self.environment)
 
 
@@ -69,7 +71,7 @@ def pool_of(fingerprint: str) -> str:
     """Return the name of the pool of workers with these settings and keys.
 
     Args:
-        fingerprint: Of them (`python_process.fingerprint`).
+        fingerprint: Their fingerprint (`python_process.fingerprint`).
     """
     return fingerprint.partition("-")[2][:POOL_CHARACTERS]
 
@@ -93,7 +95,7 @@ class StateFolder:
             NotStarted: It cannot be created or written to.
         """
         try:
-            if not self.path.exists():  # one that a person made has the modes that it was given
+            if not self.path.exists():  # a folder that a person created keeps its modes
                 make_private_folder(self.path)
             make_private_folder(self.path / "redis")
             for path in (self.path, self.path / "redis"):
@@ -133,7 +135,7 @@ class StateFolder:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Hold the lock of the command that starts or stops what runs in the folder.
+        """Hold the lock of the command that starts or stops services in the folder.
 
         Raises:
             NotStarted: Another command holds the lock for longer than `LOCK_WAIT_SECONDS`.
@@ -143,7 +145,7 @@ class StateFolder:
             while not try_lock(lock, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     raise NotStarted(
-                        f"Another command starts or stops fanout in {self.path}; try again."
+                        f"Another command is starting or stopping fanout in {self.path}: try again."
                     )
                 await asyncio.sleep(0.1)
             yield
@@ -156,7 +158,7 @@ class StateFolder:
         """Register this command as a user of the folder, until the returned file is closed.
 
         Args:
-            pool: The pool of whose worker it is a user; None: of what runs in the folder.
+            pool: The pool whose worker it uses; None: it uses all services of the folder.
         """
         users = open_private_file(self.users if pool is None else self.pool_users(pool))
         try:

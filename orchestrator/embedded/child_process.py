@@ -24,11 +24,12 @@ from fanout.orchestrator.client.state_folder import try_lock
 from fanout.orchestrator.private_files import open_private_file
 
 POLL_SECONDS = 0.05
-"""The interval of checks whether a process has ended: not noticeable, and cheap."""
+"""The interval of checks whether a process has ended: short enough not to be noticed, and cheap."""
 LOOK_SECONDS = 0.2
-"""Another command's check of a lock takes microseconds, on a busy machine a scheduler's turn."""
+"""The time for another command's check of a lock, which takes microseconds, on a busy machine a
+scheduler's turn."""
 KILL_WAIT_SECONDS = 5.0
-"""After SIGKILL a process ends at once, unless it hangs in the kernel."""
+"""The time to wait after SIGKILL, which ends a process at once, unless it hangs in the kernel."""
 
 _PR_SET_PDEATHSIG = 1
 _HELP_HINTS = ("Run 'docker", "See 'docker")
@@ -68,7 +69,7 @@ class ChildProcess:
                 SIGTERM when the thread that starts it ends, even by SIGKILL (on Linux; elsewhere
                 only `stop` ends it).
             stdin: The file that it reads as standard input.
-            umask: What its new files are not allowed; -1: as of this process.
+            umask: The permissions that its new files do not get; -1: those of this process.
 
         Raises:
             OSError: The program or the folder cannot be used, or the process runs already.
@@ -95,7 +96,7 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process lives, no matter which command started it."""
+        """Whether the process lives, whichever command started it."""
         if self._popen is not None:
             self._popen.poll()
         try:
@@ -114,14 +115,14 @@ class ChildProcess:
         return None
 
     def is_of(self, pid: int) -> bool:
-        """Return whether it has started a process: all of them are in the session of its own."""
+        """Return whether it has started a process: they are all in its own session."""
         try:
             return pid > 0 and os.getsid(pid) == self.pid
         except ProcessLookupError:
             return False
 
     async def stop(self, grace_seconds: float) -> bool:
-        """Send SIGTERM to its group, also if it is stopped, and SIGKILL to its session after that.
+        """Send SIGTERM to its group, even if it is stopped, and then SIGKILL to its session.
 
         Args:
             grace_seconds: The time between the two.
@@ -146,7 +147,7 @@ class ChildProcess:
         return await self._ends_within(KILL_WAIT_SECONDS)
 
     def forget(self) -> None:
-        """Delete its files when it has ended for good; nobody may start it meanwhile."""
+        """Delete its files after its final end; nobody may start it meanwhile."""
         for path in (self._lock_path, self.log_path):
             path.unlink(missing_ok=True)
 
@@ -160,7 +161,7 @@ class ChildProcess:
         return ""
 
     def _session(self) -> list[int]:
-        """Return the ids of the processes of its session: of those, each may hold the lock."""
+        """Return the ids of the processes of its session, each of which may hold the lock."""
         leader = self.pid
         if leader is None or sys.platform != "linux":
             return []
@@ -200,7 +201,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    """Return a function for the child, which requests SIGTERM when its parent ends."""
+    """Return a function for the child that requests SIGTERM when its parent ends."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

@@ -1,8 +1,8 @@
-"""The keeper: ends the Redis and the workers of a state folder when nobody uses them any more.
+"""The keeper: ends the Redis and the workers of a state folder when they are no longer used.
 
-It is a process of its own, which outlives the command that started it. They are used while a job is
-alive, and while a command holds the lock of users. A worker with other settings than those that
-were used last ends as soon as no command uses it and no job is left that it can run.
+It is a separate process, which outlives the command that started it. They are used while a job is
+alive, and while a command holds the lock of users. A worker with other settings than the last used
+ones ends as soon as no command uses it and it has no job to run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from fanout.orchestrator.jobs.state import LIVE_STATES
 from fanout.orchestrator.private_files import open_private_file
 
 CHECK_SECONDS = 5.0
-"""Between two looks: three commands of Redis, and not long beside the minutes of idleness."""
+"""The time between two checks: they cost three commands of Redis, and are frequent compared to the
+minutes of idleness."""
 GRACE_SECONDS = 3.0
-"""For a worker to remove its containers when its folder was deleted."""
+"""The time for a worker to remove its containers after its folder was deleted."""
 
 
 async def keep(settings: Settings) -> None:
-    """Return when the services have ended, by this process or another, or are kept for good.
+    """Return when the services have ended, by this process or another, or are kept permanently.
 
     Args:
         settings: The settings with which they run; their state folder has the record.
@@ -63,26 +64,26 @@ async def _until_idle(folder: StateFolder, settings: Settings, services: _Servic
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since >= record.idle_seconds:
             async with folder.locked():
-                # A command that had the lock may use them now, or have them kept for good.
+                # A command that had the lock may use them now, or keep them permanently.
                 record = folder.read_record()
                 if (
                     record is not None
                     and record.idle_seconds is not None
                     and not await _is_used(folder, record, settings)
                 ):
-                    with suppress(NotStarted):  # what hangs may end later
+                    with suppress(NotStarted):  # a process that hangs may end later
                         await stop_in(folder, settings)
                         return
 
 
 class _Services:
-    """The processes of a folder, to end them when it was deleted: nothing else knows them then."""
+    """The processes of a folder, which nothing else knows after the folder was deleted."""
 
     def __init__(self) -> None:
         self._started: dict[int, str] = {}
 
     def note(self, folder: StateFolder, record: EmbeddedRecord) -> None:
-        """Remember the processes and when each has started."""
+        """Record the processes and their start times."""
         workers = [worker.pid for worker in living_workers(folder).values()]
         for pid in filter(None, (*workers, record.worker_pid, record.redis_pid)):
             if pid not in self._started:
@@ -102,7 +103,7 @@ class _Services:
 
 
 def _start_of(pid: int) -> str:
-    """Return the time of a process's start, as Linux counts it; empty for one that is gone."""
+    """Return the time of a process's start, as Linux counts it; empty for an ended one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -110,7 +111,7 @@ def _start_of(pid: int) -> str:
 
 
 def _earlier_workers(folder: StateFolder) -> dict[str, ChildProcess]:
-    """Return the workers with other settings than those that were used last, by pool."""
+    """Return the workers with other settings than the last used ones, by pool."""
     record, workers = folder.read_record(), living_workers(folder)
     return {pool: workers[pool] for pool in workers if record is not None and pool != record.pool}
 
@@ -127,7 +128,7 @@ async def _end_earlier_workers(folder: StateFolder, settings: Settings) -> None:
 
 
 async def _is_needed(folder: StateFolder, pool: str, settings: Settings) -> bool:
-    """Return whether a command uses a pool's worker, or a job is left that it can run."""
+    """Return whether a command uses a pool's worker, or a job remains that it can run."""
     with open_private_file(folder.pool_users(pool)) as users:
         if not try_lock(users, fcntl.LOCK_EX):
             return True
@@ -153,12 +154,12 @@ async def _is_used(folder: StateFolder, record: EmbeddedRecord, settings: Settin
     try:
         async with _reader(record, settings) as reader:
             return bool(await reader.list(states=LIVE_STATES, limit=1))
-    except JobFailure:  # Redis was killed: the jobs go on when a command starts it again
+    except JobFailure:  # Redis was killed: the jobs continue when a command starts it again
         return bool(living_workers(folder))
 
 
 def main() -> None:
-    """Keep the services of this process's settings."""
+    """Keep the services of this process's settings until they end."""
     asyncio.run(keep(load_settings()))
 
 

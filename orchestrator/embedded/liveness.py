@@ -1,6 +1,7 @@
 """Whether the services of a state folder run.
 
-Apart from `services`, which starts them: every command looks, hardly any starts something.
+It is separate from `services`, which starts them, because every command checks, and hardly any
+starts something.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def was_killed(folder: StateFolder, pool: str = "") -> bool:
 
     Args:
         folder: The folder.
-        pool: The pool whose worker is in use; empty: that which was used last.
+        pool: The pool whose worker is in use; empty: the last used pool.
     """
     if not (folder.has_record and (folder.path / "redis" / "appendonlydir").is_dir()):
         return False
@@ -31,7 +32,7 @@ def worker_process(folder: StateFolder, pool: str) -> ChildProcess:
 
 
 def living_workers(folder: StateFolder) -> dict[str, ChildProcess]:
-    """Return the workers of a folder that run, by pool; empty: that of a release without pools."""
+    """Return the running workers of a folder by pool; empty: that of a release without pools."""
     pools = [path.stem.partition("-")[2] for path in sorted(folder.path.glob("worker*.lock"))]
     found = {pool: worker_process(folder, pool) for pool in pools}
     return {pool: process for pool, process in found.items() if process.is_alive}

@@ -1,4 +1,4 @@
-"""Starts the process that sends notifications, beside the services of a state folder."""
+"""Starts the process that sends notifications, as one of the services of a state folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fanout.orchestrator.embedded.python_process import keeper_environment, pyth
 from fanout.orchestrator.process_secrets import session_environment
 
 STOP_SECONDS = 3.0
-"""What it was sending is sent again by the next one."""
+"""The time until the process is killed; the next one repeats what it was sending."""
 
 
 async def start_notifier(settings: Settings) -> None:
@@ -28,7 +28,7 @@ async def start_notifier(settings: Settings) -> None:
     Raises:
         LedgerUnavailable: Redis does not respond.
     """
-    if settings.notifications.on_finish:  # what ends before the process runs is not missed
+    if settings.notifications.on_finish:  # jobs that end before the process runs are not missed
         async with NotificationReader(str(settings.redis_url), settings.redis_prefix) as reader:
             await reader.notifications.expect_hook()
     with suppress(OSError):  # it runs already
@@ -56,7 +56,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def _text(value: str | SecretStr | Path | tuple[str, ...]) -> str:
-    """Return a value of a setting as a variable has it."""
+    """Return the value of a setting in the form of a variable."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     return json.dumps(value) if isinstance(value, tuple) else str(value)

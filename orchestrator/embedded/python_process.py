@@ -1,4 +1,4 @@
-"""How Python programs of ours are started: they import nothing from the working directory."""
+"""Starts fanout's Python programs without imports from the working directory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.process_secrets import inherited_environment
 
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
-"""Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
+"""The variables that disable libraries' search for a `.env` in the folders above; fanout's is next
+to the configuration file."""
 
 _KEYS = re.compile(
     r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|URL|BASE|ENDPOINT|PROJECT|REGION|LOCATION|VERTEX"
     r"|API_|OLLAMA|CA_BUNDLE|CERT|AWS_"
 )
-"""Names of the variables, besides ours, by which models are reached."""
+"""Further names of variables by which models are reached."""
 
 _NOT_OF_WORKERS: Any = {
     **dict.fromkeys(("redis_url", "blobs_url", "redis_memory_bytes", "state_dir"), True),
@@ -41,14 +42,16 @@ _NOT_OF_WORKERS: Any = {
     "embedded_idle_seconds": True,
     "worker": {"pool"},
 }
-"""Settings of other processes, what a state folder has one of, and what workers read again."""
+"""The settings of other processes, those that are unique in a state folder, and those that workers
+read again."""
 
 HELPER_SECONDS = 20.0
-"""For a helper, whose start takes seconds on a busy machine; it waits 1.5 s for the engine."""
+"""The time for a helper, whose start takes seconds on a busy machine; it waits 1.5 s for the
+engine."""
 
 
 class Ended(NamedTuple):
-    """What a helper left."""
+    """The outcome of a helper."""
 
     exit_code: int
     output: str
@@ -57,7 +60,7 @@ class Ended(NamedTuple):
 
 
 async def run_helper(module: str, *arguments: str) -> Ended:
-    """Run a program of ours that asks the Docker engine something, and prints the answer.
+    """Run a helper program that queries the Docker engine and prints the answer.
 
     Args:
         module: its module.
@@ -85,7 +88,7 @@ async def run_helper(module: str, *arguments: str) -> Ended:
 
 
 def python_argv(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module; `-P` keeps the working directory off its path."""
+    """Return the command that runs a module; `-P` excludes the working directory from its path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -93,7 +96,7 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this process by a Python program, which then receives signals directly.
 
     Args:
-        argv: As of `python_argv`.
+        argv: The command, as returned by `python_argv`.
         env: The program's environment.
     """
     sys.stdout.flush()
@@ -102,12 +105,12 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def program_environment() -> dict[str, str]:
-    """Return the environment of a program that stands for this one: all of it, and a safe path."""
+    """Return the environment of a program that replaces this one: all of it, and a safe path."""
     return {**os.environ, **helper_environment()}
 
 
 def helper_environment() -> dict[str, str]:
-    """Return the environment of a Python program of ours that needs no settings and no keys."""
+    """Return the environment of a Python program that needs no settings and no keys."""
     ours = {"PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1", **_NO_DOTENV}
     return inherited_environment() | ours
 
@@ -122,11 +125,11 @@ def keeper_environment(settings: Settings) -> dict[str, str]:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a worker: all of this process's, which it needs for its models.
+    """Return the environment of a worker: that of this process, which it needs for its models.
 
-    It has a safe path, the same configuration file, the addresses of Redis and the blobs, and what
-    an example sets besides. The worker takes it out of reach when it starts; see `process_secrets`.
-    Keys of the `.env` are left out: the worker reads that file itself, again when it changes.
+    It has a safe path, the same configuration file, the addresses of Redis and the blobs, and the
+    variables of an example. The worker hides it when it starts; see `process_secrets`. Keys of the
+    `.env` are left out: the worker reads that file itself, again when it changes.
     """
     ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
@@ -156,12 +159,12 @@ def fingerprint(
 ) -> str:
     """Return a text that is the same for workers with the same settings and keys.
 
-    It says nothing about their values. What a worker reads again by itself is left out: keys of the
-    `.env` and the contents of the folder of agents.
+    It reveals nothing about their values. Values that a worker reads again are left out: keys of
+    the `.env` and the contents of the folder of agents.
 
     Args:
         settings: The worker's settings.
-        environment: As of `child_environment`.
+        environment: The variables, as for `child_environment`.
         earlier: A fingerprint to compare with; None: none.
     """
     salt = (earlier or "").partition("-")[0] or secrets.token_hex(16)
@@ -178,7 +181,7 @@ def fingerprint(
 
 
 def _is_key(name: str) -> bool:
-    """Return whether a variable's value matters to a worker, and is none of its settings."""
+    """Return whether a variable is relevant to a worker without being one of its settings."""
     if name.startswith(PREFIX):
         return name.startswith(f"{PREFIX}SECRETS__")
     return name not in _NO_DOTENV and bool(_KEYS.search(name))
@@ -189,9 +192,9 @@ def _as_text(value: object) -> str:
 
 
 def _own_agents(settings: Settings) -> str:
-    """Return the folder of agents; empty if it is that beside the configuration file.
+    """Return the folder of agents; empty if it is next to the configuration file.
 
-    That one is found again when it appears, or is deleted.
+    Workers notice when that one is created or deleted.
     """
     folder = settings.agents_dir
     return "" if folder is None or folder == default_agents() else str(folder.resolve())

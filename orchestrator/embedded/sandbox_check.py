@@ -1,4 +1,4 @@
-"""Refuses to start what could run commands, unless they are isolated or a person said otherwise."""
+"""Refuses to start services without isolated commands, unless a person permits that."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NOT_ALLOWED, NOT_BUILT = 4, 10
 that `fanout images build` builds."""
 
 WITHOUT = (
-    "; or say --sandbox local (FANOUT_SANDBOX__PROVIDER=local): "
-    "commands then run as you, isolated by nothing."
+    "; or use --sandbox local (FANOUT_SANDBOX__PROVIDER=local): commands then run as you, "
+    "without isolation."
 )
 
 
@@ -31,7 +31,7 @@ class ImagesMissing(NoSandbox):
 
 
 class OtherSandbox(JobFailure):
-    """What runs already uses another sandbox than the one that is asked for."""
+    """The running services use another sandbox than the requested one."""
 
 
 _KINDS = {NOT_ALLOWED: SandboxNotAllowed, NOT_BUILT: ImagesMissing}
@@ -62,14 +62,14 @@ async def require_sandbox(settings: Settings) -> None:
 async def sandbox_of_demo(
     settings: Settings, notice: Callable[[str], None], *, may_build: bool = False
 ) -> Settings:
-    """Return the settings, with local sandboxes where nobody chose and no engine is ready.
+    """Return the settings, with local sandboxes if no engine is ready and none was chosen.
 
-    For the demo only, whose commands are part of fanout.
+    This is for the demo only, whose commands are part of fanout.
 
     Args:
         settings: The settings of this process.
         notice: Called with a text if there is no engine.
-        may_build: Whether somebody can be asked to build missing images.
+        may_build: Whether a person can be asked to build missing images.
 
     Raises:
         ImagesMissing: Only images are missing, and `may_build`.
@@ -107,7 +107,7 @@ def require_same_sandbox(settings: Settings, running: str, folder: object) -> No
     if running != asked:
         raise OtherSandbox(
             f"The worker in {folder} runs commands in the sandbox {running!r}, but {asked!r} is "
-            f"asked for: stop it with `fanout down`, or say --sandbox {running}."
+            f"requested: stop it with `fanout down`, or use --sandbox {running}."
         )
 
 

@@ -17,14 +17,15 @@ from fanout.orchestrator.embedded.python_process import helper_environment, pyth
 from fanout.orchestrator.process_secrets import session_environment
 
 START_SECONDS = 60.0
-"""Importing the libraries of the web takes several seconds on a busy machine."""
+"""The time for a start: importing the web libraries takes several seconds on a busy machine."""
 POLL_SECONDS = 0.02
-"""Between two looks while it starts: each takes a millisecond."""
+"""The time between two checks during a start: each takes a millisecond."""
 ANSWER_SECONDS = 5.0
-"""For one look: a server of this machine answers within milliseconds, a busy one within seconds."""
+"""The time for one check: a server of this machine answers within milliseconds, a busy one within
+seconds."""
 LOOPBACK = "127.0.0.1"
 SECRETS = f"{PREFIX}SECRETS__"
-"""Values that only workers need."""
+"""The settings whose values only workers need."""
 
 
 class Server:
@@ -40,7 +41,7 @@ class Server:
 
     @property
     def url(self) -> str | None:
-        """Where it is reached; None when it does not run."""
+        """Its address; None when it does not run."""
         if not self.process.is_alive:
             return None
         try:
@@ -49,7 +50,7 @@ class Server:
             return None
 
     async def launch(self, settings: Settings) -> str:
-        """Begin to start it unless it runs, and return where it will be reached.
+        """Begin to start it unless it runs, and return its future address.
 
         The caller holds the folder's lock.
 
@@ -69,7 +70,7 @@ class Server:
         return url
 
     async def start(self, settings: Settings) -> str:
-        """Start it unless it runs, wait until it answers, and return where it is reached.
+        """Start it unless it runs, wait until it answers, and return its address.
 
         The caller holds the folder's lock.
 
@@ -95,7 +96,7 @@ class Server:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return our settings, without keys of models and of sandboxes, and what its hook needs."""
+    """Return the environment without keys of models and of sandboxes, but with that of the hook."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -122,7 +123,7 @@ def _free_port(wanted: int) -> int:
 
 
 def _answers(url: str) -> bool:
-    """Return whether a server answers there."""
+    """Return whether a server answers at an address."""
     if urlsplit(url).hostname != LOOPBACK:
         return False
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

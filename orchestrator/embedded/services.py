@@ -35,10 +35,11 @@ from fanout.orchestrator.jobs.store.connection import answers
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 WORKER_START_SECONDS = 60.0
-"""Importing the agent libraries takes several seconds on a busy machine."""
+"""The time for a worker's start: importing the agent libraries takes several seconds on a busy
+machine."""
 
 LOOK_SECONDS = 0.02
-"""Between two looks whether the worker is there: one command of Redis each."""
+"""The time between two checks whether the worker is ready: one command of Redis each."""
 
 
 class Embedded:
@@ -46,17 +47,17 @@ class Embedded:
 
     Attaches to those that run already; otherwise it starts them, and stops them at the end, even
     when this process is killed. If no worker with these settings and keys runs, it starts one: jobs
-    that others submitted go on with theirs, and `keeper` ends workers that nobody uses any more.
+    of other commands continue with theirs, and `keeper` ends unused workers.
 
     Args:
         settings: The settings of this process.
         keep: Leave them running until `stop_embedded`.
-        idle_seconds: If they are left running: the time without use after which they end by
-            themselves; None: they do not. Those that run already keep theirs, unless it is None
-            here.
+        idle_seconds: If they are left running: the time without use after which they end; None:
+            they do not. Services that run already keep their time, unless it is None here.
         revive: Start them only if they were killed, not if another command has started or stopped
-            them meanwhile. Of the workers, that of the settings' pool or the one used last counts.
-        serve: Begin to start the service, too; see `Server`.
+            them meanwhile. Among the workers, that of the settings' pool or the last used one
+            counts.
+        serve: Also begin to start the service; see `Server`.
         notice: Called with a text when services are started, and when the end has to wait for
             other commands.
 
@@ -113,7 +114,7 @@ class Embedded:
         await self._leave()
 
     async def replace_worker(self) -> None:
-        """Kill the worker without a word, as a crash does, and start another one.
+        """Kill the worker as a crash would, and start another one.
 
         Raises:
             NotStarted: The other one did not start.
@@ -143,13 +144,13 @@ class Embedded:
             await start_notifier(self.settings)
 
     async def _start_missing(self, record: EmbeddedRecord | None) -> None:
-        """Attach to what runs, and start what does not; returns before the worker is ready."""
+        """Attach to running services, and start the others; returns before the worker is ready."""
         alive = record is not None and self._redis.process.is_alive
         if record is not None and alive and await asyncio.to_thread(answers, record.redis_url):
             if self._keep and not record.kept:
                 raise NotStarted(
                     f"Another command started the Redis of {self._folder.path} and stops it when "
-                    "it ends; try again then."
+                    "it ends: try again then."
                 )
             self._kept = record.kept
             if self._revive or self._idle_seconds is not None:
@@ -186,7 +187,7 @@ class Embedded:
         self._worker = worker_process(self._folder, pool)
 
     async def _check_sandbox(self, record: EmbeddedRecord | None) -> None:
-        """Check the sandbox before anything is started; a revival uses the one from before."""
+        """Check the sandbox before a start; a restart after a crash uses the former one."""
         if record is not None and self._revive:
             sandbox = self.settings.sandbox.model_copy(update={"provider": record.sandbox})
             self.settings = self.settings.model_copy(update={"sandbox": sandbox})
@@ -233,7 +234,7 @@ class Embedded:
         )
 
     async def _leave(self) -> None:
-        """Stop what this context started, when no other command uses it any more."""
+        """Stop the services that this context started, when no other command uses them."""
         try:
             if self._owns_redis and not self._kept:
                 await self._wait_for_other_users()
@@ -293,7 +294,7 @@ async def stop_in(folder: StateFolder, settings: Settings) -> bool:
     if left := [f"{one.name} (process {one.pid})" for one in processes if one.is_alive]:
         raise NotStarted(
             f"Not stopped: {', '.join(left)}. It was killed and has not ended: it hangs in the "
-            "kernel, for example at a file of a host that is away. Repeat `fanout down` later."
+            "kernel, for example at a file of an unreachable host. Repeat `fanout down` later."
         )
     folder.remove_record()
     return ran

@@ -1,4 +1,4 @@
-"""How commands use the services of this machine: they find them, and revive what was killed."""
+"""The use of this machine's services by commands, which restart them after a crash."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from fanout.orchestrator.embedded.services import Embedded
 
 REVIVE_SECONDS = 2.0
-"""Between two looks at what a command uses: a killed worker's lease lasts longer."""
+"""The time between two checks of the used services: a killed worker's lease lasts longer."""
 
 
 async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
-    """Return the settings with the URL of Redis; restart what was killed in the state folder first.
+    """Return the settings with the URL of Redis; killed services are restarted first.
 
     A restarted Redis and worker run until `stop_embedded`.
 
@@ -46,11 +46,11 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
 
 
 def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:
-    """Return services that outlive this process, and end when they are not used any more.
+    """Return services that outlive this process, and end when they are no longer used.
 
     Args:
         settings: The settings of this process.
-        notice: As of `Embedded`.
+        notice: As for `Embedded`.
     """
     idle_seconds = settings.embedded_idle_seconds
     return _services(settings, idle_seconds=idle_seconds, notice=notice)
@@ -72,15 +72,15 @@ def _services(
 async def in_use(
     settings: Settings, notice: Callable[[str], None], *, submits: bool = False
 ) -> AsyncIterator[Settings]:
-    """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
+    """Yield the settings with the URL of Redis, as `reachable`; Redis does not end meanwhile.
 
-    What is killed meanwhile is started again.
+    Services that are killed meanwhile are restarted.
 
     Args:
         settings: The settings of this process.
         notice: Called with a text before a restart, and when a worker is started.
-        submits: Whether jobs are submitted, which need a worker with these settings and keys; where
-            none runs, it is started beside the others.
+        submits: Whether jobs are submitted, which need a worker with these settings and keys; if
+            none runs, it is started in addition to others.
 
     Raises:
         LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
@@ -103,13 +103,13 @@ async def in_use(
 
 
 def with_pool(settings: Settings, found: Settings) -> Settings:
-    """Return a process's own settings with the pool of those that were found."""
+    """Return a process's own settings with the pool of the found services."""
     return settings.model_copy(update={"worker": found.worker})
 
 
 @asynccontextmanager
 async def revived(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[None]:
-    """Start again what is killed in the state folder, while the context is open.
+    """Restart killed services of the state folder while the context is open.
 
     Args:
         settings: The settings of this process.

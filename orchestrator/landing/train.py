@@ -90,7 +90,7 @@ class Train(Generic[Conflicts]):
     _runs: int = 0
     _max_runs: float = math.inf
     _takes_no_worse: bool = False
-    """Whether changes are accepted with which the files fail, if every test that passed before still passes."""
+    """Whether failing files are accepted, if every test that passed before still passes."""
 
     async def run(self, job_ids: Sequence[str]) -> None:
         """Land the changes of these jobs; afterwards `outcomes` has one for each."""

@@ -1,1 +1,1 @@
-"""Spans of what a job goes through, for an OpenTelemetry collector, if one is named."""
+"""Spans of a job's steps, for an OpenTelemetry collector, if one is named."""

@@ -10,7 +10,7 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 EXPORTERS = "OTEL_TRACES_EXPORTER"
 DISABLED = "OTEL_SDK_DISABLED"
 PARENT = "TRACEPARENT"
-"""The variable with which programs pass the context of a trace to those that they start."""
+"""The variable with which programs pass a trace's context to programs that they start."""
 DEFAULT_PROTOCOL = "http/protobuf"
 
 
@@ -24,8 +24,8 @@ def has_exporter() -> bool:
 def exporter_of(environment: Mapping[str, str]) -> str | None:
     """Return how spans are exported: `grpc`, `http/protobuf` or `console`; None: they are not.
 
-    They are if an endpoint or an exporter is named, because this program sends nothing to anybody
-    unasked: a collector on this machine is named, too.
+    They are exported if an endpoint or an exporter is named. Nothing is sent without that: a
+    collector on this machine must also be named.
     """
     if environment.get(DISABLED, "").strip().lower() == "true":
         return None

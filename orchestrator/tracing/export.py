@@ -1,8 +1,8 @@
 """Sends spans to a collector, as OpenTelemetry's own variables name it.
 
-Spans leave a process by whole steps: what is below a span leaves with it, so that a process that is
-killed leaves no span of a step behind whose parent is missing. An attempt is no step: it may last
-for hours, and others can report it while it runs (`workers.attempt.traced`).
+Spans are exported by whole steps, each span together with those below it, so that a killed process
+leaves no span without its parent. An attempt is not a step: it may last for hours, and others can
+report it while it runs (`workers.attempt.traced`).
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from fanout.orchestrator.version import VERSION
 log = logging.getLogger(__name__)
 
 SCHEDULE_DELAY_MS = 1_000
-"""Unless `OTEL_BSP_SCHEDULE_DELAY` says otherwise: a worker that is killed loses what ended within
-the last second."""
+"""The delay of exports, unless `OTEL_BSP_SCHEDULE_DELAY` sets it: a killed worker loses the spans
+that ended within the last second."""
 SHUTDOWN_SECONDS = 2.0
-"""For the last spans at the end of a process; a collector that hangs does not delay it longer."""
+"""The time for the last spans at the end of a process; a collector that hangs does not delay it
+longer."""
 MAX_NAME_CHARACTERS = 120
-"""Of a span's name: tools and models are named by others."""
+"""The longest name of a span: tools and models are named by others."""
 MAX_VALUE_CHARACTERS = 300
-"""Of an attribute's text, for the same reason; longer ones are contents."""
+"""The longest text of an attribute, for the same reason; longer ones are contents."""
 MAX_HELD_SPANS = 2_000
-"""Below one step that has not ended: a request or a tool call has some ten."""
+"""The most spans held below one step that has not ended: a request or a tool call has some ten."""
 STEP_OF_ITS_OWN = "fanout.attempt"
 """The attribute of a span whose children do not wait for its end."""
 CONTENT = "ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS"
-"""ADK's variable. Prompts and results are in traces only where a person sets it to `true`."""
+"""ADK's variable: prompts and results are in traces only where a person sets it to `true`."""
 _CONTENTS = frozenset(
     {
         "gen_ai.agent.description",
@@ -71,18 +72,19 @@ _CONTENTS = frozenset(
     }
 )
 _OF_ADK = "gcp.vertex.agent."
-"""The beginning of attributes of ADK's own page, some of which are contents."""
+"""The beginning of attributes for ADK's own page, some of which are contents."""
 
 _providers: list[TracerProvider] = []
 _flush_turn = threading.Lock()
 _flush_waits = threading.Event()
-"""Set while a flush waits for its turn: it sends what has ended until then, so one is enough."""
+"""Set while a flush waits for its turn: it sends all spans that have ended until then, so one is
+enough."""
 
 
 def start(
     service: str, wrap: Callable[[TracerProvider], trace.TracerProvider] = lambda made: made
 ) -> None:
-    """Export the spans of this process; if the packages are missing, say so and export nothing.
+    """Export the spans of this process; if the packages are missing, log that and export nothing.
 
     Args:
         service: The name of the process, unless `OTEL_SERVICE_NAME` says another.
@@ -121,7 +123,7 @@ def is_sampled(trace_id: str) -> bool:
 
 
 def flush_soon() -> None:
-    """Send what has ended without waiting for the next batch; returns at once."""
+    """Send the ended spans without waiting for the next batch; returns at once."""
     if _providers and not _flush_waits.is_set():
         _flush_waits.set()
         threading.Thread(target=_flush, args=(_providers[0],), daemon=True).start()
@@ -180,7 +182,7 @@ class StepProcessor(BatchSpanProcessor):
         """Outermost open span -> the spans below it that have ended."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Find out which step a span belongs to."""
+        """Determine the step of a span."""
         super().on_start(span, parent_context)
         span_id, parent = span.get_span_context().span_id, span.parent
         with self._lock:

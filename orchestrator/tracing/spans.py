@@ -1,7 +1,7 @@
-"""Spans, as OpenTelemetry's API makes them, and the context that they are below.
+"""Spans, as OpenTelemetry's API makes them, and the context of their parent.
 
-The API is used where something has imported it: this package's exporter, a library, or the program
-that this one is part of. Elsewhere nothing is recorded, and a context is only passed on.
+The API is used where another module has imported it: this package's exporter, a library, or the
+program that embeds this package. Otherwise nothing is recorded, and a context is only passed on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Attributes = Mapping[str, str | int | float | bool]
 
 SCOPE = "fanout"
-"""The name of the instrumentation: only its spans have words of ours in their status."""
+"""The name of the instrumentation: only its spans have fanout's texts in their status."""
 NANOSECONDS = 1_000_000_000
 
 _continued: ContextVar[TraceContext | None] = ContextVar("continued", default=None)
@@ -35,7 +35,7 @@ given_ids: ContextVar[tuple[str, str] | None] = ContextVar("given_ids", default=
 
 
 def current() -> TraceContext | None:
-    """Return the span, or the caller's, that what happens now is below; None: there is none."""
+    """Return the current span, or the caller's; None: there is none."""
     if _is_loaded():
         from opentelemetry.trace import get_current_span  # noqa: PLC0415 - it is loaded
 
@@ -49,7 +49,7 @@ def current() -> TraceContext | None:
 
 @contextlib.contextmanager
 def below(context: TraceContext | None) -> Iterator[None]:
-    """Have what happens meanwhile be below a span of another process; None changes nothing."""
+    """Put the spans of the context below a span of another process; None changes nothing."""
     if context is None:
         yield
         return
@@ -70,7 +70,7 @@ def below(context: TraceContext | None) -> Iterator[None]:
 
 
 def continue_in_task(context: TraceContext | None) -> None:
-    """Have the rest of this task be below a span of another process; None changes nothing.
+    """Put the later spans of this task below a span of another process; None changes nothing.
 
     For generators, which cannot be inside of `below`: each of their steps may have another context.
     """
@@ -83,13 +83,13 @@ def continue_in_task(context: TraceContext | None) -> None:
 
 
 class OpenSpan:
-    """A span that is open; of one that is not recorded nothing is kept."""
+    """An open span; one that is not recorded keeps nothing."""
 
     def __init__(self, span: Span | None = None) -> None:
         self._span = span
 
     def rename(self, name: str) -> None:
-        """Give it another name."""
+        """Change its name."""
         if self._span is not None:
             self._span.update_name(name)
 
@@ -104,7 +104,7 @@ class OpenSpan:
             self._span.set_attribute(name, value)
 
     def fail(self, kind: str) -> None:
-        """Say that it did not succeed.
+        """Record that it did not succeed.
 
         Args:
             kind: The type of the error; its text may quote anything, and is not recorded.
@@ -127,14 +127,14 @@ def span(
     begin: float | None = None,
     links: Sequence[TraceContext] = (),
 ) -> Iterator[OpenSpan]:
-    """Record what happens meanwhile, below `current`.
+    """Record the time of the context, below `current`.
 
     Args:
-        name: Of few values: no ids and no texts.
+        name: One of few values: no ids and no texts.
         kind: See OpenTelemetry's SpanKind.
-        attributes: What is known at its beginning.
+        attributes: The attributes that are known at its beginning.
         span_id: Its id; None: a random one.
-        trace_id: Of its trace, if it has no parent and `span_id` is given.
+        trace_id: The id of its trace, if it has no parent and `span_id` is given.
         begin: When it began, in seconds since the epoch; None: now.
         links: Other spans that it follows from.
     """
@@ -170,16 +170,16 @@ def record(
     links: Sequence[TraceContext] = (),
     failure: str | None = None,
 ) -> TraceContext | None:
-    """Record what has happened, below `current`; return its context, None if nobody records.
+    """Record a past span below `current`; return its context, None if nothing is recorded.
 
     Args:
-        name: Of few values: no ids and no texts.
-        begin: In seconds since the epoch.
-        end: In seconds since the epoch.
-        attributes: What is known of it.
+        name: One of few values: no ids and no texts.
+        begin: Its begin in seconds since the epoch.
+        end: Its end in seconds since the epoch.
+        attributes: Its attributes.
         kind: See OpenTelemetry's SpanKind.
         span_id: Its id; None: a random one.
-        trace_id: Of its trace, if it has no parent and `span_id` is given.
+        trace_id: The id of its trace, if it has no parent and `span_id` is given.
         links: Other spans that it follows from.
         failure: The type of its error.
     """
@@ -198,7 +198,7 @@ def record(
 
 
 def kind_of(failure: BaseException) -> str:
-    """Return what a span says of a failure: its class, of others than ours only that it is one."""
+    """Return a span's text for a failure: its class if it is fanout's, else a fixed text."""
     return type(failure).__name__ if isinstance(failure, JobFailure) else "unexpected"
 
 
