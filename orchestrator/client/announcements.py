@@ -35,7 +35,7 @@ class Announcements:
                     yield set()
                     while True:
                         yield await self._next(pubsub)
-            except Exception:  # noqa: BLE001 - any broken connection is made anew
+            except Exception:  # noqa: BLE001 - a broken connection is replaced
                 await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _next(self, pubsub: Any) -> set[str]:

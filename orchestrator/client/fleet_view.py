@@ -97,7 +97,7 @@ class FleetView(_Shown):
     """The time in seconds since the epoch, by Redis's clock."""
     hosts: tuple[ShownHost, ...] | None = None
     workers: tuple[ShownWorker, ...] | None = None
-    """At most `MAX_SHOWN` of them; `hosts` counts all."""
+    """Workers, `MAX_SHOWN` at most; `hosts` counts all."""
     host_count: int | None = None
     worker_states: dict[str, int] | None = None
     slots: int | None = None

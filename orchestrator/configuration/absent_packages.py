@@ -1,4 +1,4 @@
-"""Imports of libraries without a package that they would only use if it were there."""
+"""Imports of libraries as if an optional package were not installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import contextmanager
 def absent(*packages: str) -> Iterator[None]:
     """Let libraries find that optional packages are not installed, except those in use already.
 
-    Afterwards they can be imported as before; what was imported meanwhile goes on without them.
+    Afterwards they can be imported as before; libraries that were imported meanwhile work without
+    them.
 
     Args:
         packages: Their names in an import.

@@ -44,34 +44,37 @@ from fanout.orchestrator.spelling import did_you_mean
 from fanout.orchestrator.valid_text import clean_text, not_utf_8
 
 DEFAULT_MAX_BYTES = 16 * 1024**2
-"""A hundred source files of usual size, or a few images; a worker holds it in memory, as Base64
-too."""
+"""The default of `max_bytes`: a hundred source files of usual size, or a few images. A worker holds
+it in memory, also as Base64."""
 MOST_BYTES = 256 * 1024**2
-"""Of `max_bytes`: a worker process runs several jobs, and each may hold four times as much."""
+"""The maximum of `max_bytes`: a worker process runs several jobs, and each may hold four times as
+much."""
 
 WITHOUT_MODEL = frozenset(
     {"name", "description", "a2a", "limits", "max_running", "output_schema", "image"}
     | {"verify", "max_reworks", "network", "credentials", "include"}
 )
-"""The keys of a definition that mean something for a remote agent. It has its own instruction,
-model and tools; what is left is about the job, and the sandbox in which its files are verified."""
+"""The keys of a definition that apply to a remote agent. It has its own instruction, model and
+tools; these keys concern the job, and the sandbox in which its files are verified."""
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""For a server's start and for each call: the time of other MCP clients, which servers expect."""
+"""The default time for a server's start and for each call, as in other MCP clients."""
 
 MAX_NAME_CHARACTERS = 32
 """Half of the maximum of a tool's full name; the other half is for the tool's own name."""
 
 MAX_TIMEOUT_SECONDS = 3600.0
-"""A tool that takes longer should offer a call that polls for its result."""
+"""The maximum time of a call: a tool that takes longer should offer a call that polls for its
+result."""
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
 
 MAX_DEFINITION_BYTES = 1024**2
-"""Of the YAML file: the longest instruction that a model could follow is a tenth of it."""
+"""The largest YAML file: the longest instruction that a model could follow is a tenth of it."""
 
 DIGEST_CHARACTERS = 12
-"""Of a fingerprint: it is compared with that of another version, not with an attacker's."""
+"""The length of a fingerprint: it is compared with that of another version, not with an attacker's.
+"""
 
 BuiltInTool = Annotated[str, AfterValidator(existing_tool)]
 ModelName = Annotated[str, AfterValidator(possible_model)]
@@ -90,17 +93,17 @@ class RemoteAgentDefinition(WireModel):
     """An agent of another service that speaks A2A (1.0, or 0.3 by JSON-RPC and HTTP+JSON)."""
 
     url: Annotated[str, AfterValidator(usable_url)]
-    """Of its agent card (it ends with `.json`), or the address below which the card is at
-    `/.well-known/agent-card.json`. The agent is called at this origin only."""
+    """The address of its agent card (it ends with `.json`), or the address below which the card is
+    at `/.well-known/agent-card.json`. The agent is called at this origin only."""
     credentials: tuple[HeaderCredential, ...] = ()
     """Headers of each request, made of secrets that are only named here."""
     files: Literal["none", "all"] | tuple[FilePattern, ...] = "none"
     """Which files of the job are sent with its task: those that match one of the patterns. A file
     of a type that the card does not name is not sent."""
     max_bytes: int = Field(default=DEFAULT_MAX_BYTES, ge=1024, le=MOST_BYTES)
-    """Of the files that are sent, and of each answer."""
+    """The largest size of the files that are sent, and of each answer."""
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """How long a request may be silent. Work may take as long as the job's time."""
+    """How long a request may be silent. Its work may take as long as the job's time."""
 
 
 class McpServerDefinition(WireModel):
@@ -110,17 +113,18 @@ class McpServerDefinition(WireModel):
     """The beginning of its tools' names, `<name>__<tool>`; so it contains no `__`."""
     url: Annotated[str, AfterValidator(usable_url)] | None = None
     transport: Literal["http", "sse"] | None = None
-    """Of a `url`; None: `http`, MCP's streamable HTTP."""
+    """The transport of a `url`; None: `http`, MCP's streamable HTTP."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """`${NAME}` is replaced from the environment of the process that connects. Never shown or
     dumped."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to the environment of a `command`, literally; the agent can read it."""
+    """Variables that are added to the environment of a `command`, literally; the agent can read
+    them."""
     tools: tuple[str, ...] | None = None
     """The tools to use, by the server's names; None: all."""
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
-    """For the start, and for each call."""
+    """The time for the start, and for each call."""
 
     @model_validator(mode="after")
     def _is_one_of_two_kinds(self) -> McpServerDefinition:
@@ -177,11 +181,11 @@ class LoopLimitsDefinition(WireModel):
     """The limits of one tool; unset ones have the deep agent's default."""
 
     max_same: int | None = Field(default=None, ge=1)
-    """Calls in a row with the same arguments and result that are executed."""
+    """The number of executed calls in a row with the same arguments and result."""
     stop_after: int | None = Field(default=None, ge=2)
-    """After this many the run ends."""
+    """The number of such calls after which the run ends."""
     max_changing: int | None = Field(default=None, ge=1)
-    """Calls in a row that are executed while their results change."""
+    """The number of executed calls in a row with changing results."""
 
     @model_validator(mode="after")
     def _warns_before_it_ends(self) -> Self:
@@ -213,18 +217,18 @@ class AgentDefinition(WireModel):
     """One agent: its prompt, model, tools and limits."""
 
     name: AgentName
-    """By which jobs and other agents name it."""
+    """The name that jobs and other agents use."""
     description: str = Field(min_length=1)
-    """Shown to the coordinator, which chooses agents by it."""
+    """A description for the coordinator, which chooses agents by it."""
     a2a: RemoteAgentDefinition | None = None
     """An agent of another service, which does its jobs; it has its own instruction and model."""
     instruction: str = ""
     """The system prompt."""
     model: ModelName | None = None
-    """None, or `inherit`: the model that the run was given, else the installation's. The path of a
+    """None, or `inherit`: the model of the run, or else the installation's. The path of a
     scripted one is relative to the definition."""
     max_output_tokens: int | None = Field(default=None, ge=1)
-    """The most that one reply of the model may have; None: as the installation has it."""
+    """The most output tokens of one reply of the model; None: the installation's setting."""
     tools: tuple[BuiltInTool, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
@@ -233,7 +237,7 @@ class AgentDefinition(WireModel):
     """Folders with skills: a path that starts with `/` is one of the agent's files, any other is
     relative to the definition's folder."""
     memory: tuple[str, ...] = ()
-    """AGENTS.md files, by paths as those of `skills`."""
+    """AGENTS.md files, by paths like those of `skills`."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """Tools whose calls need a person's approval, for this agent and all agents that it calls."""
     loops: LoopDefinition = LoopDefinition()
@@ -247,23 +251,24 @@ class AgentDefinition(WireModel):
     image: str | None = None
     """None: the installation's image."""
     limits: Limits = Limits()
-    """Of its jobs, unless a job sets its own."""
+    """The limits of its jobs, unless a job sets its own."""
     max_running: int | None = Field(default=None, ge=1)
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """`none`, or the hosts that its commands may reach."""
     credentials: tuple[CredentialDefinition, ...] = ()
-    """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
+    """The headers that the worker's proxy adds to requests to hosts of `network`; secrets are only
+    named."""
     output_schema: dict[str, JsonValue] | None = None
     """A JSON Schema that its answers have to fit."""
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before one of its jobs succeeds."""
     max_reworks: MaxReworks | None = None
-    """How often a job is told that it did not, before it fails, and how often what one of its tasks
-    changed is sent back; None: twice."""
+    """How often a job may rework its answer when that command fails, and how often a task's changes
+    are returned for rework, before it fails; None: twice."""
     verify_merges: ShellCommand | None = None
-    """A command that has to exit with 0 in the sandbox before what tasks changed is in the files of
-    one of its jobs."""
+    """A command that has to exit with 0 in the sandbox before the changes of tasks are merged into
+    the files of one of its jobs."""
     include: tuple[str, ...] = ()
     """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
     paths relative to the workspace."""
@@ -308,7 +313,7 @@ class AgentDefinition(WireModel):
     ) -> tuple[McpServerDefinition, ...]:
         names = [server.name for server in servers]
         if len(set(names)) < len(names):
-            raise ValueError("each server needs a name of its own")
+            raise ValueError("each server needs its own name")
         return servers
 
     @model_validator(mode="after")
@@ -368,7 +373,7 @@ class AgentDefinitions(dict[str, AgentDefinition]):
 
     Args:
         definitions: Those that are valid.
-        invalid: Name -> why there is none, with the file and the line.
+        invalid: Name -> why it is invalid, with the file and the line.
     """
 
     def __init__(
@@ -378,7 +383,7 @@ class AgentDefinitions(dict[str, AgentDefinition]):
     ) -> None:
         super().__init__(sorted(definitions.items()))
         self.invalid = dict(invalid)
-        """Name -> why there is none, with the file and the line."""
+        """Name -> why the definition is invalid, with the file and the line."""
 
     def __missing__(self, name: str) -> AgentDefinition:
         """Refuse the name of an agent that does not exist, or whose definition is invalid.
@@ -430,7 +435,8 @@ def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
 def read_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
     """Load as `load_agent_definitions`, but an invalid file makes only its own agent unusable.
 
-    That agent is none, even if fanout ships one of its name: the user wants another one.
+    That agent is missing, even if fanout ships one with its name, because the user wants another
+    one.
 
     Raises:
         InvalidAgentDefinition: The folder does not exist.
@@ -462,7 +468,7 @@ def read_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
 def _name_in(path: Path) -> str:
     """Return the name of the agent that an invalid file is about: its key `name`, else the file's.
 
-    The line is looked for in the text, which may not be YAML.
+    The line is searched in the text, which may not be YAML.
     """
     with suppress(OSError, UnicodeDecodeError):
         found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", _text_of(path), re.MULTILINE)
@@ -485,7 +491,7 @@ def _unknown_subagent(
 
 
 class _Loader(yaml.SafeLoader):
-    """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+    """A loader that replaces invalid text, such as the escaped half of a surrogate pair."""
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Return the text of a node."""

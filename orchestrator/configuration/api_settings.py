@@ -1,4 +1,4 @@
-"""The settings of the HTTP service: where it listens, who may ask it, and how much at once."""
+"""The settings of the HTTP service: its address, its callers, and its limits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from fanout.orchestrator.public_addresses import ascii_name, parse_address, pars
 
 MIB = 1024**2
 MIN_KEY_CHARACTERS = 32
-"""Of a key that a person chose: as hexadecimal digits these are 128 random bits."""
+"""The shortest key that a person may choose: as hexadecimal digits these are 128 random bits."""
 MAX_NAME_CHARACTERS = 64
-"""Of a key, an owner or a tenant: names, not texts; a job's tenant has the same limit."""
+"""The longest name of a key, an owner or a tenant; a job's tenant has the same limit."""
 EVERYBODY = "*"
-"""As an owner: the jobs of all owners of the tenant; as a tenant beside it: of all tenants."""
+"""The name that permits all: as an owner, the jobs of all owners of the tenant; as a tenant, too,
+those of all tenants."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.@+:/|-]*"
 Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=MAX_NAME_CHARACTERS)]
@@ -37,20 +38,20 @@ NameOrEverybody = Annotated[
 ]
 
 DEFAULT_TENANT = "default"
-"""Of keys and tokens that name none."""
+"""The tenant of keys and tokens that name none."""
 
 
 def share_of(tenant: str) -> str:
-    """Return whose share of the workers jobs use that are submitted for a tenant, or for all."""
+    """Return the tenant whose share of the workers is used by jobs for a tenant, or for all."""
     return DEFAULT_TENANT if tenant == EVERYBODY else tenant
 
 
 _OUR_NAMES = frozenset({"fanout", "operator", "root", "system"})
-"""Under which the operator's own sessions and local programs submit, answer and are recorded."""
+"""The names under which the operator's own sessions and local programs are recorded."""
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a name is kept for the operator: no key and no token has it."""
+    """Return whether a name is reserved for the operator: no key and no token has it."""
     return name.strip().casefold() in _OUR_NAMES
 
 
@@ -80,7 +81,7 @@ class Scope(StrEnum):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or name is that of this machine, reached by nobody else."""
+    """Return whether an address or name is this machine's own, which no other machine reaches."""
     if host == "localhost":
         return True
     try:
@@ -95,7 +96,7 @@ def _origin(url: str) -> str:
     rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
     if parts.scheme not in ("http", "https") or not parts.hostname or any(rest):
         raise ValueError("it is written like https://fanout.example.com, without a path")
-    _ = parts.port  # raises ValueError for one that is none
+    _ = parts.port  # raises ValueError for an invalid one
     return f"{parts.scheme}://{parts.netloc}".lower()
 
 
@@ -104,7 +105,7 @@ def _issuer(url: str) -> str:
     if parts.query or parts.fragment or parts.username or not parts.hostname:
         raise ValueError("it is the address of the issuer, without a query")
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
-        raise ValueError("an issuer is reached by https, since its keys decide who is who")
+        raise ValueError("an issuer is reached by https, because its keys decide who a caller is")
     return url
 
 
@@ -116,7 +117,7 @@ def _host_name(host: str) -> str:
 
 
 def _proxy(text: str) -> str:
-    """Return an address or a network as it is compared; `*` is all."""
+    """Return an address or a network in the form for comparisons; `*` is all."""
     if text.strip() == "*":
         return "*"
     try:
@@ -139,7 +140,7 @@ def _usable_key(key: SecretStr) -> SecretStr:
 
 Origin = Annotated[str, AfterValidator(_origin)]
 Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+[^\s]*$", max_length=2_000)]
-"""A link of the page: a browser opens nothing else than http and https."""
+"""A link of the page: a browser opens only http and https."""
 
 
 class _Section(BaseModel):
@@ -147,30 +148,30 @@ class _Section(BaseModel):
 
 
 class StaticKey(_Section):
-    """A key that the configuration gives, for containers; others are made by `fanout keys`."""
+    """A key in the configuration, for containers; other keys are made by `fanout keys`."""
 
     key: Annotated[SecretStr, AfterValidator(_usable_key)]
     """The key itself, 32 random characters or more: openssl rand -hex 32."""
     scopes: tuple[Scope, ...] = Field(min_length=1)
-    """What it may do."""
+    """The scopes of the key."""
     owner: Annotated[NameOrEverybody, AfterValidator(_of_a_key)] | None = None
-    """Whose jobs these are; unset: the key's name."""
+    """The owner of its jobs; unset: the key's name."""
     tenant: NameOrEverybody = "default"
-    """Whose share of the workers is used."""
+    """The tenant whose share of the workers is used."""
 
 
 class CallerSettings(CallerPolicy):
-    """What keys and tokens may choose for their jobs, beyond what agent definitions say.
+    """The choices of keys and tokens for their jobs, beyond what agent definitions say.
 
-    For each list counts what `keys` has of the key, then what the key was made with, then what
-    `tenants` has of its tenant, then what is set here.
+    Each list is taken from the first of these that sets it: the key's entry in `keys`, the policy
+    with which the key was made, the tenant's entry in `tenants`, and the lists here.
     """
 
     tenants: dict[Name, CallerPolicy] = Field(default_factory=dict)
-    """For the keys and tokens of one tenant."""
+    """The policies for the keys and tokens of one tenant."""
     keys: dict[Name, CallerPolicy] = Field(default_factory=dict)
-    """For one key, by its name; also for a key that was made before there were these settings, and
-    that may choose anything until it is named here."""
+    """The policies for single keys, by name. A key that was made before there were these settings
+    may choose anything until it is named here."""
 
     def policy_of(
         self, tenant: str, key: str | None = None, made_with: CallerPolicy | None = None
@@ -178,9 +179,9 @@ class CallerSettings(CallerPolicy):
         """Return what a caller may choose.
 
         Args:
-            tenant: That of the caller, or `*`.
+            tenant: The tenant of the caller, or `*`.
             key: The name of its key; None for a token.
-            made_with: What the key was made with; None for a key of the configuration.
+            made_with: The policy with which the key was made; None for a key of the configuration.
         """
         by_key = self.keys.get(key, DEFINITIONS_ONLY) if key else DEFINITIONS_ONLY
         general = CallerPolicy.model_validate(
@@ -197,31 +198,31 @@ class OidcSettings(_Section):
     """The issuer, exactly as its tokens name it; its keys are found by its
     `/.well-known/openid-configuration`. Unset: no tokens are accepted."""
     audience: str | None = Field(default=None, min_length=1)
-    """What a token's `aud` has to name; needed, since tokens for other services of the issuer
-    are no permission for this one."""
+    """What a token's `aud` has to name; required, because tokens for other services of the issuer
+    do not permit the use of this one."""
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
     )
-    """The signatures that count. Symmetric ones (HS…) and `none` are never possible: with them
-    the issuer's public key would be a key to forge tokens with."""
+    """The accepted signatures. Symmetric ones (HS…) and `none` are never accepted: with them the
+    issuer's public key could be used to forge tokens."""
     name_claim: str = "sub"
-    """Who asks, as approvals and the audit log record it. Choose none that people can change
-    themselves."""
+    """The claim with the caller's name, as approvals and the audit log record it. Choose a claim
+    that people cannot change themselves."""
     owner_claim: str = "sub"
-    """Whose jobs these are."""
+    """The claim with the owner of the jobs."""
     tenant_claim: str | None = None
-    """Whose share of the workers is used; unset: of the tenant `default`."""
+    """The claim with the tenant whose share of the workers is used; unset: the tenant `default`."""
     scopes_claim: str = "scope"
     """The claim with the scopes: a list, or a text with spaces between them."""
     scope_prefix: str = "fanout:"
-    """What precedes a scope of ours in that claim: `fanout:submit`."""
+    """The prefix of fanout's scopes in that claim: `fanout:submit`."""
     default_scopes: tuple[Scope, ...] = ()
-    """The scopes of a token that has none of ours."""
+    """The scopes of a token without a scope of fanout."""
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)
     """How far the issuer's clock may differ."""
     keys_seconds: float = Field(default=3600.0, ge=1, le=86_400)
-    """How long the issuer's keys are used before they are read again; an unknown key id has them
-    read at once, at most every ten seconds."""
+    """How long the issuer's keys are used before they are read again. For an unknown key id they
+    are read at once, at most every ten seconds."""
 
     @model_validator(mode="after")
     def _has_an_audience(self) -> Self:
@@ -236,7 +237,7 @@ class ApiSettings(_Section):
     host: str = "127.0.0.1"
     """The address that it listens on; one that other machines reach needs a key or an issuer."""
     port: int = Field(default=8642, ge=0, le=65_535)
-    """0: any free one."""
+    """The port; 0: any free one."""
     keys: dict[Annotated[Name, AfterValidator(_of_a_key)], StaticKey] = Field(default_factory=dict)
     """Keys by name, for containers; JSON: `{"ci": {"key": "…", "scopes": ["submit", "read"]}}`."""
     callers: CallerSettings = CallerSettings()
@@ -244,14 +245,14 @@ class ApiSettings(_Section):
     oidc: OidcSettings = OidcSettings()
     """Bearer tokens of an issuer."""
     public_url: Origin | None = None
-    """What people and other programs reach the service by, where a proxy is before it; with https
-    the cookies of the page are sent by https only."""
+    """The address of the service for people and other programs, if it is behind a proxy; with https
+    the cookies of the page are sent only over https."""
     allowed_origins: tuple[Origin, ...] = ()
-    """Other sites whose scripts may call the service, with a key of their own: CORS is closed
-    unless they are named."""
+    """Other sites whose scripts may call the service, with their own key: CORS is closed for all
+    other sites."""
     trusted_hosts: tuple[Annotated[str, AfterValidator(_host_name)], ...] = ()
-    """Further names in the header Host that the service answers to; all others are refused, so
-    that no site can make a browser on this machine call it by a name of its own."""
+    """Further names in the header Host that the service answers to; all others are refused, so that
+    no site can make a browser on this machine call it by a name of that site."""
     trusted_proxies: tuple[Annotated[str, AfterValidator(_proxy)], ...] = ()
     """Addresses and networks of proxies whose X-Forwarded-For and -Proto count; `*`: all. Their
     connections are not limited by address."""
@@ -260,43 +261,45 @@ class ApiSettings(_Section):
     each silent one takes some 10 KiB. A new one takes the place of the one that has waited longest
     for a request; where all have one, it is refused with 503."""
     max_connections_of_address: int = Field(default=1200, ge=1)
-    """Of one IPv4 address, or one IPv6 network of 64 bits, among them: more than all event streams
-    of a server, which may come through one proxy."""
+    """Open connections of one IPv4 address, or one IPv6 network of 64 bits: more than all event
+    streams of a server, which may come through one proxy."""
     head_seconds: float = Field(default=20.0, ge=1, le=600)
     """How long a client may take to send the line and the headers of a request: a phone with bad
     reception takes seconds."""
     stall_seconds: float = Field(default=30.0, ge=1, le=3600)
-    """How long a body, or the taking of an answer, may be behind `min_bytes_per_second`."""
+    """How long the transfer of a body or an answer may be below `min_bytes_per_second`."""
     min_bytes_per_second: int = Field(default=500, ge=1)
-    """The rate at which a client sends a body and takes an answer at least."""
+    """The lowest rate at which a client sends a body and reads an answer."""
     max_body_bytes: int = Field(default=10 * MIB, ge=1024)
-    """Of a request: a batch of jobs with long contexts; files go to where archives are sent."""
+    """The largest body of a request, such as a batch of jobs with long contexts; files are sent as
+    archives."""
     max_upload_bytes: int = Field(default=2048 * MIB, ge=1024)
-    """Of an archive: as much as the largest workspace (FANOUT_LIMITS__SNAPSHOT_BYTES)."""
+    """The largest archive: as much as the largest workspace (FANOUT_LIMITS__SNAPSHOT_BYTES)."""
     git_hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
-    """Hosts, or `host:port`, of one's own network from which the workspace of a run may be cloned;
-    others have to be on the public internet."""
+    """Hosts, or `host:port`, of the private network from which the workspace of a run may be
+    cloned; others have to be on the public internet."""
     git_seconds: float = Field(default=120.0, ge=1, le=3600)
     """How long a clone may take: large projects take half a minute at depth 1."""
     git_ca_file: Path | None = None
-    """A PEM file of certificate authorities that count for clones, instead of the system's."""
+    """A PEM file of certificate authorities for clones, which replaces the system's."""
     max_streams: int = Field(default=1000, ge=1)
     """Concurrent event streams of one server process; each takes some 0.3 MiB."""
     max_streams_of_caller: int = Field(default=600, ge=1)
-    """Of one caller among them, so that the others get some, too; as many of its requests may wait
-    for their answers at one server process."""
+    """Event streams of one caller, so that the others get some. The same limit applies to its
+    requests that wait for their answers at one server process."""
     requests_per_minute: int = Field(default=6000, ge=1)
-    """Of one caller at one server process: enough for a program that polls a hundred jobs."""
+    """Requests of one caller at one server process: enough for a program that polls a hundred jobs.
+    """
     failed_logins_per_minute: int = Field(default=20, ge=1)
-    """Wrong keys and tokens from one address before it has to wait: a person's typing errors,
-    too few to guess with."""
+    """Wrong keys and tokens from one address before it has to wait: enough for typing errors, too
+    few for guessing."""
     flower_url: Address | None = None
-    """Where browsers reach Flower (`fanout flower`); the page links to it."""
+    """The address of Flower (`fanout flower`) for browsers; the page links to it."""
     trace_url: Address | None = None
-    """Where browsers reach the traces; the page links a job to it, with `{trace_id}` replaced by
+    """The address of traces for browsers; the page links a job to it, with `{trace_id}` replaced by
     the id of its trace: https://traces.example.com/trace/{trace_id}."""
     grpc_port: int | None = Field(default=None, ge=1, le=65_535)
-    """For A2A over gRPC, with the extra `grpc`. Unset: not served."""
+    """The port for A2A over gRPC, with the extra `grpc`. Unset: not served."""
     grpc_certificate_file: Path | None = None
     """A PEM file with the certificate of the gRPC port."""
     grpc_key_file: Path | None = None
@@ -306,7 +309,7 @@ class ApiSettings(_Section):
     session_seconds: float = Field(default=12 * 3600, ge=60, le=30 * 86_400)
     """How long a browser stays logged in: a working day."""
     login_link_seconds: float = Field(default=600.0, ge=10, le=600)
-    """How long a login link works, once: until a person has opened it."""
+    """How long a login link works until it is opened; it works once."""
     shutdown_grace_seconds: float = Field(default=10.0, ge=0, le=600)
-    """From SIGTERM until the end: requests are answered, event streams end and are resumed at
-    another server."""
+    """The time from SIGTERM until the end: requests are answered, event streams end and are resumed
+    at another server."""

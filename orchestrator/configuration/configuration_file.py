@@ -1,8 +1,8 @@
-"""Where the configuration is: a TOML file with, in the same folder, a `.env` and `agents/`.
+"""The place of the configuration: a TOML file with, in the same folder, a `.env` and `agents/`.
 
 It is the file that FANOUT_CONFIG names (`fanout --config FILE` sets it), otherwise
-`fanout/config.toml` in the XDG configuration folder. Nothing is read from the working directory:
-that is where the workspaces are, and whoever writes a workspace must not configure fanout.
+`fanout/config.toml` in the XDG configuration folder. Nothing is read from the working directory,
+which may be a workspace: its authors must not configure fanout.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fanout.orchestrator.process_secrets import inherited_environment
 from fanout.orchestrator.valid_text import not_utf_8
 
 VARIABLE = "FANOUT_CONFIG"
-"""Names the file for this process and for all that it starts."""
+"""The variable that names the file, for this process and for all that it starts."""
 
 SETTINGS_PREFIX = "FANOUT_"
 
 _KEY_ENDS = ("_API_KEY", "_APPLICATION_CREDENTIALS")
-"""Of the names of variables by which models' services know who calls."""
+"""The endings of the names of variables that hold keys for models' services."""
 
 
 class UnusableConfiguration(ValueError):
@@ -32,7 +32,7 @@ class UnusableConfiguration(ValueError):
 
 @dataclass(frozen=True)
 class ConfigurationFile:
-    """The configuration file and what is beside it; each of them may be missing.
+    """The configuration file and the files next to it; each of them may be missing.
 
     Args:
         path: The TOML file.
@@ -52,7 +52,7 @@ class ConfigurationFile:
 
 
 def configuration_file() -> ConfigurationFile | None:
-    """Return the configuration file; None where this user has no place for one.
+    """Return the configuration file; None if this user cannot have one.
 
     Raises:
         UnusableConfiguration: The file that FANOUT_CONFIG names is missing, or one of the files
@@ -72,25 +72,25 @@ def configuration_file() -> ConfigurationFile | None:
 
 
 def configuration_path() -> Path | None:
-    """Return where the file is, or would be; None where this user has no place for one."""
+    """Return the path of the file, which may not exist; None if this user cannot have one."""
     named = os.environ.get(VARIABLE)
     return absolute(Path(named)) if named else _default_path()
 
 
 def default_agents() -> Path | None:
-    """Return the folder of agents beside the file, whether it exists or not; None as above."""
+    """Return the folder of agents next to the file, whether it exists or not; None as above."""
     path = configuration_path()
     return None if path is None else ConfigurationFile(path).agents
 
 
 def export_keys(earlier: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Put what the `.env` holds for others, such as keys of models, into `os.environ`.
+    """Set the other variables of the `.env`, such as keys of models, in `os.environ`.
 
-    Models' clients look for their keys there; children inherit none of them (`process_secrets`). A
+    Models' clients read their keys there; children inherit none of them (`process_secrets`). A
     variable that is set already keeps its value.
 
     Args:
-        earlier: What an earlier call returned; these are replaced, or removed.
+        earlier: The result of an earlier call; these variables are replaced, or removed.
 
     Returns:
         The variables that have their value from the file.
@@ -133,7 +133,7 @@ def absolute(path: Path) -> Path:
 
 
 def _default_path() -> Path | None:
-    """Return the path in the user's XDG folder, which may not be relative, says its standard."""
+    """Return the path in the user's XDG folder, which must be absolute by its standard."""
     try:
         home = Path.home()
     except RuntimeError:  # no HOME, and no user of this id

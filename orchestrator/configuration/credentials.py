@@ -20,10 +20,11 @@ HTTPS_PORT = 443
 MAX_PORT = 65535
 """The largest TCP port."""
 MIN_SECRET_CHARACTERS = 8
-"""Of a secret's value: a shorter one would be found, and hidden, in ordinary answers of a host."""
+"""The shortest value of a secret: a shorter one would be found, and hidden, in ordinary answers of
+a host."""
 
 DEFAULT_USERNAME = "x-access-token"
-"""What Git hosts expect beside a token."""
+"""The user name that Git hosts expect with a token."""
 
 SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
 """The name of a secret, the end of its variable FANOUT_SECRETS__<NAME>."""
@@ -73,7 +74,7 @@ def usable_url(url: str) -> str:
     """Return the address of a service.
 
     Raises:
-        ValueError: It is not one of HTTP, or holds a password.
+        ValueError: It is not an HTTP address, or holds a password.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -104,11 +105,11 @@ class HeaderCredential(WireModel):
 
     secret: SecretName
     header: Annotated[str, AfterValidator(_usable_header)] = "Authorization"
-    """Replaces any header of this name that the job sends."""
+    """The header, which replaces any header of this name that the job sends."""
     scheme: Literal["bearer", "basic", "raw"] = "bearer"
-    """What precedes the secret in the header: `Bearer`, `Basic` (with `username`) or nothing."""
+    """The text before the secret in the header: `Bearer`, `Basic` (with `username`) or nothing."""
     username: str | None = Field(default=None, pattern=r"^[!-9;-~]{1,200}$")
-    """Of `basic`; None: `x-access-token`, which Git hosts expect beside a token."""
+    """The user name for `basic`; None: `x-access-token`, which Git hosts expect with a token."""
 
     @model_validator(mode="after")
     def _username_is_of_basic(self) -> Self:
@@ -131,14 +132,14 @@ class HeaderCredential(WireModel):
 
 
 class CredentialDefinition(HeaderCredential):
-    """One credential: what the worker's proxy puts into the requests of a job to a host."""
+    """One credential: a header that the worker's proxy adds to the requests of a job to a host."""
 
     host: Annotated[str, AfterValidator(_usable_host)]
     """One name of `network`, with `:port` if it is not 443; reached by HTTPS only."""
     methods: tuple[Annotated[str, AfterValidator(_usable_method)], ...] | None = None
     """The methods that are permitted; None: all."""
     paths: tuple[Annotated[str, AfterValidator(_usable_path)], ...] | None = None
-    """The paths that are permitted, `*` standing for any characters; None: all."""
+    """The permitted paths, in which `*` matches any characters; None: all."""
 
     @property
     def address(self) -> tuple[str, int]:

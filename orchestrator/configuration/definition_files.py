@@ -22,10 +22,11 @@ FOLDER = "definition"
 """The folder of the copies: in the home of a sandbox, and at the top of a coordinator's files."""
 
 MAX_FILES = 500
-"""Of one definition: each is a write into every sandbox of the agent."""
+"""The most files of one definition: each is a write into every sandbox of the agent."""
 
 MAX_BYTES = 16 * 1024**2
-"""Of one definition: a sandbox's home is an eighth of its memory, 128 MiB by default."""
+"""The most bytes of one definition: a sandbox's home is an eighth of its memory, 128 MiB by
+default."""
 
 _LEFT_OUT = {".git", "__pycache__"}
 
@@ -39,7 +40,7 @@ class DefinitionFile:
     """A file that is copied with a definition."""
 
     path: str
-    """Relative to the definition's folder."""
+    """The path relative to the definition's folder."""
     data: bytes
     executable: bool
 
@@ -53,7 +54,7 @@ def resolved_paths(sources: Sequence[str], folder: str) -> tuple[str, ...]:
     """Return the paths of `memory` or `skills` as the agent uses them.
 
     Args:
-        sources: The paths as the definition has them.
+        sources: The paths in the definition.
         folder: The folder of the copied definition files.
     """
     return tuple(
@@ -84,7 +85,7 @@ class DefinitionFiles:
 
         Args:
             source: Its path relative to the definition's folder.
-            kind: What it has to be.
+            kind: The required kind, for messages.
 
         Raises:
             UnusableDefinitionFile: The source does not exist, is outside of the folder, or exceeds
@@ -115,7 +116,7 @@ class DefinitionFiles:
         self._found[name] = DefinitionFile(path=name, data=data, executable=executable)
 
     def _inside(self, source: str) -> Path:
-        """Return the path of a source, which neither `..` nor a link may lead out of the folder."""
+        """Return the path of a source, which has to be inside of the folder."""
         path = self._folder / posixpath.normpath(source)
         try:
             leads_out = not path.resolve(strict=True).is_relative_to(self._folder.resolve())

@@ -1,7 +1,7 @@
 """The names that definitions and options may use: of built-in tools and of models.
 
-They are written down here because importing what makes tools and models takes seconds; a test
-compares them with it.
+They are listed here because importing the modules of tools and models takes seconds; a test
+compares the lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUILT_IN_TOOLS = (
     "write_file",
     "write_todos",
 )
-"""What `tools` of a definition may name."""
+"""The names that `tools` of a definition may contain."""
 
 OTHER_NAMES = {
     "bash": "execute",
@@ -42,10 +42,10 @@ OTHER_NAMES = {
     "view": "read_file",
     "write": "write_file",
 }
-"""What tools are called elsewhere, and here."""
+"""Names of tools in other products, and their names here."""
 
 MODEL_FAMILIES = ("gemini", "claude", "gpt", "gemma")
-"""What models are called by their makers, before the first hyphen of the name."""
+"""The beginnings of models' names, before the first hyphen."""
 
 _OTHER_MODELS = re.compile(r".*[/:].*|o\d.*|model-optimizer-.*|\w+\.[\w.]+-?.*", re.DOTALL)
 """`provider/model`, `scripted:PATH`, `Class:name` and the rest of ADK's registry."""
@@ -69,11 +69,11 @@ def existing_tool(name: str) -> str:
 def possible_model(names: str) -> str:
     """Return the name of a model, or several separated by commas, if they can exist.
 
-    Whether its service has it, and a key for it, is known when it is called.
+    Whether its service has it, and whether there is a key, is only known when it is called.
 
     Raises:
-        ValueError: A name is of no kind that there is, or of no form that a name may have; the
-            text has the nearest.
+        ValueError: A name is of an unknown kind, or has a form that no name may have; the text has
+            the nearest name.
     """
     for name in filter(None, map(str.strip, names.split(","))):
         if fault := name_fault(name):

@@ -1,4 +1,4 @@
-"""The agent definitions of a process that runs for long: read again when their files change."""
+"""The agent definitions of a long-running process: read again when their files change."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from fanout.orchestrator.configuration.agent_definitions import (
 from fanout.orchestrator.configuration.configuration_file import default_agents
 
 MAX_WATCHED_FILES = 2000
-"""Of a folder of agents: with the files of four large definitions. Looking at them takes 10 ms."""
+"""The most watched files of a folder of agents, including the files of four large definitions.
+Checking them takes 10 ms."""
 
 _NOT_WATCHED = {".git", "__pycache__"}
 
 Stamp = tuple[str, int, int, int]
-"""A file's path, time of change, size and inode: another content has another one."""
+"""A file's path, time of change, size and inode, which differ for another content."""
 
 
 class LiveDefinitions:
     """The agents that jobs may name, which are updated in place.
 
     Args:
-        folder: The user's folder of agent definitions; None: that beside the configuration file,
-            while it exists.
+        folder: The user's folder of agent definitions; None: the one next to the configuration
+            file, while it exists.
 
     Raises:
         InvalidAgentDefinition: The folder does not exist.
@@ -38,24 +39,25 @@ class LiveDefinitions:
         self._given_folder = folder
         self._read: tuple[Stamp, ...] = tuple(_stamps(self._folder))
         self._look: asyncio.Task[None] | None = None
-        """The look that runs, or the last one."""
+        """The running check, or the last one."""
         self._next_look: asyncio.Task[None] | None = None
-        """The look that begins when this one has ended."""
+        """The check that begins when the running one has ended."""
         self.definitions: AgentDefinitions = read_agent_definitions(self._folder)
 
     @property
     def _folder(self) -> Path | None:
         """The folder of agent definitions, if there is one now."""
-        beside = default_agents()
-        if self._given_folder in {None, beside}:
-            return beside if beside is not None and beside.is_dir() else None
+        default_folder = default_agents()
+        if self._given_folder in {None, default_folder}:
+            return (
+                default_folder if default_folder is not None and default_folder.is_dir() else None
+            )
         return self._given_folder
 
     async def refresh(self) -> None:
-        """Read again what has changed; of what is invalid, that from before stays.
+        """Read changed definitions again; an invalid one keeps its earlier version.
 
-        All who call this while the files are looked at share the next look, and go on in the same
-        step of the loop.
+        All callers during a check share the next one, and continue in the same step of the loop.
         """
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_after(self._look))
@@ -68,7 +70,7 @@ class LiveDefinitions:
         await self.look()
 
     async def look(self) -> None:
-        """Look at the files once, and read those that have changed."""
+        """Check the files once, and read those that have changed."""
         stamps = await asyncio.to_thread(lambda: tuple(_stamps(self._folder)))
         if stamps == self._read:
             return
@@ -78,7 +80,7 @@ class LiveDefinitions:
             self.not_read(error)
         else:
             for name in found.invalid.keys() & self.definitions.keys():
-                found[name] = self.definitions[name]  # its last valid one stays
+                found[name] = self.definitions[name]  # its last valid version stays
             self.definitions.clear()
             self.definitions.update(sorted(found.items()))
             self.definitions.invalid = found.invalid
@@ -86,10 +88,10 @@ class LiveDefinitions:
         self._read = stamps
 
     def not_read(self, error: Exception) -> None:
-        """Be called when the folder could not be read again."""
+        """Handle the case that the folder could not be read again."""
 
     def was_read(self) -> None:
-        """Be called when the definitions were read again."""
+        """Handle the case that the definitions were read again."""
 
 
 def stamp_of(file: Path) -> Stamp | None:

@@ -19,7 +19,8 @@ _QUOTE_REQUESTS = (
 """Loggers whose records below warning quote requests, and with them prompts; `client` is that of
 MCP's sessions."""
 _REPEATED = ("celery.worker.strategy",)
-"""Loggers whose records below warning say what ours say a moment later: that a task has arrived."""
+"""Loggers whose records below warning repeat what fanout's loggers say a moment later, that a task
+has arrived."""
 
 _traceback_with_texts = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 

@@ -46,25 +46,25 @@ ReceiverHost = Annotated[str, AfterValidator(_host)]
 
 
 class NotificationSettings(BaseModel):
-    """Who is told of the ends of jobs, and of approvals, besides those who watch."""
+    """Notifications about the ends of jobs and about approvals."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     on_finish: str | None = Field(default=None, min_length=1, max_length=4096)
     """A shell command (bash, or sh where there is none), run once when a job without a parent has
-    ended, or a job waits for a person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and others tell it of
-    the job. `desktop`: a desktop notification. Unset: nothing."""
+    ended, or a job waits for a person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and other variables
+    describe the job. `desktop`: a desktop notification. Unset: nothing."""
     secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None
     """Signs the webhooks of `fanout submit --webhook`: `whsec_` and 24 to 64 random bytes in
-    base64. Those that are registered over HTTP bring their own."""
+    base64. Webhooks that are registered over HTTP have their own secrets."""
     allowed_hosts: tuple[ReceiverHost, ...] = ()
-    """JSON: hosts, or `host:port`, of receivers in one's own network. They may have any address
+    """JSON: hosts, or `host:port`, of receivers in the private network. They may have any address
     and port, and be notified without TLS; all others have to be on the public internet."""
     base_url: WebAddress | None = None
     """The address of `fanout serve` for receivers: links in webhooks begin with it. Unset: they are
     paths."""
     ca_file: Path | None = None
-    """A PEM file of certificate authorities that receivers may use besides the system's."""
+    """A PEM file of certificate authorities for receivers, in addition to the system's."""
     proxy: WebAddress | None = None
-    """A proxy that makes all connections to receivers. It has to keep them out of private networks
-    itself: it looks up the names. The proxy variables of the environment are not used."""
+    """A proxy that makes all connections to receivers. It resolves the names, so it has to refuse
+    private networks itself. The proxy variables of the environment are not used."""

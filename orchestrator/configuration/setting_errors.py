@@ -1,4 +1,4 @@
-"""What is wrong with the settings, in one sentence each: the name, its place, what is allowed."""
+"""Messages about invalid settings: the name, its place and the allowed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fanout.orchestrator.spelling import nearest
 
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 HIDDEN = "(hidden)"
-"""Shown instead of a secret."""
+"""The text that is shown instead of a secret."""
 
 EXAMPLES = {
     "FANOUT_API__ALLOWED_ORIGINS": '["https://app.example.com"]',
@@ -38,7 +38,7 @@ EXAMPLES = {
     "FANOUT_SECRETS": '{"GIT_TOKEN": "…"}',
     "FANOUT_TENANTS": '{"team-a": {"weight": 3, "jobs": 20}}',
 }
-"""Of the variables that are JSON."""
+"""Examples of the variables that are JSON."""
 
 OF_OTHERS = frozenset(
     f"{SETTINGS_PREFIX}{name}"
@@ -49,19 +49,19 @@ OF_OTHERS = frozenset(
         *("JOB_AGENT", "JOB_EVENT", "JOB_ID", "JOB_REASON", "JOB_ROOT_ID", "JOB_STATE"),
     )
 )
-"""Variables that docker-compose.yml and the Makefile use, and those of the hook, some spelt like
+"""Variables of docker-compose.yml, the Makefile and the hook, some of which are spelt like
 settings."""
 
 SURELY_MEANT = 0.8
-"""Likeness of a variable to a setting from which on it is that one misspelt, and not a variable of
-another program that begins alike."""
+"""The similarity of a variable to a setting from which on it is a misspelt setting, and not a
+variable of another program with the same prefix."""
 
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 
 
 def names_of(model: type[BaseModel], prefix: str = SETTINGS_PREFIX) -> Iterator[str]:
-    """Yield the environment variables of the settings, those of sections too."""
+    """Yield the environment variables of the settings, including those of sections."""
     for name, field in model.model_fields.items():
         variable = f"{prefix}{name.upper()}"
         yield variable
@@ -70,7 +70,7 @@ def names_of(model: type[BaseModel], prefix: str = SETTINGS_PREFIX) -> Iterator[
 
 
 def misspelt(model: type[BaseModel], variables: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable that is no setting, but is spelt almost like one."""
+    """Return a sentence for each variable that is not a setting, but is spelt almost like one."""
     known = list(names_of(model))
     top = {name for name in known if "__" not in name} | OF_OTHERS | {VARIABLE}
     problems = []
@@ -102,8 +102,8 @@ def sentences(
 
     Args:
         model: The settings.
-        error: What reading them raised.
-        given: The variables that were read; what is none of them is from the file.
+        error: The error of reading them.
+        given: The variables that were read; other values are from the file.
         toml: The configuration file.
     """
     variables = {name.upper() for name in given}
@@ -137,7 +137,7 @@ def _sentence(model: type[BaseModel], name: str, place: str, detail: Any) -> str
 
 
 def _keys_beside(model: Any, location: Sequence[int | str]) -> list[str]:
-    """Return the names that may stand where the last one of a location does."""
+    """Return the names that may occur in place of the last one of a location."""
     for step in location[:-1]:
         fields = getattr(model, "model_fields", {})
         is_mapping = get_origin(model) is dict
@@ -157,7 +157,7 @@ def line_of(file: Path, steps: Sequence[str]) -> int:
 
 
 def given_variables() -> dict[str, str]:
-    """Return our variables of the environment, and of the `.env` where they are not in it.
+    """Return fanout's variables of the environment, and those that only the `.env` has.
 
     Raises:
         UnusableConfiguration: See `configuration_file`.

@@ -1,6 +1,6 @@
 """Every setting of an installation: name, unit, default and environment variable.
 
-Sources, first wins: the environment (`FANOUT_…`, nested with `__`), then the `.env` beside the
+Sources, first wins: the environment (`FANOUT_…`, nested with `__`), then the `.env` next to the
 configuration file, then that file (`configuration_file.py`). Only composition roots read this
 module.
 """
@@ -64,7 +64,7 @@ class InvalidSetting(ValueError):
 
 
 _PATHS = {"state_dir", "agents_dir", "workspace", "ca_file"}
-"""The settings that are paths, in whichever section."""
+"""The settings that are paths, in all sections."""
 
 _SCRIPTED = "scripted:"
 """The beginning of a model's name that is followed by the path of a file."""
@@ -75,34 +75,37 @@ class _Section(BaseModel):
 
 
 class SandboxSettings(_Section):
-    """Where jobs run their commands."""
+    """The sandbox in which jobs run their commands."""
 
     provider: Literal["docker", "local"] = "docker"
     """`docker` needs an engine. `local` isolates nothing: commands are processes of this machine;
-    it is never chosen by itself, except by `fanout demo`."""
+    it is never chosen automatically, except by `fanout demo`."""
     image: str = "fanout/python:latest"
-    """For agents whose definition names none."""
+    """The image for agents whose definition names none."""
     ca_file: Path | None = None
-    """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
+    """A PEM file of certificate authorities for jobs' hosts, in addition to the system's."""
     runtime: str | None = None
-    """The engine's runtime, for example `runc` or `runsc`; unset: `crun` in place of `runc` where
-    the engine has it and it works. `fanout doctor --security` says which it is."""
+    """The engine's runtime, for example `runc` or `runsc`; unset: `crun` instead of `runc` if the
+    engine has it and it works. `fanout doctor --security` shows the result."""
     warm: int | None = Field(default=None, ge=0, le=1000)
-    """How many sandboxes a worker may start ahead, for jobs that will probably want one; unset:
-    four for each core of the engine; 0: none. Each that waits takes some ten MB of its host."""
+    """How many sandboxes a worker may start in advance, for jobs that will probably need one;
+    unset: four for each core of the engine; 0: none. Each waiting sandbox takes some ten MB of its
+    host."""
     disk_quota: Literal["auto", "image", "watch"] = "auto"
-    """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
-    keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
-    seconds. `auto` is `image` where the engine can; `fanout doctor` says which it is."""
+    """How the disk limit of jobs is enforced: `image` is a file system for each job, whose size the
+    kernel limits; it needs an engine that lets one of fanout's containers mount. `watch` measures
+    every two seconds. `auto` is `image` if the engine supports it; `fanout doctor` shows the
+    result."""
     first_uid: int = Field(default=100_000, ge=10_002, le=2_000_000_000)
-    """The first of the numeric users of jobs: each job with a disk of its own has a user of its
-    own, since the kernel counts inotify instances and more for a user over all containers."""
+    """The first numeric user id of jobs. Each job with its own disk has its own user, because the
+    kernel counts inotify instances and more by user, over all containers."""
     disk_reserve_bytes: int = Field(default=2 * GIB, ge=0)
-    """Free space of the engine's disk: below, no sandbox opens, and the largest job is stopped."""
+    """The free space of the engine's disk below which no sandbox opens, and the largest job is
+    stopped."""
 
 
 class WorkerSettings(_Section):
-    """One worker."""
+    """The settings of one worker."""
 
     concurrency: int = Field(default=8, ge=1, le=1000)
     """The maximum number of concurrent jobs of this worker, over all its processes."""
@@ -111,23 +114,25 @@ class WorkerSettings(_Section):
     lease_seconds: float = Field(default=9.0, ge=2, le=60)
     """The time without a heartbeat after which an attempt counts as lost; renewed every quarter."""
     reap_interval_seconds: float = Field(default=1.0, gt=0, le=60)
-    """Between two checks for jobs whose worker is lost: part of the time until they run again."""
+    """The time between two checks for jobs whose worker is lost: a part of the time until they run
+    again."""
     shutdown_grace_seconds: float = Field(default=10.0, ge=1, le=600)
-    """From SIGTERM until the end of the process."""
+    """The time from SIGTERM until the end of the process."""
     checkpoint_seconds: float = Field(default=60.0, ge=0, le=3600)
-    """Between two copies of a running job's changed files to the blob store: when a host is lost
-    with its disk, at most this much work is repeated. A copy of few changes takes some 50 ms, and
-    copies never take more than 5 % of the time. 0: copies only when a job begins to wait."""
+    """The time between two copies of a running job's changed files to the blob store: when a host
+    is lost with its disk, at most this much work is repeated. A copy of few changes takes some 50
+    ms, and copies never take more than 5 % of the time. 0: copies only when a job begins to wait.
+    """
     drain: bool = False
-    """On SIGTERM finish the running jobs; only a second SIGTERM releases them."""
+    """Whether SIGTERM lets running jobs finish; only a second SIGTERM releases them."""
     queue: str = "fanout"
     """The Celery queue, of clients and workers."""
     pool: str = Field(default="", pattern=r"^[0-9a-z]{0,32}$")
-    """The pool of workers that runs what this process submits, and that a worker is of; set by
-    fanout, which starts a worker of its own for each set of settings and keys."""
+    """The pool of workers that runs this process's jobs, or that a worker belongs to; set by
+    fanout, which starts a separate worker for each set of settings and keys."""
     remote_control: bool = True
     """Whether Celery's commands (`celery control`, Flower) may change workers and cancel jobs:
-    whoever may ask workers how they are could give them too, since one channel carries both."""
+    everyone who may query workers could also send these, because both use the same channel."""
     stream_text: bool = False
     """Whether a job's journal contains its model's text while it is generated: 0.3 ms of CPU time
     for each piece of a few words. The output of commands is always in the journal."""
@@ -137,13 +142,14 @@ class LimitSettings(TreeBounds, Limits):
     """The default limits of a job, and the limits of concurrent jobs."""
 
     timeout_seconds: float = Field(default=1800, gt=0)
-    """Of all attempts of a job together: half an hour is ample for the task of one agent."""
+    """The time of all attempts of a job together: half an hour is ample for the task of one agent.
+    """
     max_model_calls: int = Field(default=200, gt=0)
-    """Of a job: an agent that has not finished by then repeats itself."""
+    """The model calls of a job: an agent that has not finished by then repeats itself."""
     cpus: float = Field(default=1.0, gt=0)
     """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)
-    """For the commands of a job: enough for the tests of most projects."""
+    """The memory for the commands of a job: enough for the tests of most projects."""
     pids: int = Field(default=256, ge=16)
     """Processes and threads of a job: enough for parallel builds, too few for a fork bomb."""
     disk_bytes: int = Field(default=2 * GIB, ge=1024**2)
@@ -159,7 +165,7 @@ class LimitSettings(TreeBounds, Limits):
     tenant_jobs: int | None = Field(default=None, ge=1)
     """Concurrent jobs of one tenant, over all hosts, unless `FANOUT_TENANTS` says how many."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
-    """The largest workspace that is sent to a job."""
+    """The largest workspace that a job can start from."""
 
     def tree_bounds(self) -> TreeBounds:
         """Return the limits of a tree of jobs that delegate."""
@@ -184,16 +190,16 @@ class QueueSettings(_Section):
 
 
 class FlowerSettings(_Section):
-    """The queue's dashboard."""
+    """The settings of the queue's dashboard."""
 
     port: int = Field(default=5555, ge=1, le=65535)
-    """On the loopback interface; unset: FLOWER_PORT, where that is set."""
+    """The port on the loopback interface; unset: FLOWER_PORT, where that is set."""
     basic_auth: SecretStr | None = None
     """`user:password`; unset: `fanout flower` generates a password and prints it once."""
 
 
 def default_state_dir() -> Path:
-    """Return the folder of a person's own Redis and blobs: in the XDG state folder."""
+    """Return the folder of a person's own Redis and blobs, in the XDG state folder."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not base.is_absolute():  # its standard says that such a value is ignored
         base = Path.home() / ".local" / "state"
@@ -223,39 +229,40 @@ class Settings(BaseSettings):
     """The beginning of all keys and channels: installations with different ones share a database
     and do not see each other."""
     redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
-    """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
-    loses none."""
+    """The memory and disk limit of an embedded Redis; a full one accepts no new jobs and loses
+    none."""
     embedded_idle_seconds: float = Field(default=600, ge=1)
-    """After how long without use the Redis and the worker that `fanout run` has started end by
-    themselves."""
+    """The time without use after which the Redis and the worker that `fanout run` has started end.
+    """
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     blobs_timeout_seconds: float = Field(default=20, gt=0)
-    """After how long without an answer a remote blob store fails: one that works answers within a
-    second, and its driver's own repetitions take up to ten."""
+    """The time without an answer after which a remote blob store fails. A working one answers
+    within a second, and its driver's own repetitions take up to ten."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
     """How long a job, its journal and its blobs are kept after its end."""
     state_dir: Path = Field(default_factory=default_state_dir)
-    """The folder of the private Redis, its blobs and what could not be merged."""
+    """The folder of the private Redis, its blobs and the kept conflicts."""
     agents_dir: Path | None = None
     """A folder of agent definitions that adds to, and overrides, those that fanout ships."""
     workspace: Path = Path()
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
     model: Annotated[str, AfterValidator(possible_model)] = "gemini-2.5-flash"
-    """For agents whose definition names none."""
+    """The model of agents whose definition names none."""
     max_output_tokens: int | None = Field(default=None, ge=1)
-    """Of workers: the most that one reply of a model may have, for agents whose definition sets no
-    limit; unset: what the model's service allows, 16,000 for Claude."""
+    """The most output tokens of one reply of a model, set for workers, for agents whose definition
+    sets no limit; unset: the limit of the model's service, 16,000 for Claude."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
-    """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
-    workers and coordinators, which need the same setting; other models have no limit."""
+    """The rate limits by model, under the name with which it is used: `requests_per_minute` and
+    `tokens_per_minute`, over all workers and coordinators, which need the same setting; other
+    models have no limit."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Of workers, on stderr."""
+    """The log level of workers, on stderr."""
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     ceilings: Ceilings = Ceilings()
-    """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
+    """The limits that no job may exceed; a default above its ceiling is reduced to it."""
     storage: StorageSettings = StorageSettings()
     queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
@@ -265,7 +272,7 @@ class Settings(BaseSettings):
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""
     approvers: tuple[str, ...] = ()
-    """Of workers, as JSON: the users of Redis whose answers to approvals count; empty: all."""
+    """The users of Redis whose answers to approvals count, as JSON, set for workers; empty: all."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
@@ -326,7 +333,7 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
     """Return the settings that the configuration's files give, with the files' paths; first wins.
 
     Raises:
-        UnusableConfiguration: A file cannot be read, or is not what its name says.
+        UnusableConfiguration: A file cannot be read, or has another format than its name says.
     """
     found = configuration_file()
     if found is None:

@@ -101,7 +101,7 @@ class RedisServer:
             "appendonly yes",
             # With `everysec` a crash of the machine loses the last second, and on a full disk Redis
             # acknowledges changes that it could not write. The jobs of one person are few: the
-            # disk's milliseconds are negligible beside a model's seconds.
+            # disk's milliseconds are negligible compared to a model's seconds.
             "appendfsync always",
             'save ""',
             f"maxmemory {self._memory_bytes}",

@@ -76,7 +76,7 @@ def test_headers_are_never_shown(tmp_path: Path) -> None:
         (
             "- name: a\n  command: [b]\n- name: a\n  command: [c]\n",
             6,
-            "each server needs a name of its own",
+            "each server needs its own name",
         ),
         (
             "- name: a\n  command: [b]\n- name: c\n  command: [c]\n  timeout_seconds: 0\n",
