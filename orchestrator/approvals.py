@@ -1,4 +1,4 @@
-"""The vocabulary of approvals, which both kernels share: decisions, policies, requests, answers."""
+"""The vocabulary of approvals, common to both kernels: decisions, policies, requests, answers."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class ApprovalAnswer(ValidTextModel):
 
     decision: Decision
     arguments: dict[str, JsonValue] | None = None
-    """For `edit`: the complete arguments with which the call runs."""
+    """The complete arguments with which the call runs, for `edit`."""
     response: JsonValue = None
-    """For `respond`: the text or object that the agent gets as the tool's result."""
+    """The text or object that the agent gets as the tool's result, for `respond`."""
     message: str = ""
     """A remark for the agent."""
     by: str = ""
     """Who answered: the ledger sets it to what Redis knows of the caller."""
     person: str | None = None
-    """Whose decision the service passed on; None for an answer that did not come through it."""
+    """The person whose decision the service forwarded; None for a direct answer."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> ApprovalAnswer:
@@ -116,7 +116,7 @@ _VALUE: TypeAdapter[bool | tuple[Decision, ...]] = TypeAdapter(
 
 
 def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """Return a policy that is as strict as both: the tools of either, with what both allow.
+    """Return a policy that is as strict as both: the tools of either, with the common decisions.
 
     Two lists without a common decision leave `reject`: neither policy may widen the other.
 
@@ -138,9 +138,9 @@ def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[D
 def delegation_policy(
     policy: InterruptOn, agents: Collection[str] = ()
 ) -> dict[str, tuple[Decision, ...]]:
-    """Return what a policy for `task` means for `tasks` and `start_task`, if it does not name them.
+    """Return a policy that applies its rule for `task` to `tasks` and `start_task`.
 
-    They do the same, so a person who guards one of them means all.
+    It does so if the policy names neither. They do the same, so a rule for one is meant for all.
 
     Args:
         policy: The policy of an agent that delegates.

@@ -43,9 +43,9 @@ def coordinator_app() -> App:
 def _embedded_in_background(settings: Settings) -> Settings:
     """Start a Redis and a worker, if none run here, and return the settings for them.
 
-    They outlive this process, so that its jobs go on, and end when they are not used any more; this
+    They outlive this process, so that its jobs continue, and end when they are no longer used; this
     process uses them until its end. ADK imports an agent inside or outside of a running loop, so
-    they are started in a loop of their own.
+    they are started in a separate loop.
     """
     with ExitStack() as stack:
         thread = stack.enter_context(start_blocking_portal())

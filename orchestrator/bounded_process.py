@@ -1,8 +1,8 @@
-"""Processes that read what others have made: limited from their start, and killed in time.
+"""Processes that read untrusted data: limited from their start, and killed in time.
 
-A parser that is given a bomb holds a thread of ours, and with it Python's lock, until it has an
-answer. A process of its own has limits of memory, processor time and file size from its first
-instruction on, leaves the processor to others, and can be killed.
+A parser that reads a decompression bomb blocks its thread, and with it Python's lock, until it
+ends. A separate process has limits of memory, processor time and file size from its first
+instruction on, yields the processor to others, and can be killed.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ASK_SECONDS = 0.25
-"""How often a caller is asked whether a program is still wanted."""
+"""The interval in which a caller is asked whether a program is still wanted."""
 
 MAX_ANSWER_BYTES = 64 * 1024
-"""Of what a program of ours says: one sentence."""
+"""The longest output of a program that is read: one sentence."""
 
 _BLOCK_BYTES = 512
 """The unit of `ulimit -f` in POSIX."""
 
 
 class Killed(Exception):
-    """A program was killed because it took too long, or because it is not wanted any more."""
+    """A program was killed because it took too long, or because it is no longer wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessBounds:
-    """What one process may use."""
+    """The limits of one process."""
 
     memory_bytes: int
-    """Of its address space; macOS has no such limit."""
+    """The size of its address space; macOS has no such limit."""
     cpu_seconds: float
-    """Of processor time, after which it is killed, also when its parent is dead by then."""
+    """The processor time after which it is killed, even if its parent is dead by then."""
     file_bytes: int | None = None
-    """Of each file that it writes; None: no limit."""
+    """The size of each file that it writes; None: no limit."""
     yields: bool = False
-    """Whether it leaves the processor to others that want it."""
+    """Whether it yields the processor to others that want it."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return a command that limits itself and then becomes the given one.
@@ -69,7 +69,7 @@ def run_program(
     seconds: float,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> tuple[int, str]:
-    """Run a Python module of ours, and return its exit code and what it says; blocks.
+    """Run one of fanout's Python modules, and return its exit code and output; blocks.
 
     It gets nothing of this process's environment, and its error output is dropped.
 
@@ -86,7 +86,7 @@ def run_program(
     """
     process = subprocess.Popen(  # noqa: S603 - a program of ours
         bounds.command([sys.executable, "-B", "-P", "-m", module, *arguments]),
-        # With -B: a limit of the files that it writes would cut its compiled modules off.
+        # With -B: a limit of the files that it writes would truncate its compiled modules.
         env={"PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -100,7 +100,7 @@ def run_program(
                 output, _ = process.communicate(timeout=_ASK_SECONDS)
                 return process.returncode, output[:MAX_ANSWER_BYTES].decode(errors="replace")
             if not is_wanted():
-                raise Killed("It is not wanted any more.")
+                raise Killed("It is no longer wanted.")
             if time.monotonic() >= deadline:
                 raise Killed(f"It takes more than {seconds:g} seconds.")
     finally:
@@ -108,7 +108,7 @@ def run_program(
 
 
 def import_path() -> str:
-    """Return our packages and the absolute folders of PYTHONPATH: others are of this directory."""
+    """Return fanout's packages and the absolute folders of PYTHONPATH, without relative ones."""
     root = Path(__file__).absolute().parents[2]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([str(root), *filter(os.path.isabs, given)])

@@ -28,11 +28,12 @@ async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
 
 
 _abandoned: set[asyncio.Future[Any]] = set()
-"""Keeps the tasks that cancel what was abandoned: asyncio itself holds them only weakly."""
+"""The tasks that cancel abandoned tasks; the list keeps them, because asyncio holds them only
+weakly."""
 
 
 async def cancel_or_abandon(seconds: float, *tasks: asyncio.Future[Any]) -> bool:
-    """Cancel tasks, and wait for their ends only so long.
+    """Cancel tasks, and wait for their ends for a limited time.
 
     Those that ignore it are cancelled again and again in the background.
 
@@ -53,7 +54,7 @@ async def cancel_or_abandon(seconds: float, *tasks: asyncio.Future[Any]) -> bool
 async def ended(seconds: float, *tasks: asyncio.Future[Any]) -> bool:
     """Wait for the ends of tasks, also while the caller is being cancelled again and again.
 
-    For what a cancelled caller has to finish before it raises the cancellation on.
+    It is for work that a cancelled caller has to finish before it raises the cancellation again.
 
     Args:
         seconds: How long to wait.

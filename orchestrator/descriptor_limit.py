@@ -12,13 +12,13 @@ MAX_DESCRIPTORS = 1024 * 1024
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of this process to its hard limit, and return the soft one.
 
-    The soft one is often 1,024, for programs that use `select`; none of ours does.
+    The soft limit is often 1,024, for programs that use `select`; fanout does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return most if soft == resource.RLIM_INFINITY else soft
-    with contextlib.suppress(OSError, ValueError):  # macOS has a lower one of its own
+    with contextlib.suppress(OSError, ValueError):  # macOS has its own lower limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         return most
     return soft

@@ -1,14 +1,15 @@
-"""Which files of a workspace become code on the host by themselves.
+"""Which files of a workspace become code on the host without a command.
 
 A file of the table in `executable_config.toml` is executed, or names what is executed, when a
 person merely enters the folder, opens it in an editor or an agent, or uses Git in it; when a push
 starts a build with the project's secrets; or when another tool reads its configuration from the
-current folder, also one of ours. So a job's change of such a file is landed only when a person says
-so.
+current folder, also one of fanout's. So a job's change of such a file is landed only when a person
+permits it.
 
-Not in the table is what a person runs on purpose and can read before: `Makefile`, `package.json`,
-`conftest.py`, `setup.py`, scripts, the code itself; and prose for agents (`AGENTS.md`), which is
-text and no command. Who runs a job's code without reading it is not protected by this table.
+The table does not have files that a person runs on purpose and can read before: `Makefile`,
+`package.json`, `conftest.py`, `setup.py`, scripts, the code itself; and prose for agents
+(`AGENTS.md`), which is text and no command. A person who runs a job's code without reading it is
+not protected by this table.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STARTED_LOCALLY = frozenset({"shell", "editor", "agent", "git_hook"})
 
 @dataclass(frozen=True)
 class Code:
-    """A name of the table: what makes code of the files that have it."""
+    """A name of the table: the reason why files with that name are code."""
 
     group: str
     reason: str
@@ -60,7 +61,8 @@ class _Table:
         self._any_glob = re.compile(
             "|".join(translate(steps[-1]) for some in globs.values() for steps, _ in some)
         )
-        """Of the last step: most names match no pattern, and this is asked once for all of them."""
+        """The patterns of last steps as one expression: most names match none, and are tested only
+        once."""
 
     def find(self, steps: tuple[str, ...]) -> Code | None:
         """Return the entry of names that follow each other; None if there is none."""
@@ -88,16 +90,16 @@ _SEPARATOR = re.compile(r"[/\\]")
 """A file's name with a backslash is a path on Windows."""
 
 _SHORT_NAME = re.compile(r"[^.~]{1,6}~\d+(\.[^.]{0,3})?")
-"""A name as Windows gives it beside a long one: `VSCODE~1` is `.vscode` there."""
+"""A name in the short form of Windows: `VSCODE~1` is `.vscode` there."""
 
 _SHORT_NAME_CODE = Code("short_name", SHORT_NAME)
 
 
 def plain(name: str) -> str:
-    """Return a file's name as all file systems that may hold it compare it.
+    """Return a file's name in the form in which all file systems compare it.
 
-    Case, the forms of Unicode, code points that a Mac ignores, and what Windows drops (a stream's
-    name, dots and spaces at the end) make no difference.
+    Case, the forms of Unicode, code points that a Mac ignores, and parts that Windows drops (a
+    stream's name, dots and spaces at the end) make no difference.
     """
     if name.isascii():
         return name.lower().partition(":")[0].rstrip(" .")
@@ -108,12 +110,12 @@ def plain(name: str) -> str:
 _QUIET = re.compile(
     r"\.(git(ignore|keep)|keep|(docker|eslint|prettier|npm)ignore|editorconfig|mailmap|coveragerc"
     r"|(python|node|ruby)-version|nvmrc|env\.(example|sample|template)|github)"
-)  # of `.github`, what is code is in the table
+)  # the code of `.github` is in the table
 """Hidden names that no program executes."""
 
 
 def is_unknown_hidden(path: str) -> bool:
-    """Return whether a path has a hidden name of which nothing is known here.
+    """Return whether a path has a hidden name that is not known here.
 
     Tools keep their configuration under such names, and new tools come faster than this table.
     """
@@ -127,13 +129,13 @@ def is_git_data(name: str) -> bool:
 
 
 def why_code(path: str) -> str | None:
-    """Return why a path, relative to the workspace, becomes code by itself; None if it does not."""
+    """Return why a path, relative to the workspace, becomes code; None if it does not."""
     code = find_code(path)
     return None if code is None else code.reason
 
 
 def find_code(path: str) -> Code | None:
-    """Return what makes code of a path, relative to the workspace; None if nothing does."""
+    """Return the entry that makes a path in the workspace code; None if there is none."""
     table = _table()
     names = tuple(map(plain, _SEPARATOR.split(path)))
     for start in range(len(names)):
@@ -147,9 +149,9 @@ def find_code(path: str) -> Code | None:
 
 
 def find_code_at(names: tuple[str, ...]) -> Code | None:
-    """Return what makes code of the last of names that follow each other, each one `plain`.
+    """Return the entry that makes the last of consecutive names code; the names are `plain`.
 
-    Of a path in a folder that is code, the folder is found and not the path.
+    For a path in a folder that is code, the folder is found and not the path.
     """
     table = _table()
     lengths = range(1, min(len(names), table.longest) + 1)
@@ -175,9 +177,9 @@ def link_target(path: str, target: str) -> str:
 
 
 def is_bare_repository(names: Iterable[str]) -> bool:
-    """Return whether Git takes a folder with these names for a repository and obeys its `config`.
+    """Return whether Git treats a folder with these names as a repository and obeys its `config`.
 
-    A `commondir` file says that objects and refs are elsewhere.
+    A `commondir` file means that objects and refs are elsewhere.
     """
     found = {plain(name) for name in names}
     return "head" in found and ({"objects", "refs"} <= found or "commondir" in found)

@@ -1,7 +1,7 @@
-"""Loggers for what a program uses as a library: safe in any set-up of logging, also in none.
+"""Loggers for library code: safe in any set-up of logging, and without one.
 
-An exception is never given to a logger: what others configure may render the local variables of
-each frame, prompts and keys among them, and take minutes for that.
+An exception is never passed to a logger: a program's set-up may print the local variables of each
+frame, with prompts and keys, and take minutes for that.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 import structlog
 
 MAX_FRAMES = 20
-"""Frames of an exception in a record, the innermost ones: more are those of the agent's loop."""
+"""The most frames of an exception in a record, the innermost ones: the others are those of the
+agent's loop."""
 
 
 class Logger:
-    """Logs with structlog where a program has configured it, else with Python's logging.
+    """Logs with structlog if a program has configured it, otherwise with Python's logging.
 
     structlog without a configuration would print to the standard output.
 

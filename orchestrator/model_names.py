@@ -1,4 +1,4 @@
-r"""The form of a model's name: what can be one, whoever gives it, and what never is.
+r"""The form of a model's name, whoever gives it.
 
 A name is a word for a service, never an address. Clients put it into addresses: LiteLLM asks
 `oobabooga/http://HOST` at HOST, others append it to a path. So no name has an address, a path that
@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 
 SCRIPTED = "scripted:"
-"""The prefix of a scripted model, whose name goes on with the path of a file."""
+"""The prefix of a scripted model, which is followed by the path of a file."""
 
 MAX_NAME_CHARACTERS = 512
-"""Of one name: the longest real ones, ARNs of Amazon Bedrock, have some 200 characters."""
+"""The longest name: the longest real ones, ARNs of Amazon Bedrock, have some 200 characters."""
 MAX_PATH_CHARACTERS = 4_096
-"""Of a script's path: what Linux allows."""
+"""The longest path of a script that Linux allows."""
 
 _AT = r"@(?![\w-]*[.:])"
 _WORD = rf"[A-Za-z0-9_~](?:[A-Za-z0-9._:+~=-]|{_AT})*"
@@ -27,16 +27,16 @@ _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u
 
 
 def name_fault(name: str) -> str | None:
-    """Return a sentence about why a text is no model's name by its form; None if it can be one.
+    """Return a sentence about why a text cannot be a model's name; None if it can.
 
     The text is not repeated in it: it may be an address with a password, or of any length.
 
     Args:
-        name: One name; of a list each is checked.
+        name: One name; the names of a list are checked one by one.
     """
     if name.startswith(SCRIPTED):
         is_path = len(name) <= MAX_PATH_CHARACTERS and not _INVISIBLE.search(name)
-        return None if is_path else "The path of a scripted model is too long, or no text."
+        return None if is_path else "The path of a scripted model is too long, or is not text."
     if len(name) > MAX_NAME_CHARACTERS:
         return f"A model's name has at most {MAX_NAME_CHARACTERS} characters, not {len(name)}."
     if ":/" in name or "//" in name or "\\" in name:
@@ -53,5 +53,5 @@ def name_fault(name: str) -> str | None:
 
 
 def _has_dots_only(name: str) -> bool:
-    """Return whether a part of a path leads elsewhere, or nowhere."""
+    """Return whether a part of a path is `.`, `..` or empty, and so leads elsewhere."""
     return any(not part.strip(".") for part in re.split("[/:]", name) if part)

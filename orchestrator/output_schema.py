@@ -1,9 +1,10 @@
 """JSON Schemas from anybody, checked without a network, a file, or much time.
 
-A schema is as trusted as the job that brings it: its references stay in it, its size and depth are
-bounded, and the check of an answer has a time limit. Regular expressions are those of Rust, whose
-time is linear in the text and whose size is bounded: they have no look-around and no
-back-references.
+A schema is not trusted more than its job: its references stay inside, its size and depth are
+bounded, and the check of an answer has a time limit.
+
+Regular expressions are those of Rust, whose
+time is linear in the text and whose size is bounded, without look-around and back-references.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from pydantic_core import ValidationError as PatternMismatch
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""As JSON: part of a job's record, and of each request to its model."""
+"""The largest schema as JSON: it is part of a job's record, and of each request to its model."""
 
 MAX_SCHEMA_DEPTH = 64
-"""Of objects and lists in a schema: twice as deep as any written by hand."""
+"""The deepest nesting of objects and lists in a schema: twice that of any written by hand."""
 
 MAX_PATTERN_CHARACTERS = 1000
-"""Of one regular expression: longer ones are tables, which `enum` holds better."""
+"""The longest regular expression: longer ones are tables, for which `enum` is better."""
 
 MAX_MATCHED_CHARACTERS = 100_000
-"""Of a text that a pattern is looked for in: a search cannot be interrupted."""
+"""The longest text in which a pattern is searched: a search cannot be interrupted."""
 
 CHECK_SECONDS = 2.0
 """CPU time of one check; an ordinary one takes milliseconds."""
@@ -42,11 +43,11 @@ SEVERAL_SECONDS = 4.0
 """CPU time for the schemas of jobs that are submitted at once: a thousand ordinary ones need 2."""
 
 MAX_KEYWORDS_DEEP = 260
-"""Keywords inside each other in one check: four for each level of a schema that is as deep as
-allowed. The stack of Python holds 300."""
+"""The most nested keywords in one check: four for each level of the deepest allowed schema. The
+stack of Python holds 300."""
 
 MAX_ERRORS = 100
-"""Of one answer, among which the most telling is chosen."""
+"""The most errors of one answer, among which the most useful is chosen."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -63,11 +64,11 @@ class ValueMismatch(Exception):
 
 
 class _TookTooLong(Exception):
-    """The time limit of a check."""
+    """The time limit of a check was exceeded."""
 
 
 class _Number(Decimal):
-    """A number as it is written in JSON: 19.99 is a multiple of 0.01."""
+    """A number in its JSON form: 19.99 is a multiple of 0.01."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -78,11 +79,11 @@ class _Run:
     """One check."""
 
     ends_at: float
-    """On the clock of this thread's CPU time."""
+    """The end of the check, on the clock of this thread's CPU time."""
     patterns: dict[str, SchemaValidator]
     """The compiled patterns of the schema."""
     depth: int = 0
-    """Keywords that are being checked inside each other."""
+    """The number of nested keywords that are being checked."""
 
 
 _run: ContextVar[_Run] = ContextVar("run")
@@ -91,8 +92,8 @@ _run: ContextVar[_Run] = ContextVar("run")
 class SchemaCheck:
     """The check of values against one schema.
 
-    Its draft is the one that `$schema` names: 4, 6, 7, 2019-09 or 2020-12. Of a schema that names
-    none of these it is the newest one in which the schema is valid.
+    Its draft is the one that `$schema` names: 4, 6, 7, 2019-09 or 2020-12. For a schema without one
+    of these it is the newest one in which the schema is valid.
 
     Args:
         schema: The JSON Schema.
@@ -198,11 +199,11 @@ class _Draft:
     """One version of JSON Schema."""
 
     specification: Any
-    """What `referencing` knows of it: where schemas, identifiers and anchors are."""
+    """The draft for `referencing`: the places of schemas, identifiers and anchors."""
     of_schemas: Any
-    """Checks schemas."""
+    """The check of schemas."""
     of_values: Any
-    """The class of the checks of values."""
+    """The class for checks of values."""
 
     def validator(self, schema: Any) -> Any:
         """Return the check of values against a schema.
@@ -220,7 +221,7 @@ class _Draft:
         try:  # a registry without `retrieve` fetches nothing
             registry = REGISTRY.with_resource(base, resource).crawl()
         except (ValueError, TypeError, AttributeError):
-            raise InvalidOutputSchema("output_schema has an $id that is no address.") from None
+            raise InvalidOutputSchema("output_schema has an $id that is not an address.") from None
         _Parts(self).look_at(schema, registry.resolver(base))
         return self.of_values(schema, registry=registry)
 
@@ -232,7 +233,7 @@ class _Draft:
             )
 
     def check_target(self, reference: str, schema: Any) -> None:
-        """Check that what a reference leads to is a schema.
+        """Check that the target of a reference is a schema.
 
         Raises:
             InvalidOutputSchema: It is not.
@@ -247,12 +248,12 @@ class _Draft:
 
 @dataclass
 class _Parts:
-    """A look at all schemas in a schema, also at those that only a reference leads to."""
+    """A walk over all schemas in a schema, including those that only a reference reaches."""
 
     draft: _Draft
     seen: set[int] = field(default_factory=set)
     references: list[tuple[str, Any]] = field(default_factory=list)
-    """References that were not followed yet, with their resolvers."""
+    """The references that were not followed yet, with their resolvers."""
     keywords: set[str] = field(default_factory=set)
 
     def look_at(self, schema: Any, resolver: Any) -> None:
@@ -285,7 +286,7 @@ class _Parts:
             self.seen.add(id(part))
             self.keywords.update(part)
             if not isinstance(part.get("$ref", ""), str):  # which draft 4 does not say
-                raise InvalidOutputSchema("output_schema has a $ref that is no text.")
+                raise InvalidOutputSchema("output_schema has a $ref that is not text.")
             self.references += [
                 (part[name], resolver) for name in _REFERENCES if isinstance(part.get(name), str)
             ]
@@ -298,7 +299,7 @@ class _Parts:
 
 
 def _resolved(reference: str, resolver: Any) -> Any:
-    """Return what a reference leads to, by RFC 3986 and JSON Pointer.
+    """Return the target of a reference, by RFC 3986 and JSON Pointer.
 
     Raises:
         InvalidOutputSchema: It is not in the schema.
@@ -308,7 +309,7 @@ def _resolved(reference: str, resolver: Any) -> Any:
     except _unresolvable():
         pass
     except (ValueError, TypeError, AttributeError):
-        pass  # of an address that is none, or an identifier where there is no schema
+        pass  # for an invalid address, or an identifier without a schema
     if reference.startswith("#/"):
         raise InvalidOutputSchema(f"output_schema has no part {reference[:200]!r}.")
     raise InvalidOutputSchema(
@@ -336,7 +337,7 @@ def _check_depth(schema: Mapping[str, Any]) -> None:
 
 
 def _as_written(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a schema with numbers as they are written."""
+    """Return a copy of a schema with numbers in their JSON form."""
     try:
         text = json.dumps(schema, allow_nan=False)
         written: dict[str, Any] = json.loads(text, parse_float=_Number)
@@ -402,10 +403,10 @@ def _drafts() -> dict[str, _Draft]:
 
 
 def _own_specification(stock: Any) -> Any:
-    """Return what `referencing` knows of a draft, with all schemas in `dependencies`.
+    """Return `referencing`'s form of a draft, with all schemas in `dependencies`.
 
-    The newer drafts have two other names for it, and where it holds schemas beside lists of names,
-    `referencing` takes the lists for schemas or leaves the schemas out.
+    The newer drafts have two other names for it, and if it has both schemas and lists of names,
+    `referencing` treats the lists as schemas or omits the schemas.
     """
     import referencing  # noqa: PLC0415 - slow
 
@@ -429,7 +430,7 @@ def _own_specification(stock: Any) -> Any:
 
 
 def _own_validator(stock: Any, drafts: Mapping[str, _Draft]) -> Any:
-    """Return a class of `jsonschema` with our keywords, numbers and time limit.
+    """Return a class of `jsonschema` with fanout's keywords, numbers and time limit.
 
     Args:
         stock: The class for a draft.
@@ -499,7 +500,7 @@ def _check_time() -> None:
 
 
 def _timed(keyword: Keyword) -> Keyword:
-    """Return the check of a keyword that ends when the time is over, or too deep in others."""
+    """Return the check of a keyword that stops at the time limit, or when nested too deeply."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _check_time()

@@ -11,11 +11,11 @@ from celery.loaders.app import AppLoader
 class PathLoader(AppLoader):  # type: ignore[misc] # Celery ships no types
     """Imports from the path only; Celery's own loader puts the working directory in front of it.
 
-    It reads no module that CELERY_CONFIG_MODULE names, either: our settings are the only ones.
+    It also ignores the module of CELERY_CONFIG_MODULE: fanout's settings are the only ones.
     """
 
     def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
-        """Import a module, in spite of the name."""
+        """Import a module from the path, despite the name."""
         return (imp or importlib.import_module)(module, package=package)
 
     def read_configuration(self, env: str = "") -> dict[str, Any]:

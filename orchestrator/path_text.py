@@ -4,7 +4,8 @@ A name is a sequence of bytes, and not every one is UTF-8. Outside of the operat
 Git, a path is therefore its *path text*: the name itself, in which a byte that is not UTF-8 is
 written as `\xNN` (two lower-case hexadecimal digits), for example `caf\xe9.txt`. The backslash of a
 name that has `\x` itself is written as `\x5c`, so that two names never have one text. Tools,
-results, journals and pages have path texts; what calls the operating system or Git converts them.
+results, journals and pages have path texts; code that calls the operating system or Git converts
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from fanout.orchestrator.valid_text import clean_text
 
 _ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f]|5c)", re.IGNORECASE)
-"""ASCII characters but the backslash have no escape: `/`, `.` and NUL cannot be hidden in one."""
+"""ASCII characters except the backslash are never escaped, so `/`, `.` and NUL cannot be hidden."""
 
 _ESCAPE_IN_GLOB = re.compile(r"\\(?=x(?:[89a-f][0-9a-f]|5c))")
 
@@ -24,7 +25,7 @@ def path_text(path: str | bytes) -> str:
     """Return the path text of a path.
 
     Args:
-        path: The path as the operating system has it: bytes, or a text in which bytes that are not
+        path: The path in the operating system's form: bytes, or a text in which bytes that are not
             UTF-8 are surrogates (PEP 383).
     """
     if isinstance(path, str):
@@ -35,7 +36,7 @@ def path_text(path: str | bytes) -> str:
 
 
 def path_bytes(text: str) -> bytes:
-    """Return the bytes of the path that a path text stands for; any text stands for one."""
+    """Return the bytes of a path from its path text; any text is a path text."""
     raw = _encoded(text)
     if b"\\" not in raw:
         return raw
@@ -43,14 +44,14 @@ def path_bytes(text: str) -> bytes:
 
 
 def os_path(text: str) -> str:
-    """Return the path that a path text stands for, as the functions of `os` take it."""
+    """Return the path of a path text, in the form that the functions of `os` take."""
     if text.isascii() and "\\" not in text:
         return text
     return path_bytes(text).decode("utf-8", "surrogateescape")
 
 
 def normal_path_text(text: str) -> str:
-    r"""Return the one path text of the path that a text stands for.
+    r"""Return the normal path text of the path that a text names.
 
     A person or a model may write others, such as `\xE9`, or `\xc3\xa9` for `é`.
     """
@@ -58,7 +59,7 @@ def normal_path_text(text: str) -> str:
 
 
 def path_glob(pattern: str) -> str:
-    """Return a glob pattern for path texts, in which their escapes stand for themselves."""
+    """Return a glob pattern for path texts, which matches their escapes literally."""
     return _ESCAPE_IN_GLOB.sub(r"\\\\", pattern)
 
 
@@ -73,5 +74,5 @@ def differing_bytes(text: str) -> str | None:
 def _encoded(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte: no file has such a name
+    except UnicodeEncodeError:  # a surrogate without a byte: no file has such a name
         return clean_text(text).encode()

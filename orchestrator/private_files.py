@@ -1,7 +1,7 @@
-"""Files and folders of ours that no other user of the machine can read, whatever the umask.
+"""Files and folders that no other user of the machine can read, whatever the umask.
 
-A folder with the set-group-ID bit (`chmod 2770`) is a person's word that its group shares it: what
-is made in it belongs to the group too. Nothing is ever for everybody.
+A folder with the set-group-ID bit (`chmod 2770`) is shared with its group by a person's decision:
+files in it belong to the group too. Nothing is ever readable for everybody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OWNERS_FILE, _GROUPS_FILE = 0o600, 0o660
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder, and those above it that are missing; an existing one of ours is closed.
+    """Create a folder and missing parents; an existing one of this user is closed to others.
 
     Raises:
         OSError: It cannot be created, or is not a folder.
@@ -34,7 +34,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def close_folder(path: Path) -> None:
-    """Take from a folder of ours what everybody, or a group that does not share it, may do."""
+    """Remove the rights of everybody, and of a group without a share, from a folder."""
     status = path.stat()
     if status.st_uid != os.geteuid():
         return

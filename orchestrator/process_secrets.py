@@ -2,13 +2,13 @@
 
 The kernel shows what a program was started with in `/proc/<pid>/environ`, whatever the program does
 with its variables later, and lets every process of the same user read its memory. A command of the
-local sandbox is such a process. So each program of ours, before it does anything else,
+local sandbox is such a process. So each of fanout's programs, before it does anything else,
 
 - becomes undumpable: no other process without CAP_SYS_PTRACE, also of the same user, can open its
   `/proc/<pid>/environ`, `mem`, `fd` or `maps`, or trace it;
 - overwrites the environment that it was started with, which hides it from root, too;
 - keeps its variables in `os.environ` only, where libraries of Python find them. A child that is
-  started without an environment of its own inherits the few that are no secrets.
+  started without its own environment inherits the few that are not secrets.
 
 A process with CAP_SYS_PTRACE can still read the memory: the local sandbox takes that capability
 from its commands. The moment between a program's start and this module is not protected.
@@ -36,18 +36,19 @@ INHERITED = frozenset(
 """The variables that every child may have; any other may be a key."""
 INHERITED_PREFIXES = ("LC_", "XDG_", "PYTHON")
 SESSION = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK")
-"""What a person's own commands need to reach the person's session; jobs' commands do not get it."""
+"""Variables that a person's own commands need to reach the person's session; jobs' commands do not
+get them."""
 
 _PR_SET_DUMPABLE = 4
 _ENV_START, _ENV_END = 47, 48
-"""Of the fields of `/proc/self/stat` after the program's name."""
+"""The fields with these addresses in `/proc/self/stat`, counted after the program's name."""
 
 
 def seal_process() -> None:
     """Hide this process's environment and memory from other processes, as far as possible.
 
-    To be called before a program's threads and children exist. Elsewhere than on Linux it only
-    takes the variables from the children.
+    It has to be called before a program's threads and children exist. On systems other than Linux
+    it only hides the variables from the children.
     """
     if resource.getrlimit(resource.RLIMIT_CORE) != (0, 0):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -65,7 +66,7 @@ def seal_process() -> None:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the variables of this process that a child may have, whoever wrote its program."""
+    """Return the variables of this process that any child may have."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -74,12 +75,12 @@ def inherited_environment() -> dict[str, str]:
 
 
 def session_environment() -> dict[str, str]:
-    """Return the variables of this process by which a person's own commands reach the session."""
+    """Return the variables of this process that lead a person's own commands to the session."""
     return {name: os.environ[name] for name in SESSION if name in os.environ}
 
 
 def _overwrite_first_environment() -> None:
-    """Write zeros over what `/proc/self/environ` shows."""
+    """Overwrite the content of `/proc/self/environ` with zeros."""
     fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
     if 0 < start < end:

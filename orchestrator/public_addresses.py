@@ -1,6 +1,6 @@
 """Hosts as texts, and which addresses are on the public internet.
 
-What is reached on behalf of a stranger has to be there.
+Connections on behalf of untrusted callers are only allowed to such addresses.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SPECIAL_V6 = tuple(
     ipaddress.IPv6Network(network)
     for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
-"""Excluded from it, since tunnels would lead to any IPv4 address."""
+"""Addresses that are excluded from it, because tunnels would lead to any IPv4 address."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv4 addresses as a network that supports IPv6 only writes them."""
+"""IPv4 addresses in the form of a network that supports only IPv6."""
 
 
 def is_public(address: Address | str) -> bool:
@@ -58,8 +58,8 @@ def is_public(address: Address | str) -> bool:
 def split_authority(text: str) -> tuple[str, int | None] | None:
     """Split `host`, `host:port` or `[address]:port`; None when it has not this form (RFC 3986).
 
-    Users, zones and what is percent-encoded are not of it. Whether the host is a name or an address
-    is not checked.
+    Users, zones and percent-encoded parts are not accepted. Whether the host is a name or an
+    address is not checked.
     """
     match = _AUTHORITY.fullmatch(text)
     if match is None:
@@ -100,7 +100,7 @@ def parse_host(text: str) -> str | Address | None:
 def parse_address(text: str) -> Address | None:
     """Return an address in its usual form, without a zone; None when the text is none."""
     try:
-        # a zone is not for a list to name
+        # a list cannot name a zone
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None

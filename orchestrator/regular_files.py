@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""A pipe that took the file's place is opened without a wait, and no terminal becomes ours."""
+"""The flags with which a pipe in the file's place is opened without a wait, and no terminal becomes
+the controlling one."""
 _KERNEL_FOLDERS = ("/proc", "/sys")
 
 
@@ -26,12 +27,12 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
     Raises:
         OSError: It is not a regular file of at most that size, or cannot be read; `strerror` says
-            why, and nothing of its content.
+            why, without its content.
     """
     check_regular_file(os.stat(path), max_bytes)  # noqa: PTH116 - a device is not even opened
     descriptor = os.open(path, _FLAGS)
     with os.fdopen(descriptor, "rb") as file:
-        check_regular_file(os.fstat(descriptor), max_bytes)  # what was opened may be another one
+        check_regular_file(os.fstat(descriptor), max_bytes)  # the opened file may be another one
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise _too_large(max_bytes)
@@ -39,7 +40,7 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
 
 def check_regular_file(status: os.stat_result, max_bytes: int) -> None:
-    """Refuse what is not a regular file of at most a number of bytes.
+    """Refuse everything but a regular file with at most that many bytes.
 
     Raises:
         OSError: As `read_regular_file`.

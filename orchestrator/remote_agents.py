@@ -1,4 +1,4 @@
-"""A connection to a remote agent by A2A; all that is known of the SDK's client is here."""
+"""A connection to a remote agent by A2A: the only module that uses the SDK's client."""
 
 from __future__ import annotations
 
@@ -46,27 +46,28 @@ from fanout.orchestrator.jobs.failures import (
 )
 
 MAX_VALUES = 300_000
-"""In one answer: its parsing takes a second. Base64 has no commas and brackets, prose a few."""
+"""The most values in one answer, whose parsing takes a second. Base64 has no commas and brackets,
+prose a few."""
 RECEIVED_ANSWERS = 32
-"""How many answers of full size one connection may receive: an endless stream ends."""
+"""The most answers of full size that one connection may receive, so that an endless stream ends."""
 
 NO_JSON = "fanout.no_json"
 """The extension of a request whose answer is not parsed, so that its values are not counted."""
 
 _ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
-"""What is spoken; gRPC has a port of its own, so it is never at the card's origin."""
+"""The supported bindings. gRPC has its own port, so it is never at the card's origin."""
 _REFUSED = frozenset({401, 403, 407})
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class OneOrigin(httpx.AsyncBaseTransport):
-    """Sends requests to one origin, and bounds what comes back.
+    """Sends requests to one origin, and limits its answers.
 
     Args:
         inner: The transport that is used.
         url: An address of the origin.
-        max_bytes: Of one answer, or of one event of a stream.
+        max_bytes: The largest answer, and the largest event of a stream.
     """
 
     def __init__(self, inner: httpx.AsyncBaseTransport, url: str, max_bytes: int) -> None:
@@ -89,7 +90,7 @@ class OneOrigin(httpx.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
-            raise AgentFailed("The remote agent sent a compressed answer, which was not asked for.")
+            raise AgentFailed("The remote agent sent a compressed answer, which was not requested.")
         is_stream = "text/event-stream" in response.headers.get("content-type", "")
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - an async transport
         response.stream = _Bounded(
@@ -125,7 +126,7 @@ class OneOrigin(httpx.AsyncBaseTransport):
             )
 
     async def aclose(self) -> None:
-        """Close the transport that is used."""
+        """Close the underlying transport."""
         await self._inner.aclose()
 
 
@@ -223,7 +224,7 @@ class RemoteConnection:
                 yield update
 
     async def task(self, task_id: str) -> Task:
-        """Return a task as it is now."""
+        """Return the current state of a task."""
         with _failures():
             return await self._client.get_task(GetTaskRequest(id=task_id))
 
@@ -251,7 +252,7 @@ class RemoteConnection:
             return response.content
 
     async def cancel(self, task_id: str) -> None:
-        """Ask the agent to stop working on a task; one that has ended stays as it is."""
+        """Ask the agent to stop working on a task; one that has ended does not change."""
         with _failures(), contextlib.suppress(TaskNotCancelableError, TaskNotFoundError):
             await self._client.cancel_task(CancelTaskRequest(id=task_id))
 
@@ -336,7 +337,7 @@ async def _card(http: httpx.AsyncClient, url: str) -> AgentCard:
 def _failures() -> Iterator[None]:
     """Raise the failure of a job instead of the SDK's and HTTP's exceptions.
 
-    No text of the remote agent is in it.
+    It has no text of the remote agent.
     """
     try:
         yield
@@ -356,7 +357,7 @@ def _failure(error: Exception) -> JobFailure:
         kind = type(cause).__name__
         return RemoteAgentUnavailable(f"The remote agent was not reached ({kind}).")
     if isinstance(error, TaskNotFoundError):
-        return AgentFailed("The remote agent does not know the job's task any more.")
+        return AgentFailed("The remote agent no longer knows the job's task.")
     if isinstance(error, InternalError):
         return RemoteAgentUnavailable("The remote agent reported an internal error.")
     kind = type(error).__name__

@@ -6,11 +6,13 @@ import re
 from itertools import takewhile
 
 SHORT_ID_CHARACTERS = 8
-"""Of an id's end, in what people read. Ids begin with the time, which the jobs of one call share;
-eight of their last characters are at least 32 random bits, which no two of a tree's jobs share."""
+"""The characters of an id's end that people read. Ids begin with the time, which the jobs of one
+call share; eight of their last characters are at least 32 random bits, which no two of a tree's
+jobs share."""
 
 _MADE_ID = re.compile(r"[0-9a-z]{26}")
-"""An id that fanout made: a ULID, or the digest of a child. A person's own id stays as it is."""
+"""The form of an id that fanout made: a ULID, or the digest of a child. A person's own id is not
+shortened."""
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
@@ -38,11 +40,11 @@ def count(number: int, noun: str, plural: str = "") -> str:
     Args:
         number: How many there are.
         noun: What one is called.
-        plural: What several are called, if that is not the noun with an s.
+        plural: What several are called, unless it is the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def short_id(job_id: str) -> str:
-    """Return the form of a job's id in which people read it; every command accepts it."""
+    """Return the form of a job's id for people; every command accepts it."""
     return job_id[-SHORT_ID_CHARACTERS:] if _MADE_ID.fullmatch(job_id) else job_id

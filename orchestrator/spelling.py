@@ -1,4 +1,4 @@
-"""The nearest of the names that exist, for the message that refuses one which does not."""
+"""The nearest existing name, for the message that refuses an unknown one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 LEAST_SIMILARITY = 0.6
-"""As `difflib` measures it, and its own default: a typing error, not another word."""
+"""The least similarity, in `difflib`'s measure and its default: a typing error, not another word.
+"""
 
 
 def nearest(
     name: str, known: Iterable[str], least_similarity: float = LEAST_SIMILARITY
 ) -> str | None:
-    """Return the known name that is spelt most like a name; None when none is like it."""
+    """Return the known name with the most similar spelling; None if none is similar."""
     by_folded = {each.casefold(): each for each in known}
     found = difflib.get_close_matches(name.casefold(), by_folded, 1, least_similarity)
     return by_folded[found[0]] if found else None

@@ -1,7 +1,7 @@
-"""Turns at work that costs much: one owner's waits behind its own, not before that of others.
+"""Turns for expensive work: an owner's work waits for its own, without delaying that of others.
 
-For which owner a worker's task works is in the task's context, so that no argument has to carry it
-through agents and tools.
+The owner of a worker's task is in the task's context, so that no argument has to pass it through
+agents and tools.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
 current_owner: ContextVar[str] = ContextVar("current_owner", default="")
-"""For whom this task works; empty: a program with one owner."""
+"""The owner for whom this task works; empty: a program with one owner."""
 
 
 @contextmanager
 def working_for(owner: str) -> Iterator[None]:
-    """Set for whom the tasks work that are started in the context."""
+    """Set the owner of the tasks that are started in the context."""
     token = current_owner.set(owner)
     try:
         yield
@@ -28,7 +28,7 @@ def working_for(owner: str) -> Iterator[None]:
 
 
 class TooManyWaiting(Exception):
-    """An owner has too much work that waits for a turn already."""
+    """An owner has too much work waiting for a turn."""
 
 
 class OwnerTurns:
@@ -77,7 +77,7 @@ class _Queue:
         self._of_one_owner = of_one_owner
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """By owner, the one whose turn is next first."""
+        """The waiting calls by owner; the owner whose turn is next comes first."""
 
     def waiting_of(self, owner: str) -> int:
         """Return how many calls of an owner wait."""
@@ -92,7 +92,7 @@ class _Queue:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(owner)  # it was given in the moment of the cancellation
+                self.leave(owner)  # it was given at the moment of the cancellation
             else:
                 self._forget(owner, turn)
                 self._give()
@@ -101,11 +101,11 @@ class _Queue:
     def leave(self, owner: str) -> None:
         """Give a turn back."""
         self._running[owner] -= 1
-        self._running += Counter()  # forgets those that have none
+        self._running += Counter()  # removes owners without turns
         self._give()
 
     def _give(self) -> None:
-        """Give what is free to those who wait."""
+        """Give the free turns to waiting calls."""
         for owner in list(self._waiting):
             if self._running.total() >= self._at_once:
                 return
@@ -114,7 +114,7 @@ class _Queue:
             turn = self._waiting[owner].popleft()
             self._waiting.move_to_end(owner)
             self._tidy(owner)
-            if not turn.done():  # else it was cancelled, and its caller is about to notice
+            if not turn.done():  # otherwise it was cancelled, and its caller is about to notice
                 self._running[owner] += 1
                 turn.set_result(None)
 

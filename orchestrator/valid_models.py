@@ -20,7 +20,7 @@ class ValidTextModel(BaseModel):
 
 
 def valid_json(model: BaseModel, **options: Any) -> str:
-    """Return a model as JSON whatever its texts are; what no text can hold is replaced.
+    """Return a model as JSON whatever its texts are; invalid characters are replaced.
 
     Args:
         model: The model.

@@ -1,8 +1,8 @@
 r"""Text that every encoding, file and service can hold.
 
 A Python text may have half of a surrogate pair, for example of a JSON escape such as `\ud83d`
-without its other half, and nothing can encode it. Text of others is cleaned where it comes in;
-those who write logs, records and journals clean once more, so that no text can make them fail.
+without its other half, and nothing can encode it. Text from outside is cleaned where it arrives.
+The writers of logs, records and journals clean it once more, so that no text can make them fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ESCAPE = re.compile(
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 """A text in JSON."""
 _SIGNS = (b",", b"[", b"{")
-"""Each begins a value in JSON."""
+"""Characters, each of which begins a value in JSON."""
 
 _JOINERS = r"\u200c\u200d\ufe0f"
 _NEVER_SHOWN = (
@@ -44,12 +44,12 @@ _HIDDEN = re.compile(
 )
 """Characters that a terminal obeys, that change the order of what is read, or that nobody sees.
 
-The joiners of scripts and emoji are shown as what they are made for: one of them between
-characters beyond ASCII, or after an emoji. The page has the same expression (`text.js`).
+The joiners of scripts and emoji are kept in their proper places: one of them between characters
+beyond ASCII, or after an emoji. The page has the same expression (`text.js`).
 """
 
 _UNSEEN = re.compile(rf"{_HIDDEN.pattern}|[{_JOINERS}]|[^\S \n\t]")
-"""Also the joiners, and spaces that look like another one."""
+"""The hidden characters, the joiners, and spaces that look like another one."""
 
 _CONTROL_PICTURES = 0x2400
 """The symbol of the control character 0."""
@@ -67,7 +67,7 @@ def printable(text: object) -> str:
 
 
 def escape_hidden(document: str) -> str:
-    """Escape in JSON what `printable` replaces, and each character that may be taken for another.
+    """Escape in JSON what `printable` replaces, and characters that look like others.
 
     Readers of JSON get the same value.
     """
@@ -90,7 +90,7 @@ def _escape(found: re.Match[str]) -> str:
 def clean_text(text: str) -> str:
     """Return a text without surrogates: two halves that follow each other become their character.
 
-    A half without the other becomes U+FFFD. A text that is valid is returned as it is.
+    A half without the other becomes U+FFFD. A valid text is returned unchanged.
     """
     try:
         text.encode()
@@ -102,8 +102,8 @@ def clean_text(text: str) -> str:
 def clean(value: Any) -> Any:
     """Return a value with all texts in its dicts, lists and tuples cleaned, keys included.
 
-    What is valid is returned as it is, not as a copy. Values of other types are not looked into. Of
-    keys that are equal when they are cleaned, the later ones get a number: no value is lost.
+    A valid value is returned unchanged, not as a copy. Values of other types are not searched. If
+    cleaning makes keys equal, the later ones get a number, so that no value is lost.
     """
     if isinstance(value, str):
         return clean_text(value)
@@ -118,16 +118,16 @@ def clean(value: Any) -> Any:
 
 
 def not_utf_8(error: UnicodeDecodeError) -> str:
-    """Return what a person has to know about a file of theirs that is not UTF-8."""
+    """Return a sentence for the owner of a file that is not UTF-8."""
     line = error.object.count(b"\n", 0, error.start) + 1
     return f"line {line} is not UTF-8: save the file as UTF-8"
 
 
 def clean_json(data: bytes) -> bytes:
-    r"""Return JSON whose texts every reader takes.
+    r"""Return JSON whose texts every reader accepts.
 
     Strict readers refuse the whole of it for an escaped half of a surrogate pair, such as `\ud83d`,
-    or for a byte that is not UTF-8. What is not JSON stays that, and JSON in UTF-16 stays as it is.
+    or for a byte that is not UTF-8. Data that is not JSON, and JSON in UTF-16, are not changed.
     """
     if not data.isascii() and json.detect_encoding(data) == "utf-8":
         data = data.decode("utf-8", "replace").encode()

@@ -1,3 +1,3 @@
-"""The release. The distribution's metadata has it from here: an image or a checkout has none."""
+"""The release. The distribution's metadata is made from it: an image or a checkout has none."""
 
 VERSION = "0.1.0"

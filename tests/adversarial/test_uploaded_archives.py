@@ -212,7 +212,7 @@ def test_an_archive_is_unpacked_by_a_process_that_is_killed_in_time(
         unpack(archive, tmp_path / "others", max_bytes=4)
     endless = tmp_path / "endless"
     os.mkfifo(endless)  # nobody writes into it
-    with pytest.raises(ArchiveRefused, match="not wanted any more"):
+    with pytest.raises(ArchiveRefused, match="no longer wanted"):
         unpack(endless, folder, max_bytes=100, is_wanted=lambda: False)
     monkeypatch.setattr(received, "UNPACK_SECONDS", 0.0)
     with pytest.raises(ArchiveRefused, match="more than 0 seconds"):
