@@ -9,8 +9,8 @@ from fanout.orchestrator.process_secrets import seal_process
 __all__ = ["main"]
 
 NEW_OBJECTS = 100_000
-"""Between two searches for garbage: more than the imports of a command make, and none of theirs is
-garbage."""
+"""The new objects between two searches for garbage: more than the imports of a command make, none
+of which are garbage."""
 
 
 def main() -> None:
@@ -31,4 +31,4 @@ def main() -> None:
 def _search_less_for_garbage() -> None:
     """Save a fifth of a short command's time."""
     gc.set_threshold(NEW_OBJECTS)
-    atexit.register(gc.freeze)  # otherwise Python's end looks through all that was imported
+    atexit.register(gc.freeze)  # otherwise Python searches all imported objects at its end

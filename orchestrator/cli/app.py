@@ -26,7 +26,7 @@ from fanout.orchestrator.version import VERSION
 
 SERVICE = "fanout"
 SERVER = "serve"
-"""The command that serves others, whose traces it continues."""
+"""The command that serves other programs, whose traces it continues."""
 WORKER = "worker"
 """The command that becomes a worker, which exports its own spans."""
 COMMANDS = {
@@ -87,8 +87,8 @@ _ANYWHERE = {"--config", "--full-ids"}
 """The options that all commands have."""
 
 MAX_SHORT_HELP = 200
-"""Characters of a command's first sentence in `fanout --help`: none is cut, and a test keeps each
-on one line of a terminal."""
+"""The longest first sentence of a command in `fanout --help`: none is cut, and a test keeps each on
+one line of a terminal."""
 
 COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
 """Typer's name for the variable with which a shell asks for completions."""
@@ -98,13 +98,13 @@ IMAGE_COMMANDS = {
     "ls": "images.ls",
     "check": "images.check",
 }
-"""Those of `fanout images`."""
+"""The commands of `fanout images`."""
 
 AGENT_COMMANDS = {"new": "new_agent.new"}
-"""Those of `fanout agents`, which lists the agents without one."""
+"""The commands of `fanout agents`, which lists the agents without one."""
 
 MCP_COMMANDS = {"serve": "mcp_serve.serve", "install": "mcp.install"}
-"""Those of `fanout mcp`."""
+"""The commands of `fanout mcp`."""
 
 
 KEY_COMMANDS = {
@@ -113,14 +113,14 @@ KEY_COMMANDS = {
     "revoke": "keys.revoke",
     "audit": "keys.audit",
 }
-"""Those of `fanout keys`."""
+"""The commands of `fanout keys`."""
 
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Continue the trace of the program that runs this command; export spans where that is asked.
+    """Continue the trace of the calling program; export spans if that is configured.
 
-    Where neither is, nothing is imported for it.
+    Nothing is imported for it otherwise.
     """
     command = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
     parent = None if command == SERVER else os.environ.get(PARENT)
@@ -162,7 +162,7 @@ class _KeyCommands(LazyGroup):
 class _Commands(LazyGroup):
     """Reports every failure in the same way.
 
-    The options --config and --full-ids are understood before and after the name of a command.
+    The options --config and --full-ids are accepted before and after the name of a command.
     """
 
     functions = COMMANDS
@@ -215,7 +215,7 @@ class _Commands(LazyGroup):
 
 
 def _inherited(option: Any) -> Any:
-    """Return an option of all commands as one command has it: only --config is in its help."""
+    """Return an option of all commands for one command: only --config is in its help."""
     if "--config" in option.opts:
         return option
     inherited = copy.copy(option)
@@ -233,7 +233,7 @@ def _leaf_commands(group: TyperGroup) -> Iterator[Any]:
 
 app = typer.Typer(
     name="fanout",
-    help="Run many AI sub-agents at once, each in a sandbox of its own, and merge their changes.",
+    help="Run many AI sub-agents at once, each in its own sandbox, and merge their changes.",
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -359,5 +359,5 @@ def _quiet_libraries() -> None:
 
 
 def _silence_stdout() -> None:
-    """Redirect stdout to the null device: its reader is gone, and buffers are flushed at exit."""
+    """Redirect stdout to the null device: its reader has ended, and buffers are flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -67,8 +67,8 @@ _CODES_BY_NAME = {
     "PublicWithoutKeys": ExitCode.NOT_ALLOWED,
     "AddressUnusable": ExitCode.USAGE,
 }
-"""Failures of packages that are not imported here: `workers` must not be, agents and the service
-take seconds."""
+"""Failures of packages that are not imported here: `workers` must not be, and agents and the
+service take seconds."""
 _READABLE = (
     JobFailure,
     UsageProblem,

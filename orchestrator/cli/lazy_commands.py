@@ -19,13 +19,13 @@ from fanout.orchestrator.configuration.absent_packages import absent
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"
 NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-"""Pydantic's variable."""
+"""Pydantic's variable that disables plugins."""
 FOR_OTHER_PROGRAMS = {"adk"}
-"""Commands that pass on everything, options too, that follows their first argument."""
+"""Commands that pass on all arguments, including options, after their first one."""
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in its group, until it is called or its own help is asked for.
+    """Represents a command in its group, until it is called or its own help is requested.
 
     Args:
         name: Its name on the command line.

@@ -57,7 +57,7 @@ def test_what_exists_is_never_changed(folder: Path) -> None:
     [
         ("My Agent", "Try: fanout agents new my-agent"),
         ("../up", "Try: fanout agents new up"),
-        ("é", "is no name of an agent"),
+        ("é", "is not a valid agent name"),
         ("x" * 64, "1 to 63"),
         ("tester", "fanout has an agent tester already"),
     ],

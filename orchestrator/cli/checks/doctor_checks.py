@@ -62,7 +62,7 @@ OTHERS_DEFINITIONS = (
 OWN_KEYS = "To start it with them: fanout down, then fanout up or fanout run."
 OTHERS_KEYS = (
     "If its jobs need them, restart it with them, or put them into the .env next to its "
-    "configuration file: it reads that file again without a restart."
+    "configuration file, which it reads again without a restart."
 )
 BUILD_IMAGES = "fanout images build"
 """The advice where images are missing or out of date; `doctor --fix` follows it."""
@@ -77,13 +77,13 @@ OLDEST_REDIS = (6, 2)
 MIB = 1024**2
 SHOWN_KEYS = 3
 MAX_NAMED_WORKERS = 8
-"""The most workers that a line names: as many as a screen has room for."""
-"""Names of keys in a line; `fanout keys ls` has all."""
+"""The most workers that a line names: as many as fit on a screen."""
+"""The most names of keys in a line; `fanout keys ls` lists all."""
 REMOTE_SECONDS = 5.0
-"""For the card of a remote agent: a person waits."""
+"""The time for the card of a remote agent, for which a person waits."""
 PROBE = b"fanout doctor was here\n"
 REFUSAL_CHARACTERS = 160
-"""Of a service's words: two lines of a terminal."""
+"""The longest quotation of a service's message: two lines of a terminal."""
 
 
 class Check(NamedTuple):
@@ -191,7 +191,7 @@ async def _models(
 
 
 async def _called(name: str, model: str) -> Check:
-    """Return what a small request to a model shows."""
+    """Return the result of a small request to a model."""
     from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
 
     with waiting(f"waiting for an answer of {model}"):
@@ -278,12 +278,12 @@ def _no_engine(found: str) -> Check:
 
 
 def _leftover(installation: dict[str, Any]) -> Check:
-    """Return the check of what an installation has on the engine without a running worker."""
+    """Return the check for remains of an installation without a running worker on the engine."""
     name = installation["id"] or "none"
     containers, volumes = len(installation["containers"]), len(installation["volumes"])
     found = f"{containers} containers and {volumes} volumes of installation {name}"
     advice = f"If its Redis no longer exists: fanout clean {name}"
-    return Check("warn", "leftovers", f"{found}, of which no worker runs", advice)
+    return Check("warn", "leftovers", f"{found}, without a running worker", advice)
 
 
 def _image(settings: Settings, out: str) -> Check:
@@ -363,12 +363,12 @@ async def _service_keys(settings: Settings) -> Iterable[Check]:
 
 
 def unbound_keys(records: Sequence[ApiKey], callers: CallerSettings) -> Iterable[Check]:
-    """Check whether what keys may choose for their jobs is bounded."""
+    """Check whether the choices of keys for their jobs are limited."""
     if names := unbound_names(records, callers):
         shown = ", ".join(names[:SHOWN_KEYS]) + (" …" if len(names) > SHOWN_KEYS else "")
         advice = (
-            "Whoever has one names any model, command and limit: list what it may choose "
-            "(FANOUT_API__CALLERS__KEYS), or replace it by a new key."
+            "Everyone with such a key may name any model, command and limit: list what it may "
+            "choose (FANOUT_API__CALLERS__KEYS), or replace it by a new key."
         )
         yield Check("warn", "keys may choose anything", shown, advice)
 
@@ -420,7 +420,7 @@ def memory_checks(info: dict[str, Any], marks: StorageShares | None = None) -> I
     policy = str(info.get("maxmemory_policy", "noeviction"))
     memory = redis_memory(info, marks)
     most, used = memory.limit_bytes, memory.used_bytes
-    if policy.startswith("volatile-"):  # deletes what expires only; jobs do not
+    if policy.startswith("volatile-"):  # only deletes keys that expire; jobs do not
         advice = (
             "Set maxmemory-policy noeviction: a full Redis forgets idempotency keys and limits."
         )
@@ -437,7 +437,7 @@ def memory_checks(info: dict[str, Any], marks: StorageShares | None = None) -> I
         return
     found = f"{used / MIB:.0f} of {most / MIB:.0f} MiB used"
     if memory.is_short:
-        advice = "Raise maxmemory, or lower FANOUT_RETENTION_SECONDS: a full one accepts no jobs."
+        advice = "Raise maxmemory, or lower FANOUT_RETENTION_SECONDS: a full Redis accepts no jobs."
         yield Check("warn", "redis memory", found, advice)
     else:
         yield Check("ok", "redis memory", found)
@@ -458,8 +458,8 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
         )
         return Check("warn", "workers", found, advice)
     if unfit := [f"{worker.name}: {worker.unfit}" for worker in workers if worker.unfit]:
-        found = f"{len(workers)} alive, of which take no jobs: {'; '.join(unfit)}"
-        advice = "They take jobs again when that has passed; those that hang end soon."
+        found = f"{len(workers)} alive, some take no jobs: {'; '.join(unfit)}"
+        advice = "They take jobs again when the cause has passed; those that hang end soon."
         return Check("warn", "workers", found, advice)
     unknown = [agent for agent in agents if not any(worker.knows(agent) for worker in workers)]
     if workers and unknown:
@@ -472,10 +472,12 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
 
 
 def _disk_limits(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
-    """Say what keeps the disk limits of jobs, as the workers on Docker tell it."""
+    """Report how the disk limits of jobs are enforced, from the workers on Docker."""
     for quota in sorted({worker.protection.get("disk", "") for worker in workers} - {""}):
         if quota == "image":
-            yield Check("ok", "disk limits", "kept by the kernel: each job has a file system")
+            yield Check(
+                "ok", "disk limits", "enforced by the kernel: each job has its own file system"
+            )
         else:
             advice = "See FANOUT_SANDBOX__DISK_QUOTA: the engine has to let a container mount."
             found = "measured every two seconds: a job can take more in between"
@@ -483,9 +485,9 @@ def _disk_limits(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
 
 
 def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
-    """Say whether jobs can rename folders, as the workers on Docker tell it."""
-    told = {worker.protection.get("renaming of folders", "") for worker in workers} - {""}
-    for found in sorted(told):
+    """Report whether jobs can rename folders, from the workers on Docker."""
+    reported = {worker.protection.get("renaming of folders", "") for worker in workers} - {""}
+    for found in sorted(reported):
         if found == "yes":
             yield Check("ok", "folder renames", "jobs can rename the folders that they start from")
         else:
@@ -497,7 +499,7 @@ def _folder_renames(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
 
 
 async def own_installation(settings: Settings) -> str | None:
-    """Return the id of the installation whose ledger is in reach; None when none is."""
+    """Return the id of the installation whose ledger can be read; None if there is none."""
     try:
         url = str((await asyncio.to_thread(attached, settings)).redis_url)
         async with connect(url) as redis:
@@ -507,9 +509,9 @@ async def own_installation(settings: Settings) -> str | None:
 
 
 async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
-    """Return the installations on the engine that have no running container and are not ours.
+    """Return the other installations on the engine that have no running container.
 
-    An empty list when the engine does not answer: other checks say so.
+    The list is empty when the engine does not answer, which other checks report.
     """
     own = await own_installation(settings)
     try:
@@ -527,10 +529,10 @@ def worker_differences(
     *,
     is_own: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what each worker has otherwise, with what to do about it.
+    """Yield the differences of each worker, with what to do about them.
 
     Args:
-        workers: Those that are alive; what one of an older release has is not known.
+        workers: The living workers; an older release's definitions and keys are unknown.
         definitions: The fingerprints of the person's definitions by name.
         keys: The names of the person's variables with keys and secrets.
         is_own: Whether this person's commands start and stop the worker.
@@ -551,11 +553,11 @@ def worker_differences(
 
 
 def trial_sentence(name: str, trial: Trial) -> str:
-    """Return what a trial shows: whether the model answers, streams and takes tools.
+    """Return the result of a trial: whether the model answers, streams and takes tools.
 
     Args:
         name: The model's name.
-        trial: What became of the request.
+        trial: The result of the request.
     """
     if trial.fault:
         return trial.fault
@@ -573,5 +575,5 @@ def trial_sentence(name: str, trial: Trial) -> str:
 
 
 def is_weak(trial: Trial) -> bool:
-    """Return whether agents will get little done with the model, although it answers."""
+    """Return whether a model answers, but is too weak for agents' work."""
     return not trial.fault and not (trial.takes_tools and trial.calls_tools)

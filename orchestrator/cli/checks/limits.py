@@ -38,7 +38,7 @@ class Limit(NamedTuple):
 
     name: str
     value: float | None
-    """None: unlimited, unless another setting limits it."""
+    """The value; None: unlimited, unless another setting limits it."""
     unit: str
     where: str
     """The path of the module that defines it."""

@@ -1,8 +1,8 @@
 """The checks of `fanout doctor --security`: what an attacker could use.
 
-Of files: who else may read or change what fanout obeys, keeps or runs. Of the Redis in use: who may
-connect, over what, and with which rights. Of the HTTP service: who reaches it, over what, and whose
-keys see everything.
+It checks the files: who else may read or change what fanout obeys, stores or runs; the Redis in
+use: who may connect, how, and with which rights; and the HTTP service: who reaches it, how, and
+which keys see everything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 UNUSED_DAYS = 90
-"""After which a key that nobody uses should be revoked: a quarter, so also that of a rare job."""
+"""The days after which an unused key should be revoked: a quarter, so that the key of a rare job is
+kept."""
 _DAY = 86_400.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_USE = 0o077
@@ -45,25 +46,26 @@ _DEFAULT_SOCKET = "/var/run/docker.sock"
 _WEAK = {
     ("user", "root"): "Run workers as an unprivileged user, with fanout's engine proxy.",
     ("engine", "socket"): (
-        "The engine's own socket is root on its host: put fanout's engine proxy before it "
+        "The engine's own socket is root on its host: put fanout's engine proxy in front of it "
         "(docker-compose.yml does)."
     ),
     ("disk", "watch"): (
-        "No kernel quota keeps the disk limits of jobs: a job can exceed its own for some seconds."
+        "No kernel quota enforces the disk limits of jobs: a job can exceed its own for some "
+        "seconds."
     ),
     ("users of jobs", "one for all"): (
-        "A job can use up what the kernel counts by user, such as inotify: Linux 5.19 or newer and "
-        "disks of their own for jobs (FANOUT_SANDBOX__DISK_QUOTA) give each a user."
+        "A job can use up what the kernel counts by user, such as inotify: with Linux 5.19 or "
+        "newer and a disk for each job (FANOUT_SANDBOX__DISK_QUOTA), each job has its own user."
     ),
 }
-"""What weakens an installation, and what to do about it."""
+"""Weaknesses of an installation, and what to do about each."""
 
 
 async def service_security(settings: Settings) -> list[Check]:
     """Check the service from its settings and, where Redis answers, from its keys.
 
     Args:
-        settings: With the Redis in use, if there is one.
+        settings: The settings, with the Redis in use, if there is one.
     """
     return [_service_transport(settings.api), *[check async for check in _keys(settings)]]
 
@@ -74,7 +76,7 @@ def _service_transport(api: ApiSettings) -> Check:
     if (api.public_url or "").startswith("https:"):
         return Check("ok", "service address", f"{api.host}, reached as {api.public_url}")
     advice = (
-        "Keys and cookies can be read on the way: put a proxy with https before it and set "
+        "Keys and cookies can be read on the way: put a proxy with https in front of it and set "
         "FANOUT_API__PUBLIC_URL."
     )
     return Check("warn", "service address", f"{api.host}, without https", advice)
@@ -105,13 +107,13 @@ async def _keys(settings: Settings) -> AsyncIterator[Check]:
 
 
 def _unused(working: Sequence[ApiKey], now: float) -> list[str]:
-    """Return the names of keys that nobody has used for long."""
+    """Return the names of keys that have not been used for a long time."""
     limit = now - UNUSED_DAYS * _DAY
     return [one.name for one in working if (one.last_used_at or one.created_at) < limit]
 
 
 async def redis_security(url: str) -> list[Check]:
-    """Check a Redis from what its URL says and, where it answers, from what it lets us do.
+    """Check a Redis by its URL and, if it answers, by what its user may do.
 
     Args:
         url: the URL that this installation uses.
@@ -171,7 +173,7 @@ async def _answers_anybody(url: str) -> bool:
     parts = urlsplit(url)
     _, _, address = parts.netloc.rpartition("@")
     if not parts.hostname or not parts.password:
-        return False  # a socket, or what the password's check has told
+        return False  # a socket, or a problem that the password's check has reported
     client = connect(urlunsplit(parts._replace(netloc=address)))
     try:
         with redis_failures():
@@ -184,7 +186,7 @@ async def _answers_anybody(url: str) -> bool:
 
 
 async def _may_configure(client: Any) -> bool:
-    """Return whether our user may call CONFIG, which no process of fanout does."""
+    """Return whether this user may call CONFIG, which no process of fanout does."""
     try:
         with redis_failures():
             await client.config_get("maxmemory")
@@ -201,8 +203,8 @@ def file_security(settings: Settings, obeyed: Iterable[tuple[str, Path, bool]]) 
     """Check the modes and owners of files and folders that exist.
 
     Args:
-        settings: where this installation keeps what it keeps.
-        obeyed: what fanout obeys: a name, its path, and whether it holds secrets.
+        settings: The settings, with the places of files.
+        obeyed: The files that fanout obeys: a name, its path, and whether it holds secrets.
     """
     for name, path, mask in _masks(settings, obeyed):
         yield from _check(name, path, mask)
@@ -216,8 +218,8 @@ def modes_to_fix(
     A folder that its group shares (with the set-group-ID bit) stays open to that group.
 
     Args:
-        settings: as of `file_security`.
-        obeyed: as of `file_security`.
+        settings: As for `file_security`.
+        obeyed: As for `file_security`.
     """
     for _, path, mask in _masks(settings, obeyed):
         try:
@@ -262,7 +264,7 @@ def _check(name: str, path: Path, mask: int) -> Iterable[Check]:
         yield Check("fail", name, f"{path}: other users have access ({mode:o})", advice)
     elif above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
         advice = f"chmod o-w {path.absolute().parent}"
-        yield Check("fail", name, f"{path} lies where anybody may replace it", advice)
+        yield Check("fail", name, f"{path} is in a folder where anybody may replace it", advice)
     else:
         yield Check("ok", name, f"{path}: mode {mode:o}")
 
@@ -293,7 +295,7 @@ async def security_checks() -> list[Check]:
 
 
 def obeyed(settings: Settings) -> Iterable[tuple[str, Path, bool]]:
-    """Yield what fanout obeys: a name, its path, and whether it holds secrets."""
+    """Yield the files that fanout obeys: a name, its path, and whether it holds secrets."""
     if (found := configuration_file()) is not None:
         yield "configuration folder", found.path.parent, False
         yield "configuration file", found.path, False
@@ -305,7 +307,7 @@ def obeyed(settings: Settings) -> Iterable[tuple[str, Path, bool]]:
 
 
 async def _workers(settings: Settings) -> list[Check]:
-    """Check what each kind of worker says of its protection, or the settings where none runs."""
+    """Check the reported protection of each kind of worker, or the settings if none runs."""
     workers: Sequence[WorkerInfo] = ()
     if settings.redis_url is not None:
         try:
@@ -317,7 +319,7 @@ async def _workers(settings: Settings) -> list[Check]:
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
         return [Check("fail", "sandbox", "local: nothing isolates jobs", advice)]
-    runtime = settings.sandbox.runtime or "crun where it works, else the engine's default"
+    runtime = settings.sandbox.runtime or "crun if it works, else the engine's default"
     advice = "FANOUT_SANDBOX__RUNTIME=runsc isolates jobs from the host's kernel."
     sandbox = Check(
         "ok", "sandbox", f"docker, runtime: {runtime}", "" if settings.sandbox.runtime else advice
@@ -327,7 +329,7 @@ async def _workers(settings: Settings) -> list[Check]:
 
 
 def _protection(name: str, value: str) -> Check:
-    """Judge one thing that workers say of their protection."""
+    """Check one part of the workers' reported protection."""
     advice = _WEAK.get((name, value))
     return Check("ok" if advice is None else "warn", f"worker {name}", value, advice or "")
 

@@ -1,4 +1,4 @@
-"""`apply`: merges what jobs changed into a folder, and says what became of each job."""
+"""`apply`: merges the changes of jobs into a folder, and reports the outcome of each job."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def apply(
     The jobs are named by ids, or found by --tree or --label: those that succeeded, in the order of
     their submission. Stderr has a line for each: merged, conflicts, nothing to do. Changes that
     overlap with changes in the folder are reported as conflicts and not applied; nothing is
-    overwritten. Files that become code on this machine by themselves are held back. Exit code 1 if
+    overwritten. Files that this machine may run without a command are held back. Exit code 1 if
     not all changes were merged.
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
     if branch is not None and check:
-        raise UsageProblem("--check merges nothing, --branch commits: leave one of them out.")
+        raise UsageProblem("--check merges nothing and --branch commits: leave one of them out.")
     target = _Target(into.resolve(), branch, include_executable_config, check=check)
     if not (jobs or label or tree):
         jobs = [_confirmed_last_run(target)]
@@ -236,33 +236,33 @@ async def _apply_to_branch(
 
 
 class MergeOutcome(StrEnum):
-    """What became of a job's changes."""
+    """The outcome of a merge of a job's changes."""
 
     MERGED = "merged"
     NOTHING = "nothing to do"
-    """It changed nothing, or all of it is there already."""
+    """It changed nothing, or everything was merged before."""
     CONFLICTS = "conflicts"
     INCOMPLETE = "incomplete"
     """Some changes were held back, refused or could not be written."""
     FAILED = "failed"
     """Its changes could not be read, or the folder not be written."""
     LEFT_OUT = "left out"
-    """It did not succeed, or comes after one that could not be written."""
+    """It did not succeed, or it follows a job that could not be written."""
 
 
 @dataclass(frozen=True)
 class JobMerge:
-    """What became of one job."""
+    """The merge of one job."""
 
     job_id: str
     report: MergeReport = field(default_factory=MergeReport)
     reason: str = ""
-    """Why there is no report."""
+    """The reason why there is no report."""
     left_out: bool = False
 
     @property
     def outcome(self) -> MergeOutcome:
-        """What became of its changes."""
+        """The outcome of the merge of its changes."""
         if self.left_out:
             return MergeOutcome.LEFT_OUT
         if self.reason:
@@ -276,7 +276,7 @@ class JobMerge:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of it is left to a person."""
+        """Whether no part of it needs a person."""
         return self.left_out or self.outcome in {MergeOutcome.MERGED, MergeOutcome.NOTHING}
 
     def document(self) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class JobMerge:
         }
         counts = [f"{count(len(some), 'file')} {what}" for what, some in parts.items() if some]
         if self.outcome is MergeOutcome.NOTHING:
-            why = "all of it is there already" if report.applied else "it changed nothing"
+            why = "everything was merged before" if report.applied else "it changed nothing"
         else:
             only_merged = self.outcome is MergeOutcome.MERGED and len(counts) == 1
             why = self.reason or ", ".join(counts).removesuffix(" merged" if only_merged else "")
@@ -312,12 +312,12 @@ ALREADY: How = "already"
 def totals(merges: Sequence[JobMerge]) -> str:
     """Return how many jobs had which outcome, as a line."""
     counts = Counter(merge.outcome for merge in merges)
-    told = ", ".join(
+    outcomes = ", ".join(
         f"{counts[outcome]} {'with ' * (outcome is MergeOutcome.CONFLICTS)}{outcome}"
         for outcome in MergeOutcome
         if counts[outcome]
     )
-    return f"{count(len(merges), 'job')}: {told}." if merges else "No job changed anything."
+    return f"{count(len(merges), 'job')}: {outcomes}." if merges else "No job changed anything."
 
 
 def print_report(report: MergeReport, kept: Path | None = None) -> None:
@@ -325,7 +325,7 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
 
     Args:
         report: The report.
-        kept: Where both sides of conflicts lie.
+        kept: The folder with both sides of conflicts.
     """
     for merged in report.applied:
         what = "already there" if merged.how == ALREADY else "merged"
@@ -336,7 +336,7 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
             f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}"
         )
     if report.conflicts and kept:
-        output.notice(f"Both sides of what conflicts are in {kept}")
+        output.notice(f"Both sides of the conflicts are in {kept}")
     for kind, left in (
         ("refused", report.refused),
         ("failed", report.failed),
@@ -351,4 +351,4 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
     for line in held_back.lines(report.held_back):
         output.notice(line)
     if report.held_back:
-        output.notice(f"What is held back lands with {held_back.OPTION}.")
+        output.notice(f"To merge held back changes, add {held_back.OPTION}.")

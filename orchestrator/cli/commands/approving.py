@@ -20,7 +20,7 @@ from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.valid_text import escape_hidden, not_utf_8
 
 ARGUMENT_CHARACTERS = 200
-"""Of a call's arguments in a table: one line. `--json` prints them in full."""
+"""The longest part of a call's arguments in a table: one line. `--json` prints them in full."""
 
 ApprovalArgument = Annotated[
     str,

@@ -20,8 +20,8 @@ class Example:
     """A bundled folder: `workspace/`, `goal.txt`, `script.yaml`, `README.md`.
 
     It may also have agent definitions (`agents/`), a check command (`check.txt`), which fails
-    before the goal is reached and succeeds afterwards, and one that verifies what the agents
-    change (`verify_merges.txt`), which succeeds all the time.
+    before the goal is reached and succeeds afterwards, and one that verifies the agents' changes
+    (`verify_merges.txt`), which always succeeds.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Example:
 
     @property
     def verify_merges(self) -> str | None:
-        """The command that verifies what the agents change; None: nothing is verified."""
+        """The command that verifies the agents' changes; None: nothing is verified."""
         return self._text("verify_merges.txt").strip() or None
 
     @property

@@ -13,7 +13,7 @@ from fanout.orchestrator.cli.terminal import output
 
 
 class ShellName(StrEnum):
-    """The shells that fanout is completed in."""
+    """The shells with completion for fanout."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -59,7 +59,7 @@ def config(
 
     Each line has the environment variable, the value and its source: environment, the path of a
     file, or default. The files are the one of --config or FANOUT_CONFIG, otherwise
-    ~/.config/fanout/config.toml, and the .env beside it.
+    ~/.config/fanout/config.toml, and the .env next to it.
     """
     if limits:
         _print_limits(as_json=as_json)

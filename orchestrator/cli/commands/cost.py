@@ -1,4 +1,4 @@
-"""`cost`: what was spent, by agent, model, day or label."""
+"""`cost`: prints the costs by agent, model, day or label."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fanout.orchestrator.jobs.result import Usage
 
 
 class By(StrEnum):
-    """What costs are summed by."""
+    """The groups by which costs are summed."""
 
     AGENT = "agent"
     MODEL = "model"
@@ -29,13 +29,13 @@ class By(StrEnum):
 
 @dataclass
 class Group:
-    """What was spent on one agent, model, day or label."""
+    """The costs of one agent, model, day or label."""
 
     jobs: int = 0
     usage: Usage = field(default_factory=Usage)
 
     def add(self, used: Usage) -> None:
-        """Add what one job has used."""
+        """Add the usage of one job."""
         self.jobs += 1
         self.usage = self.usage.plus(used)
 
@@ -44,7 +44,7 @@ class Groups:
     """The sums of what jobs have used, in groups.
 
     Args:
-        by: What they are grouped by.
+        by: The kind of the groups.
         label: The key of the label whose values are the groups; None: each label is one.
     """
 
@@ -54,12 +54,12 @@ class Groups:
         self._groups: dict[str, Group] = {}
 
     def add(self, job: JobAccount) -> None:
-        """Add what a job has used itself."""
+        """Add a job's own usage."""
         for name, used in _parts(job, self._by, self._label):
             self._groups.setdefault(name, Group()).add(used)
 
     def sorted(self) -> dict[str, Group]:
-        """Return the groups, those that cost most first, and days in their order."""
+        """Return the groups with the highest costs first; days are in their order."""
         found = self._groups.items()
         if self._by is By.DAY:
             return dict(sorted(found, reverse=True))
@@ -74,15 +74,15 @@ def cost(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what was spent, by agent, model, day or label.
+    """Print the costs by agent, model, day or label.
 
     Prices are the models' list prices. The jobs whose records still exist are summed, running ones
-    included. A job's own calls count for it, and those of the jobs below it for these. A day is
-    that of the submission, here. A job has the labels of the jobs above it, too; one with several
-    labels counts for each of them.
+    included. Each job counts with its own calls only, without those of the jobs below it. A day is
+    that of the submission, in local time. A job also has the labels of the jobs above it; one with
+    several labels counts for each of them.
     """
     if label is not None and by is not By.LABEL:
-        raise UsageProblem("--label KEY says by which label: use it with --by label.")
+        raise UsageProblem("--label KEY selects the label: use it with --by label.")
     asyncio.run(_cost(by, label, as_json=as_json))
 
 
@@ -101,20 +101,21 @@ async def _cost(by: By, label: str | None, *, as_json: bool) -> None:
         output.document({"by": by, "groups": found, "total": whole})
         return
     if not total.jobs:
-        output.notice("No job's record exists, so nothing is known to have been spent.")
+        output.notice("No job's record exists, so no costs are known.")
         return
     rows = [_row(name, group) for name, group in groups.items()]
     rows.append(_row("total", total))
     header = (by.upper(), "JOBS", "CALLS", "TOKENS IN", "CACHED", "TOKENS OUT", "COST")
     output.table(header, rows, elastic=(0,))
     output.notice(
-        f"Of the jobs whose records still exist, since {formatting.moment(since)}; records of "
-        "ended jobs are kept for FANOUT_RETENTION_SECONDS. Prices are list prices; - is unknown."
+        f"Sums of the jobs whose records still exist, since {formatting.moment(since)}; records "
+        "of ended jobs are kept for FANOUT_RETENTION_SECONDS. Prices are list prices; - is "
+        "unknown."
     )
 
 
 def _parts(job: JobAccount, by: By, label: str | None) -> Iterator[tuple[str, Usage]]:
-    """Yield the groups that a job belongs to, with what it has used there."""
+    """Yield the groups of a job, with its usage in each."""
     usage = job.account.usage
     if by is By.AGENT:
         yield job.agent, usage

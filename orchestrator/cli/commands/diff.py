@@ -1,4 +1,4 @@
-"""`diff`: prints what jobs changed, of those that a person names by ids, trees or labels.
+"""`diff`: prints the changes of jobs that a person names by ids, trees or labels.
 
 The end of a run prints its changed files in the same way.
 """
@@ -49,7 +49,7 @@ from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 
 MOST_LABELLED = 100_000
-"""Jobs with a label: more than a Redis of usual size stores."""
+"""The most jobs with a label: more than a Redis of usual size stores."""
 _LINE_STYLES = (
     ("+++", "bold"),
     ("---", "bold"),
@@ -62,7 +62,7 @@ _LINE_STYLES = (
 
 @dataclass(frozen=True)
 class NamedJobs:
-    """What a person named."""
+    """The jobs that a person named."""
 
     prefixes: tuple[str, ...]
     labels: Mapping[str, str]
@@ -70,21 +70,21 @@ class NamedJobs:
 
     @property
     def is_many(self) -> bool:
-        """Whether it may be several jobs, so that each is named in what is printed."""
+        """Whether there may be several jobs, so that the output names each."""
         return len(self.prefixes) != 1 or self.tree
 
 
 @dataclass(frozen=True)
 class SelectedJobs:
-    """The jobs that were meant, in order."""
+    """The selected jobs, in order."""
 
     ids: tuple[str, ...]
     results: tuple[JobResult, ...] = ()
     left_out: tuple[JobResult, ...] = ()
-    """Those of a tree or with a label that did not succeed."""
+    """The jobs of a tree or with a label that did not succeed."""
 
     def say_left_out(self) -> None:
-        """Tell a person which jobs are left out."""
+        """Report the jobs that are left out."""
         for result in self.left_out:
             output.notice(f"Job {short_id(result.job_id)} did not succeed, so it is left out.")
 
@@ -92,29 +92,29 @@ class SelectedJobs:
 def parse_named_jobs(
     prefixes: Sequence[str] | None, labels: Sequence[str] | None, *, tree: bool
 ) -> NamedJobs:
-    """Return what the options of a command mean.
+    """Return the jobs that the options of a command name.
 
     Raises:
         UsageProblem: Nothing is named, or ids and labels exclude each other.
     """
     parsed = parse_labels(labels)
     if not prefixes and not parsed:
-        raise UsageProblem("Say which jobs: by ID, or by --label KEY=VALUE.")
+        raise UsageProblem("Name the jobs: by ID, or by --label KEY=VALUE.")
     if tree and not prefixes:
         raise UsageProblem("--tree needs the ID of a job of the tree.")
     if prefixes and parsed and not tree:
         raise UsageProblem(
-            "IDs name jobs, --label finds them: leave one out, or add --tree for the jobs of a "
-            "tree that have the label."
+            "Use IDs or --label, not both; or add --tree for the jobs of a tree that have the "
+            "label."
         )
     return NamedJobs(tuple(prefixes or ()), parsed, tree)
 
 
 async def select_jobs(client: JobClient, asked: NamedJobs, *, ended: bool = True) -> SelectedJobs:
-    """Return the jobs that are meant, and their results.
+    """Return the selected jobs, and their results.
 
-    Of a tree and of a label these are the jobs that succeeded, in the order of their submission,
-    without those whose changes are in another one's already: a child's are in its parent's.
+    For a tree and for a label these are the jobs that succeeded, in the order of their submission,
+    without those whose changes are already in another one's: a child's are in its parent's.
 
     Args:
         client: The connected client.
@@ -142,7 +142,7 @@ async def select_jobs(client: JobClient, asked: NamedJobs, *, ended: bool = True
 
 
 async def _found(client: JobClient, asked: NamedJobs) -> list[JobRecord]:
-    """Return the jobs of the trees, or of all trees, with the labels; nobody's children of them."""
+    """Return the jobs of the trees, or of all trees, with the labels, without their descendants."""
     matching: Iterable[JobRecord] = ()
     if asked.prefixes:
         roots = {await resolve_tree(client, prefix): None for prefix in asked.prefixes}
@@ -179,7 +179,7 @@ def diff(
         bool,
         typer.Option(
             "--conflicts",
-            help="Print both sides of what could not be merged: of its landing, and of its tasks.",
+            help="Print both sides of the conflicts: those of its landing, and those of its tasks.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -280,7 +280,7 @@ def _print_patch(patch: bytes) -> None:
 
 
 def landing_conflicts(kept: KeptConflicts, job_id: str) -> list[ShownConflict]:
-    """Return what of a job could not be landed on this machine."""
+    """Return the conflicts of a job's landing on this machine."""
     place = kept.place(job_id)
     return [
         ShownConflict(
@@ -305,7 +305,7 @@ def print_stat(
     Args:
         files: The files.
         write: Prints a line.
-        most: Of the files; the others are counted only.
+        most: The most files that are printed; the others are only counted.
         omitted: Changed files that are not among them.
     """
     named = files[:most]
@@ -331,7 +331,7 @@ def _name(change: FileChange) -> str:
 
 
 def stat_document(files: Sequence[FileChange], omitted: int = 0) -> dict[str, int]:
-    """Return the totals as keys of a JSON document; lines of omitted files are not known."""
+    """Return the totals as keys of a JSON document; lines of omitted files are unknown."""
     return {
         "files_changed": len(files) + omitted,
         "lines_added": sum(change.lines_added for change in files),

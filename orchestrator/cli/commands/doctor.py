@@ -1,6 +1,6 @@
 """`doctor`: check an installation, print how to fix what is missing, and fix it with `--fix`.
 
-Only what is safe is fixed, and what a check has found to be needed.
+A problem is only fixed if that is safe and a check has found it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def doctor(
     ] = False,
     fix: Annotated[
         bool,
-        typer.Option(
-            "--fix", help="Do what can be done safely about what is found, then check again."
-        ),
+        typer.Option("--fix", help="Fix the problems that can be fixed safely, then check again."),
     ] = False,
     call: Annotated[
         bool,
@@ -47,8 +45,8 @@ def doctor(
     something that jobs need is missing.
 
     With --fix it builds images that are missing or out of date, and closes files and folders of
-    yours that other users can read or change; it says what it did, and the report and the exit code
-    are of what is left. It removes nothing.
+    yours that other users can read or change; it lists what it did; the report and the exit code
+    are about the remaining problems. It removes nothing.
     """
     if security and call:
         raise UsageProblem("--call asks the models, --security does not: leave one of them out.")
@@ -86,13 +84,13 @@ def _print(checks: Sequence[Check]) -> None:
 
 
 def fix_what_can_be(checks: Sequence[Check]) -> list[str]:
-    """Fix what can be fixed without a person's decision; return what was done, one line each.
+    """Fix problems that need no person's decision; return what was done, one line each.
 
-    What an installation without a worker has left on the engine is not removed: its Redis may come
+    Remains of an installation without a worker are not removed from the engine: its Redis may come
     back.
 
     Args:
-        checks: What was found.
+        checks: The results of the checks.
     """
     return [*_close_files(), *_build_images(checks)]
 
@@ -100,7 +98,7 @@ def fix_what_can_be(checks: Sequence[Check]) -> list[str]:
 def _close_files() -> list[str]:
     try:
         settings = load_settings()
-    except InvalidSetting:  # the report says so
+    except InvalidSetting:  # the report shows it
         return []
     done = []
     for path, mode in list(modes_to_fix(settings, obeyed(settings))):

@@ -52,15 +52,15 @@ from fanout.orchestrator.shortening import count
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
-"""Makes the agent run the check command once and return its result."""
+"""The model that makes the agent run the check command once and return its result."""
 
 AT_WORK = 3
-"""Agents that run when the worker of `demo --chaos` is killed."""
+"""The number of running agents at which the worker of `demo --chaos` is killed."""
 CHAOS_LEASE_SECONDS = 3.0
-"""So that the jobs of a killed worker go on within seconds."""
+"""The lease with which the jobs of a killed worker continue within seconds."""
 
 CHECK_OUTPUT_LINES = 12
-"""Of a check's output: its last lines, which contain the summary of a test run."""
+"""The last lines of a check's output, which contain the summary of a test run."""
 
 
 def example(
@@ -170,14 +170,14 @@ def _check_model(settings: Settings, found: Example, model: str) -> None:
         InvalidJob: It cannot be reached.
     """
     own = _own_settings(settings, found, settings.state_dir, model)
-    with waiting("looking whether the model can be reached"):
+    with waiting("checking whether the model can be reached"):
         check_models(own, load_agent_definitions(own.agents_dir), [(COORDINATOR, model)])
 
 
 def _own_settings(
     settings: Settings, found: Example, state_dir: Path, model: str | None = None
 ) -> Settings:
-    """Return settings that use the person's sandbox and model keys, but own services and agents."""
+    """Return settings with the person's sandbox and keys, but separate services and agents."""
     own = {
         "redis_url": None,
         "blobs_url": None,
@@ -245,12 +245,12 @@ async def _run(
 
 
 async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> None:
-    """Kill the worker as soon as several agents are at work, and start another one."""
+    """Kill the worker as soon as several agents are running, and start another one."""
     while (  # noqa: ASYNC110 - other processes run them
         sum(job.state is JobState.RUNNING for job in await client.tree(root_id)) < AT_WORK
     ):
         await asyncio.sleep(0.2)
-    output.notice("✗ kill -9 of the worker: another one continues its jobs where they were")
+    output.notice("✗ kill -9 of the worker: another worker resumes its jobs")
     await embedded.replace_worker()
 
 
@@ -320,7 +320,7 @@ def _print_results(report: dict[str, Any], files: Sequence[str]) -> None:
 
 
 def _said_jobs(report: dict[str, Any]) -> str:
-    """Return how many jobs there were, as the live view counts them: with the coordinator's."""
+    """Return the number of jobs as the live view counts them, including the coordinator's."""
     again = sum(job["done_again"] for job in report["jobs"])
     tasks = count(len(report["jobs"]) - again, "task")
     more = f", and {count(again, 'rework')}" if again else ""
@@ -330,14 +330,15 @@ def _said_jobs(report: dict[str, Any]) -> str:
 def _print_demo_results(
     report: dict[str, Any], diff: str, *, kept: bool, folder: Path | None
 ) -> None:
-    """Print what changed and what to try next; `folder` is None where it has been removed."""
+    """Print what changed and what to try next; `folder` is None if it was removed."""
     output.notice(f"\n{report['text'].strip()}\n")
     tests = f"{report['tests_before']} before, {report['tests_after']} after"
     output.payload(f"{diff}\ntests: {tests}\n{_said_jobs(report)}")
     _print_error(report)
     if kept:
         output.notice(
-            f"\nNext: fanout tree {formatting.short_id(report['root_id'])} · fanout ps --all · fanout down"
+            f"\nNext: fanout tree {formatting.short_id(report['root_id'])} · fanout ps --all · "
+            "fanout down"
         )
     if folder is not None:
         output.notice(f"The sample is kept in {folder}: git -C {folder} diff")

@@ -1,4 +1,4 @@
-"""`history`: past runs with goal, outcome, cost and how to go on."""
+"""`history`: past runs with goal, outcome, cost and how to continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.shortening import count
 
 USUAL_RUNS = 20
-"""In one list: a screen."""
+"""The usual number of runs in one list: a screen."""
 OUTCOME = 5
 """The column of how a run ended."""
 MOST_RUNS = 1000
-"""In one list: each needs round trips of its own."""
+"""The most runs in one list: each needs its own round trips."""
 
 
 def history(
@@ -84,7 +84,7 @@ def _print(runs: Sequence[PastRun]) -> None:
 
 
 def _outcome(run: PastRun) -> str:
-    """Return how a run ended, or what it does, with the number of its jobs that failed."""
+    """Return how a run ended, or its current activity, with the number of its failed jobs."""
     failed = run.states.get(JobState.FAILED, 0) + run.states.get(JobState.TIMED_OUT, 0)
     if run.first is None or run.first.id != run.root_id or run.first.state.is_terminal is False:
         return formatting.states(run.states)
@@ -120,7 +120,7 @@ def _document(run: PastRun) -> dict[str, Any]:
 
 
 def _next(run: PastRun) -> str | None:
-    """Return the command that goes on with a run."""
+    """Return the command that continues a run."""
     if run.first is None:
         return None
     if run.first.state.is_terminal:

@@ -1,6 +1,6 @@
-"""`images build`, `ls` and `check`, the offer to build what a run lacks, and `clean`.
+"""`images build`, `ls` and `check`, the offer to build missing images, and `clean`.
 
-`clean` lists and removes what installations that are gone left on the Docker engine.
+`clean` lists and removes remains of lost installations on the Docker engine.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ ASKING_THE_ENGINE = "waiting for the Docker engine"
 
 PROGRAM = "fanout.workers.sandbox.docker.images"
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
-"""For building images; they may contain a password, and no other child gets them."""
+"""The proxy variables for building images; they may contain a password, and no other child gets
+them."""
 
 BUILD = Choice("build", "build them now (about 3 minutes)")
-LOCAL = Choice("local", "run the demo's own commands as you, isolated by nothing")
+LOCAL = Choice("local", "run the demo's own commands as you, without isolation")
 STOP = Choice("stop", "start nothing")
 
 
@@ -61,13 +62,13 @@ def build(
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Build also images that are up to date.")
+        bool, typer.Option("--force", help="Also build images that are up to date.")
     ] = False,
 ) -> None:
     """Build the sandbox images that are missing or out of date.
 
-    It says beforehand how long that takes about (3 minutes for all) and does nothing where they are
-    up to date. Where no registry answers, the base is made from Debian packages if mmdebstrap is
+    It first prints about how long that takes (3 minutes for all), and does nothing if they are up
+    to date. If no registry answers, the base is made from Debian packages if mmdebstrap is
     installed. Prints the names of the images.
     """
     argv = ["build", *(names or ())]
@@ -85,13 +86,13 @@ def ls(as_json: AsJson = False) -> None:
 
 def check(
     image: Annotated[
-        str, typer.Argument(metavar="IMAGE", help="An image on the Docker engine, of anybody's.")
+        str, typer.Argument(metavar="IMAGE", help="An image on the Docker engine, from any source.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Say whether jobs can run in an image, and what it lacks.
+    """Check whether jobs can run in an image, and print what it lacks.
 
-    A container of it is started, without a network, and looked at: Python 3.8 or newer with its
+    A container of it is started, without a network, and inspected: Python 3.8 or newer with its
     standard library, /bin/sh, bash, git, a name for the user. Exit code 1 if something is missing
     that jobs need.
     """
@@ -103,7 +104,7 @@ def run_program(argv: Sequence[str], *, quiet: bool = False) -> int:
 
     Args:
         argv: Its arguments.
-        quiet: Whether its result is no result of this command; its progress is shown all the same.
+        quiet: Whether its result is not a result of this command; its progress is still shown.
     """
     env = helper_environment() | {
         name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
@@ -128,7 +129,7 @@ def check_sandbox(settings: Settings) -> None:
 
 
 def with_images(start: Callable[[], T]) -> T:
-    """Return what `start` returns; where images are missing, a person may have them built first.
+    """Return what `start` returns; if images are missing, a person may build them first.
 
     Without a terminal nobody is asked: the failure names the command.
 
@@ -146,7 +147,7 @@ def with_images(start: Callable[[], T]) -> T:
 
 
 def sandbox_of_the_demo(settings: Settings) -> Settings:
-    """Return the settings of the demo: with local sandboxes where no engine is ready.
+    """Return the settings of the demo: with local sandboxes if no engine is ready.
 
     Raises:
         NoSandbox: No engine is ready, and a setting asks for one.
@@ -164,10 +165,10 @@ def sandbox_of_the_demo(settings: Settings) -> Settings:
 
 
 def offer_images(others: Sequence[Choice]) -> str:
-    """Ask a person whether to build the images, and do what they say; return the answer.
+    """Ask a person whether to build the images, do it if they agree, and return the answer.
 
     Args:
-        others: The other answers that there are.
+        others: The other answers.
 
     Raises:
         typer.Exit: The person stops, or the images could not be built.
@@ -190,7 +191,7 @@ def clean(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what looks as if it were in use.")
+        bool, typer.Option("--force", help="Also remove what seems to be in use.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

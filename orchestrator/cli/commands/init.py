@@ -57,11 +57,11 @@ from fanout.orchestrator.embedded.sandbox_check import ImagesMissing, NoSandbox
 from fanout.orchestrator.private_files import make_private_folder
 
 GOAL = "Say in a few sentences what this folder is for and how its files work together."
-"""Of the first run: an answer that shows that model, key, sandbox and agent work."""
+"""The goal of the first run: an answer that shows that model, key, sandbox and agent work."""
 MOST_LISTED = 20
-"""Models of a server: a screen; some have hundreds."""
+"""The most models of a server that are listed: a screen; some have hundreds."""
 
-NEW_AGENT = "an agent of your own: fanout agents new NAME"
+NEW_AGENT = "your own agent: fanout agents new NAME"
 EXAMPLE_AGENT = "explainer"
 
 _OWNER_ONLY = 0o600
@@ -73,7 +73,7 @@ _CONFIGURATION = """\
 model = {model}
 
 [sandbox]
-# docker isolates what agents run; local runs it as you, isolated by nothing.
+# docker isolates what agents run; local runs it as you, without isolation.
 provider = {sandbox}
 """
 
@@ -108,7 +108,7 @@ def init(
         typer.Option(
             "--base-url",
             metavar="URL",
-            help="The address of a server of your own that speaks OpenAI's interface, such as "
+            help="The address of your own server with OpenAI's interface, such as "
             "http://localhost:11434 (Ollama, llama.cpp, vLLM, LM Studio); it needs no key. Models "
             "named claude-… and gemini-… are also tried as Anthropic's and Google's.",
         ),
@@ -116,7 +116,7 @@ def init(
     sandbox: Annotated[
         SandboxKind | None,
         typer.Option(
-            help="docker isolates what agents run; local runs it as you, isolated by nothing."
+            help="docker isolates what agents run; local runs it as you, without isolation."
         ),
     ] = None,
     key_stdin: Annotated[
@@ -139,13 +139,14 @@ def init(
 ) -> None:
     """Set fanout up: a model, its key, the sandbox, a first run.
 
-    A server of your own is asked for its models, and the chosen one for one small answer: whether
-    it streams and takes tools is printed.
+    It reads the models of your own server, makes one small request to the chosen one, and prints
+    whether it streams and takes tools.
 
-    It asks for what no option says. Without a terminal, or with --yes, it asks nothing: then the
-    key comes from the environment or --key-stdin. Writes config.toml, agents/explainer.yaml and, if
-    a key or an address is given, .env beside it, which only you can read. Nothing that exists is
-    replaced without a question or --force. Exit code: that of the first run, if one is made.
+    It asks for values without an option. Without a terminal, or with --yes, it asks nothing: then
+    the key comes from the environment or --key-stdin. Writes config.toml, agents/explainer.yaml
+    and, if a key or an address is given, .env next to it, which only you can read. Nothing that
+    exists is replaced without a question or --force. Exit code: that of the first run, if one is
+    made.
     """
     place = _place()
     asking = may_ask() and not yes and not key_stdin
@@ -171,7 +172,7 @@ def init(
 def _place() -> ConfigurationFile:
     path = configuration_path()
     if path is None:
-        raise UsageProblem("There is no folder for the configuration: set HOME, or say --config.")
+        raise UsageProblem("There is no folder for the configuration: set HOME, or use --config.")
     return ConfigurationFile(path)
 
 
@@ -185,7 +186,7 @@ def _may_replace(place: ConfigurationFile, *, asking: bool, force: bool) -> bool
     if force or not place.path.exists():
         return True
     if not asking:
-        raise UsageProblem(f"{place.path} exists: say --force to replace it, or edit it.")
+        raise UsageProblem(f"{place.path} exists: use --force to replace it, or edit it.")
     answer = choose(
         f"{place.path} exists.",
         [
@@ -200,7 +201,7 @@ def _may_replace(place: ConfigurationFile, *, asking: bool, force: bool) -> bool
 
 
 class WantedModel(NamedTuple):
-    """What the options say about the model."""
+    """The options about the model."""
 
     name: str | None
     base_url: str | None
@@ -213,7 +214,7 @@ def _given(
     """Return the answers of the options and the environment.
 
     Raises:
-        UsageProblem: There is no key, or the piped one is none, or the server does not answer.
+        UsageProblem: There is no key, or the piped one is not valid, or the server does not answer.
         ModelNotConfigured: The model is unknown, or its package is missing.
     """
     from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
@@ -238,7 +239,7 @@ def _given(
 
 
 def _asked(place: ConfigurationFile, wanted: WantedModel, sandbox: SandboxKind | None) -> Answers:
-    """Return the answers of a person, who is asked again for a model that cannot be used."""
+    """Return the answers of a person, who is asked again if a model cannot be used."""
     from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
 
     while True:
@@ -282,10 +283,10 @@ def _at_service(place: ConfigurationFile, model: str) -> Answers:
 
 
 def _on_server(base_url: str, model: str | None, key: str | None, *, asking: bool) -> Answers:
-    """Return a model of a server of a person's own, after one small request to it.
+    """Return a model of a person's own server, after one small request to it.
 
     Args:
-        base_url: The server's address, however it is written.
+        base_url: The server's address, in any spelling.
         model: The model; None: the only one, or the one that the person chooses.
         key: The server's key, if it wants one.
         asking: Whether a person can be asked.
@@ -333,8 +334,8 @@ def _warn_of_exported(protocol: ServerProtocol) -> None:
     exported = os.environ.get(protocol.address_variable)
     if exported and exported != protocol.address:
         output.notice(
-            f"{protocol.address_variable} is {exported} in this shell, which comes before the "
-            "file: unset it."
+            f"{protocol.address_variable} is {exported} in this shell, which has priority over "
+            "the file: unset it."
         )
 
 
@@ -351,8 +352,8 @@ def _model_of(server: OwnServer, *, asking: bool) -> str:
     if not asking:
         listed = ", ".join(models[:MOST_LISTED]) + (" …" if len(models) > MOST_LISTED else "")
         found = f"has {len(models)} models: {listed}" if models else "lists no models"
-        raise UsageProblem(f"{server.address} {found}. Say which one: --model NAME")
-    output.notice(f"{server.address} has {len(models) or 'no'} models that it lists:")
+        raise UsageProblem(f"{server.address} {found}. Choose one: --model NAME")
+    output.notice(f"{server.address} has {len(models) or 'no'} models:")
     for number, model in enumerate(models[:MOST_LISTED], start=1):
         output.notice(f"  {number}  {model}")
     if len(models) > MOST_LISTED:
@@ -369,7 +370,7 @@ class _Tried(NamedTuple):
 
 
 def _try(model: str, variables: Mapping[str, str]) -> _Tried:
-    """Make one small request to a model, and print what it shows.
+    """Make one small request to a model, and print the result.
 
     Raises:
         ModelNotConfigured: The model's package is missing.
@@ -404,8 +405,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _ask_model() -> str:
     output.notice(
-        "The model: gemini-…, claude-…, gpt-…, or provider/model through LiteLLM. For one on a "
-        "server of\nyour own (Ollama, llama.cpp, vLLM, LM Studio …): its address, such as "
+        "The model: gemini-…, claude-…, gpt-…, or provider/model through LiteLLM. For one on "
+        "your own\nserver (Ollama, llama.cpp, vLLM, LM Studio …): its address, such as "
         "http://localhost:11434."
     )
     default = str(Settings.model_fields["model"].default)
@@ -413,7 +414,7 @@ def _ask_model() -> str:
 
 
 def _ask_key(place: ConfigurationFile, name: str) -> str | None:
-    """Return a key that a person types, unseen; None if there is one already, or none is typed."""
+    """Return a key that a person types, unseen; None if there is one already, or no input."""
     if has_key(place, name):
         output.notice(f"{name} is set already.")
         return None
@@ -437,7 +438,7 @@ def _ask_sandbox() -> str:
         output.notice(str(problem))
     choices = [
         Choice(str(SandboxKind.DOCKER), "isolates what agents run; needs a Docker engine"),
-        Choice(str(SandboxKind.LOCAL), "runs it as you, isolated by nothing: for trials"),
+        Choice(str(SandboxKind.LOCAL), "runs it as you, without isolation: for trials"),
     ]
     return choose("Where agents run their commands:", choices)
 
@@ -451,13 +452,13 @@ def _require_model(place: ConfigurationFile, model: str, name: str | None, key: 
     from fanout.orchestrator.deep_agent import resolve_model  # noqa: PLC0415 - slow import
 
     is_kept = name and not os.environ.get(name) and (key or has_key(place, name))
-    # Only its presence is looked at.
+    # Only its presence is checked.
     with _environment({name: "kept in the file"} if name and is_kept else {}):
         resolve_model(model, agent_name=EXAMPLE_AGENT)
 
 
 def _prepare_images(answers: Answers, *, asking: bool, build: bool) -> bool:
-    """Build images that are missing, if a person says so; return whether a run can start."""
+    """Build missing images if a person agrees; return whether a run can start."""
     try:
         check_sandbox(_only_sandbox(answers.sandbox))
     except ImagesMissing:
@@ -473,7 +474,7 @@ def _prepare_images(answers: Answers, *, asking: bool, build: bool) -> bool:
 
 
 def _only_sandbox(provider: str) -> Settings:
-    """Return settings that say nothing but this: the configuration may not be written yet."""
+    """Return settings with only this value: the configuration may not be written yet."""
     sandbox = SandboxSettings.model_validate({"provider": str(provider)})
     return Settings.model_construct(sandbox=sandbox)
 
@@ -481,7 +482,7 @@ def _only_sandbox(provider: str) -> Settings:
 def _makes_first_run(
     answers: Answers, place: ConfigurationFile, *, asking: bool, wanted: bool | None, is_ready: bool
 ) -> bool:
-    """Return whether the example agent is to run; a person is asked only if that can work."""
+    """Return whether the example agent is to run; a person is only asked if it can work."""
     if answers.key_name is not None and not has_key(place, answers.key_name):
         return False
     if wanted is None and asking and is_ready:
@@ -504,39 +505,40 @@ def _first_run() -> int:
 
 
 class Answers(NamedTuple):
-    """What a person has chosen."""
+    """The choices of a person."""
 
     model: str
     sandbox: str
     key_name: str | None = None
     """The variable of the model's key; None: it needs none."""
     key: str | None = None
-    """Its value; None: it is in the environment or in the `.env` already, or it follows later."""
+    """The value of the key; None: it is in the environment or in the `.env` already, or it is added
+    later."""
     address_name: str | None = None
     """The variable of the address of the model's server; None: the service's own."""
     address: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the `.env` gets."""
+        """The variables for the `.env`."""
         found = {self.key_name: self.key, self.address_name: self.address}
         return {name: value for name, value in found.items() if name and value}
 
 
 def agent_path(place: ConfigurationFile) -> Path:
-    """Return where the example agent is written."""
+    """Return the path of the example agent."""
     return place.agents / f"{EXAMPLE_AGENT}.yaml"
 
 
 def write_files(place: ConfigurationFile, answers: Answers, *, replace: bool) -> list[Path]:
-    """Write what the answers need; return the files that are written.
+    """Write the files for the answers, and return their paths.
 
-    Key and address are alone in a file that only its owner can read. The example agent is never
+    Key and address are in a separate file that only its owner can read. The example agent is never
     replaced.
 
     Args:
         place: Where the configuration is.
-        answers: What goes into it.
+        answers: Its content.
         replace: Whether an existing configuration is replaced.
 
     Raises:
@@ -562,7 +564,7 @@ def write_files(place: ConfigurationFile, answers: Answers, *, replace: bool) ->
             agent.write_text(_AGENT, encoding="utf-8")
             written.append(agent)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         file = getattr(error, "filename", None) or place.path.parent
         raise UsageProblem(f"{file} cannot be written: {reason}.") from None
     return written
@@ -588,12 +590,12 @@ def usable_key(text: str) -> str:
     """
     key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise UsageProblem("That is no key: a key is one line of letters, digits and signs.")
+        raise UsageProblem("That is not a key: a key is one line of letters, digits and signs.")
     return key
 
 
 def _keep_variable(file: Path, name: str, value: str) -> None:
-    """Set a variable in the `.env`; its other lines stay as they are."""
+    """Set a variable in the `.env`; its other lines do not change."""
     if file.exists():
         file.chmod(_OWNER_ONLY)  # before it holds the key; the rewritten file has the same mode
     set_key(file, name, value, follow_symlinks=True)

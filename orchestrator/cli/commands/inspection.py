@@ -1,4 +1,4 @@
-"""`ps`, `tree`, `show`, `result` and `logs`: print what is known about jobs."""
+"""`ps`, `tree`, `show`, `result` and `logs`: print jobs and their events."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ StateOption = Annotated[
 ]
 
 LINES_BESIDE_SUMMARY = 3
-"""What is printed below it: the usage, in two lines of a narrow terminal, and a shell's prompt."""
+"""The lines below a summary: the usage, in two lines of a narrow terminal, and a shell's prompt."""
 
 NOW = 5
-"""The column of what a job does, or why it failed."""
+"""The column of a job's current activity, or of the reason why it failed."""
 
 FOR_PROGRAMS = "error_type"
 """The field of a record that only --json prints: its `reason` says the same in words."""
@@ -91,7 +91,7 @@ def tree(
         bool,
         typer.Option(
             "--summary",
-            help="One screen: failures first, and groups by state and agent of what has no line.",
+            help="One screen: failures first, and groups by state and agent of the other jobs.",
         ),
     ] = False,
     limit: Annotated[
@@ -113,7 +113,7 @@ async def _tree(prefix: str, limit: int | None, *, as_json: bool) -> None:
         usage, [size] = await reader.tree_usage(root_id), await reader.tree_sizes([root_id])
     if size > len(records):
         output.notice(
-            f"The tree has {size:,} jobs, of which these are the first {len(records):,}; --limit N "
+            f"The tree has {size:,} jobs; these are the first {len(records):,}; --limit N "
             "lists more, --summary groups all of them."
         )
     if as_json:

@@ -1,7 +1,7 @@
 """Parses and validates the jobs that a person submits, and the files that they start from.
 
-Jobs come from options or from a JSON Lines file. Of a folder they do not get what ignore rules
-exclude, unless a person includes it.
+Jobs come from options or from a JSON Lines file. They do not get files of a folder that ignore
+rules exclude, unless a person includes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fanout.orchestrator.workspace.rooted import PathRefused, check_path
 from fanout.orchestrator.workspace.workspace import Workspace
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
-"""A job's position in its tree, and what follows from other fields: its author cannot choose it."""
+"""A job's position in its tree, and fields derived from others: its author cannot choose them."""
 
 KEYS = (
     "workspace",
@@ -36,17 +36,19 @@ KEYS = (
 )
 
 MAX_BAD_LINES_SHOWN = 50
-"""In a file of another format every line is bad."""
+"""The most bad lines that are listed: in a file of another format every line is bad."""
 SHOWN_FILES = 20
-"""More lines would hide what else a command says."""
+"""The most files that are listed: more lines would hide the other output of a command."""
 
 IncludeOption = Annotated[
     list[str] | None,
     typer.Option(
         "--include",
         metavar="PATH",
-        help="A file of the workspace that jobs get although Git ignores it or it seems to be "
-        "secret; repeat for several.",
+        help=(
+            "A file of the workspace that jobs get even if Git ignores it or it seems to be "
+            "secret; repeat for several."
+        ),
     ),
 ]
 
@@ -122,7 +124,7 @@ def plan(
     except ValidationError as error:
         raise UsageProblem("; ".join(_format_error(detail) for detail in error.errors())) from None
     if not spec.description.strip():
-        raise UsageProblem("description: it is empty; say what the agent is to do")
+        raise UsageProblem("description: it is empty; describe the agent's task")
     if spec.agent not in agents:
         raise UsageProblem(
             f"there is no agent {spec.agent!r}.{did_you_mean(spec.agent, agents)} `fanout agents` "
@@ -222,7 +224,7 @@ def included_files(paths: Sequence[str], workspace: Path) -> frozenset[str]:
 
 def _included(text: str, workspace: Path) -> str:
     path = Path(text).expanduser()
-    if not (workspace / path).exists():  # as a list of what was not sent shows it
+    if not (workspace / path).exists():  # in the form of the list of files that were not sent
         path = Path(os_path(text)).expanduser()
     try:
         inner = (path.relative_to(workspace) if path.is_absolute() else path).as_posix()
@@ -237,7 +239,7 @@ def _included(text: str, workspace: Path) -> str:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """What jobs do not get of the folders that they start from."""
+    """The parts of folders that jobs do not get."""
 
     left_at_home: tuple[SkippedFile, ...] = ()
     """Files that seem to be secret."""
@@ -248,7 +250,7 @@ class Shortfall:
 
     @classmethod
     def of(cls, workspaces: Iterable[Workspace]) -> Self:
-        """Return what the last snapshots of different folders lack."""
+        """Return the parts that the last snapshots of different folders lack."""
         each = list(workspaces)
         return cls(
             tuple(file for workspace in each for file in workspace.left_at_home),
@@ -257,10 +259,10 @@ class Shortfall:
         )
 
     def print(self) -> None:
-        """Say it on stderr."""
+        """Print the parts on stderr."""
         _print_files("not sent", self.left_at_home)
         if self.left_at_home:
-            output.notice("A job gets such a file with --include PATH.")
+            output.notice("To send such a file: --include PATH")
         _print_files("left out", self.left_out)
         for limit in self.limits[:SHOWN_FILES]:
             output.notice(output.one_line(limit))

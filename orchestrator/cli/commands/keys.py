@@ -41,18 +41,21 @@ from fanout.orchestrator.jobs.store.audit_stream import AuditEntry
 from fanout.orchestrator.spelling import did_you_mean
 
 MAX_SHOWN_CHOICES = 120
-"""Characters of a line about what a key may choose; --json has all of it."""
+"""The longest line about a key's choices; --json has all of them."""
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 MAX_AUDIT_ENTRIES = 10_000
-"""Printed by one call: more are read page by page over HTTP."""
+"""The most entries that one call prints: more are read page by page over HTTP."""
 AUDIT_PAGE_ENTRIES = 500
-"""Read from Redis at once."""
+"""The entries read from Redis at once."""
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of who or what will use it.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The name of the person or program that will use it."),
+    ],
     *,
     scope: Annotated[
         list[str] | None,
@@ -62,9 +65,13 @@ def create(
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option(help="Whose jobs these are; '*': it sees all of its tenant; default: NAME."),
+        typer.Option(
+            help="The owner of its jobs; '*': it sees all jobs of its tenant; default: NAME."
+        ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose share of the workers is used.")] = "default",
+    tenant: Annotated[
+        str, typer.Option(help="The tenant whose share of the workers is used.")
+    ] = "default",
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="30d, 12h, 90m; default: never.")
     ] = None,
@@ -73,7 +80,8 @@ def create(
         typer.Option(
             metavar="PATTERN",
             help="A model that its jobs may name, such as 'gemini-*'; can be given several times. "
-            "By default its jobs have what agent definitions say, as for the options below.",
+            "By default its jobs have the values of agent definitions; the same holds for the "
+            "options below.",
         ),
     ] = None,
     may_choose_verify: Annotated[
@@ -88,7 +96,10 @@ def create(
         typer.Option(metavar="NAME=NUMBER", help="The largest value of another limit."),
     ] = None,
     may_choose_anything: Annotated[
-        bool, typer.Option(help="Whatever the installation permits, as keys of earlier releases.")
+        bool,
+        typer.Option(
+            help="It may choose whatever the installation permits, as keys of earlier releases."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -160,7 +171,10 @@ async def _ls(*, as_json: bool) -> None:
 
 
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="ID|NAME", help="As `fanout keys ls` prints it.")],
+    key: Annotated[
+        str,
+        typer.Argument(metavar="ID|NAME", help="The id or name, as `fanout keys ls` prints it."),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key and its browser sessions, at once."""
@@ -188,7 +202,7 @@ def audit(
     ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print what was done and refused over the service, newest first."""
+    """Print the audit log of the service, newest first."""
     asyncio.run(_audit(limit, as_json=as_json))
 
 
@@ -245,11 +259,11 @@ async def _note(stores: AccessStores, operator: str, action: str, record: ApiKey
 def _scopes(given: Sequence[str]) -> list[Scope]:
     known = [scope.value for scope in Scope]
     if not given:
-        raise UsageProblem(f"Say what the key may do: --scope {' --scope '.join(known)}")
+        raise UsageProblem(f"Give the key a scope: --scope {' --scope '.join(known)}")
     for name in given:
         if name not in known:
             raise UsageProblem(
-                f"There is no scope {name!r}: there are {', '.join(known)}."
+                f"There is no scope {name!r}; the scopes are {', '.join(known)}."
                 f"{did_you_mean(name, known)}"
             )
     return [scope for scope in Scope if scope in given]
@@ -266,8 +280,8 @@ def _name(what: str, name: str, *, everybody: bool = False) -> str:
     if name == EVERYBODY and what == "--tenant":
         raise UsageProblem("--tenant '*' needs --owner '*'.")
     raise UsageProblem(
-        f"{what} {name!r} is no name: it has letters, digits and _ . @ + : / | -, begins with a "
-        f"letter or a digit, and has at most {MAX_NAME_CHARACTERS} characters."
+        f"{what} {name!r} is not a valid name: a name has letters, digits and _ . @ + : / | -, "
+        f"begins with a letter or a digit, and has at most {MAX_NAME_CHARACTERS} characters."
     )
 
 
@@ -275,7 +289,7 @@ def _duration(text: str) -> int:
     """Return a time in seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not (seconds := int(match[1]) * SECONDS[match[2]]):
-        raise UsageProblem(f"--expires {text!r} is no time: write it like 30d, 12h or 90m.")
+        raise UsageProblem(f"--expires {text!r} is not a time: write it like 30d, 12h or 90m.")
     return seconds
 
 
@@ -287,17 +301,17 @@ def _policy(
     hosts: list[str] | None,
     limits: list[str] | None,
 ) -> CallerPolicy:
-    """Return what a new key may choose."""
+    """Return the choices of a new key."""
     if anything and (models or verify or hosts or limits):
-        raise UsageProblem("--may-choose-anything leaves nothing to list: give it alone.")
+        raise UsageProblem("--may-choose-anything includes all other choices: use it alone.")
     numbers = {name: value for name, _, value in (one.partition("=") for one in limits or ())}
     names = [name for name in Limits.model_fields if name != "network"]
     try:
         bounds = Limits.model_validate({"network": hosts, **numbers})
     except ValidationError:
         raise UsageProblem(
-            "--may-choose-limit is written like timeout_seconds=3600, with a number that is allowed; "
-            f"there are {', '.join(names)}."
+            "--may-choose-limit is written like timeout_seconds=3600, with a number that is "
+            f"allowed; there are {', '.join(names)}."
         ) from None
     try:
         return CallerPolicy(
@@ -308,8 +322,8 @@ def _policy(
         )
     except ValidationError:
         raise UsageProblem(
-            f"--may-choose-model and --may-choose-verify can each be given {MAX_CHOICES} times, with "
-            f"1 to {MAX_CHOICE_CHARACTERS:,} characters."
+            f"--may-choose-model and --may-choose-verify can each be given {MAX_CHOICES} times, "
+            f"with 1 to {MAX_CHOICE_CHARACTERS:,} characters."
         ) from None
 
 
@@ -331,7 +345,7 @@ def _time(at: float | None) -> str:
 
 
 def may_choose(record: ApiKey, callers: CallerSettings) -> str:
-    """Return what a key may choose for its jobs, in words."""
+    """Return a key's choices for its jobs, in words."""
     policy = callers.policy_of(record.tenant, record.name, record.made_with)
     if policy.anything:
         before = " (made before there were lists)" if record.policy is None else ""

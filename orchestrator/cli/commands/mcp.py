@@ -68,7 +68,7 @@ def install(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Of a `fanout serve`, which the client calls; without it the client starts "
+            help="The address of a `fanout serve`, which the client calls; without it the client starts "
             "`fanout mcp serve` on this machine.",
         ),
     ] = None,
@@ -86,7 +86,7 @@ def install(
 ) -> None:
     """Write the configuration of an MCP client.
 
-    Everything else in the client's file stays as it is. A key is never written, only the name of
+    Everything else in the client's file stays unchanged. A key is never written, only the name of
     the variable that holds it.
     """
     chosen = _client(client)
@@ -113,7 +113,7 @@ def _write(placed: _Placed) -> None:
         if after != before:
             mcp_clients.replace(placed.path, before, after)
     except mcp_clients.NotMergeable as reason:
-        output.notice(f"{placed.path} stays as it is, since {reason}. Put this into it:")
+        output.notice(f"{placed.path} is unchanged, because {reason}. Add this to it:")
         output.payload(placed.merged().rstrip("\n"))
         raise typer.Exit(ExitCode.WORK_FAILED) from None
 
@@ -137,7 +137,7 @@ def _service(
     if workspace:
         raise UsageProblem("--workspace is for a server on this machine: leave it or --url out.")
     if not _VARIABLE.fullmatch(variable):
-        raise UsageProblem(f"--key-variable {variable!r} is no name of a variable.")
+        raise UsageProblem(f"--key-variable {variable!r} is not the name of a variable.")
     if client.remote is None:
         raise UsageProblem(
             f"The file of {client.title} has no servers by URL: add a connector in its settings."
@@ -149,11 +149,13 @@ def _service(
 
 
 def _command(client: McpClient, scope: InstallScope, workspace: list[Path] | None) -> LocalServer:
-    """Return how the client starts the server."""
+    """Return the command with which the client starts the server."""
     require_folders(workspace)
     folders = [str(folder.resolve()) for folder in workspace or ()]
     if not folders and not client.starts_in_project:
-        raise UsageProblem(f"{client.title} knows no project: name its folder by --workspace DIR.")
+        raise UsageProblem(
+            f"{client.title} knows no project: name its folder with --workspace DIR."
+        )
     if not folders and client.project_variable:
         folders = [client.project_variable]
     arguments = [*SERVE, *(part for folder in folders for part in ("--workspace", folder))]

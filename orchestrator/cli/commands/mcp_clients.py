@@ -1,4 +1,4 @@
-"""The MCP clients: the files of their servers, the form of an entry, and how one is put there.
+"""The MCP clients: the files of their servers, the form of an entry, and how it is added.
 
 The forms are those of the vendors' documentation, which each client names. A key is never written:
 an entry names the variable of the environment that holds it. Nothing else in a file changes, or the
@@ -24,12 +24,14 @@ from typing import Any
 Entry = dict[str, Any]
 
 START_SECONDS = 60
-"""For the server's start, written where a client can be told: it takes half a second of processor
-time, on a busy machine many times that; clients give up after 10 to 30 s by themselves."""
+"""The time for the server's start, written for clients that can be configured. The start takes half
+a second of processor time, on a busy machine many times that; clients give up after 10 to 30 s by
+default."""
 CALL_SECONDS = 120
-"""For one call: calls end within a minute (`wait_job` after 45 s), opencode gives up after 30 s."""
+"""The time for one call: calls end within a minute (`wait_job` after 45 s), opencode gives up after
+30 s."""
 NEW_FILE_MODE = 0o600
-"""Of a file that did not exist: it may get keys of other servers."""
+"""The mode of a new file, which may get keys of other servers."""
 DEFAULT_INDENT = 2
 
 
@@ -50,7 +52,7 @@ class LocalServer:
     arguments: tuple[str, ...]
 
     def entry(self) -> Entry:
-        """Return the form that most clients share."""
+        """Return the form of an entry that most clients use."""
         return {"command": self.program, "args": list(self.arguments)}
 
 
@@ -78,20 +80,20 @@ class McpClient:
     title: str
     documentation: str
     files: Mapping[InstallScope, Callable[[], Path]]
-    """Where it keeps its servers."""
+    """The places of its list of servers."""
     section: str
     """The key of the servers in the file."""
     local: Callable[[LocalServer], Entry]
     remote: Callable[[RemoteServer], Entry] | None
-    """None: its file has no servers by URL."""
+    """The form of a remote entry; None: its file has no servers by URL."""
     project_variable: str = ""
-    """What it puts the project's folder for, if it does not start servers there."""
+    """The variable that it replaces by the project's folder, if it does not start servers there."""
     starts_in_project: bool = True
-    """Whether it knows the project's folder at all."""
+    """Whether it knows the project's folder."""
     inputs: Callable[[RemoteServer], list[Entry]] = field(default=lambda _: [])
-    """What it asks the person for, and keeps itself."""
+    """The inputs that it asks the person for, and stores itself."""
     time_limits: Mapping[str, int] = field(default_factory=dict)
-    """Fields of an entry: how long it waits for the start and for calls, where it can be told."""
+    """The fields of an entry for the time limits of the start and of calls, if it has them."""
 
     def entry(self, server: LocalServer | RemoteServer) -> Entry:
         """Return the entry of a server.
@@ -265,10 +267,10 @@ def put_json_entry(
         section: The key of the servers.
         name: The name of the server; an entry with this name is replaced.
         entry: Its entry.
-        inputs: What the list `inputs` has too, found by `id`.
+        inputs: Further entries of the list `inputs`, found by `id`.
 
     Raises:
-        NotMergeable: It is no plain JSON, for example because it has comments.
+        NotMergeable: It is not plain JSON, for example because it has comments.
     """
     document = _parsed_json(text)
     servers = document.setdefault(section, {})
@@ -285,7 +287,7 @@ def put_json_entry(
     try:
         written.encode()
     except UnicodeEncodeError:  # half of a pair of escapes
-        raise NotMergeable("it has texts that are no Unicode") from None
+        raise NotMergeable("it has texts that are not Unicode") from None
     return written + "\n"
 
 
@@ -302,7 +304,7 @@ def _parsed_json(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise NotMergeable("it has comments, or is not valid JSON") from error
     if not isinstance(document, dict):
-        raise NotMergeable("it is no JSON object")
+        raise NotMergeable("it is not a JSON object")
     return document
 
 
@@ -361,7 +363,7 @@ def _parsed_toml(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise NotMergeable("it is not valid TOML") from error
     if not isinstance(document.get("mcp_servers", {}), dict):
-        raise NotMergeable("its mcp_servers is no table")
+        raise NotMergeable("its mcp_servers is not a table")
     return document
 
 
@@ -374,7 +376,7 @@ def read(path: Path) -> str:
     """Return a file's text; empty when it does not exist.
 
     Raises:
-        NotMergeable: It is no text.
+        NotMergeable: It is not text.
         OSError: It cannot be read.
     """
     try:
@@ -390,8 +392,8 @@ def replace(path: Path, expected: str, text: str) -> None:
 
     Args:
         path: The file.
-        expected: What it contained when it was read.
-        text: What it is to contain.
+        expected: Its content when it was read.
+        text: Its new content.
 
     Raises:
         NotMergeable: Another program has changed it meanwhile.

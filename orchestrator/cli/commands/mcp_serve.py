@@ -1,6 +1,6 @@
 """`mcp serve`: the server that an MCP client starts.
 
-It knows its tools at once; what calls them need is imported with the first call.
+It lists its tools at once; the modules for calls are imported with the first call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ WorkspacesOption = Annotated[
     typer.Option(
         "--workspace",
         metavar="DIR",
-        help="A folder that the client may hand to agents and merge changes into; can be given "
-        "several times. Default: the one that the client starts the server in, unless that is the "
-        "home folder or above it.",
+        help="A folder that the client may give to agents and merge changes into; can be given several "
+        "times. Default: the folder in which the client starts the server, unless that is the home "
+        "folder or above it.",
     ),
 ]
 
@@ -28,7 +28,7 @@ WorkspacesOption = Annotated[
 def serve(workspace: WorkspacesOption = None) -> None:
     """Serve MCP on stdin and stdout, for the client that starts it.
 
-    It uses the configured Redis, or what `fanout up` has started, and starts nothing by itself.
+    It uses the configured Redis, or the services of `fanout up`, and starts no services.
     """
     require_folders(workspace)
     if said := answer_first_requests():
@@ -63,7 +63,7 @@ def require_folders(folders: list[Path] | None) -> None:
     """Refuse folders that do not exist.
 
     Raises:
-        UsageProblem: One is none.
+        UsageProblem: One does not exist.
     """
     missing = [folder for folder in folders or () if not folder.is_dir()]
     if missing:

@@ -1,4 +1,4 @@
-"""`agents new`: a commented definition of an agent of one's own, which works at once."""
+"""`agents new`: writes a commented definition of a new agent, which works at once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.private_files import make_private_folder
 
 MAX_NAME_CHARACTERS = 63
-"""Of an agent's name, as a definition accepts it."""
+"""The longest name of an agent in a definition."""
 _NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 
 _DEFINITION = """\
-# An agent of your own. Try it:  fanout run "YOUR GOAL" --agent {name}
-# A change of this file holds for the next job. All keys: docs/reference/agent-definition.md
+# Your own agent. Try it:  fanout run "YOUR GOAL" --agent {name}
+# A change of this file applies to the next job. All keys: docs/reference/agent-definition.md
 
 name: {name}
 
@@ -60,18 +60,20 @@ def new(
     *,
     description: Annotated[
         str, typer.Option(help="What the agent is for, in one sentence.")
-    ] = "Works on one task on its own, and says what it has done.",
+    ] = "Works on one task on its own, and reports what it has done.",
     as_json: AsJson = False,
 ) -> None:
     """Write a commented definition of an agent, which works at once; print its path.
 
-    It goes into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ beside config.toml.
+    It goes into the folder of your agents: FANOUT_AGENTS_DIR, else agents/ next to config.toml.
     A file that exists is never changed.
     """
     folder = _folder()
     path = folder / f"{_usable(name, folder)}.yaml"
     if not description.strip():
-        raise UsageProblem("--description is empty: say in one sentence what the agent is for.")
+        raise UsageProblem(
+            "--description is empty: describe in one sentence what the agent is for."
+        )
     text = _DEFINITION.format(name=name, description=json.dumps(description, ensure_ascii=False))
     try:
         if not folder.parent.exists():
@@ -102,18 +104,18 @@ def _usable(name: str, folder: Path) -> str:
     """Return the name of a new agent.
 
     Raises:
-        UsageProblem: It is no name of an agent, or there is one of that name.
+        UsageProblem: It cannot be the name of an agent, or there is an agent with that name.
     """
     if not _NAME.fullmatch(name):
         nearest = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:MAX_NAME_CHARACTERS]
         hint = f" Try: fanout agents new {nearest}" if nearest else ""
         raise UsageProblem(
-            f"{name!r} is no name of an agent: 1 to {MAX_NAME_CHARACTERS} lower-case letters, "
+            f"{name!r} is not a valid agent name: 1 to {MAX_NAME_CHARACTERS} lower-case letters, "
             f"digits, - and _.{hint}"
         )
     if (SHIPPED_AGENTS / f"{name}.yaml").exists():
         raise UsageProblem(
-            f"fanout has an agent {name} already, which a file of yours would replace: choose "
-            f"another name, or copy {SHIPPED_AGENTS / name}.yaml into {folder}."
+            f"fanout has an agent {name} already, which your file would replace: choose another "
+            f"name, or copy {SHIPPED_AGENTS / name}.yaml into {folder}."
         )
     return name

@@ -1,4 +1,4 @@
-"""A server of a person's own that speaks OpenAI's interface: its address and its models."""
+"""A person's own model server with OpenAI's interface: its address and its models."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ _MAKERS = (
     ("claude-", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
     ("gemini-", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY"),
 )
-"""How models' names begin, with the variables that their maker's own tools read."""
+"""The beginnings of models' names, with the variables that their makers' tools read."""
 
 ASK_SECONDS = 10.0
-"""For the list of models, which a server has at hand; a person waits."""
+"""The time for the list of models, which a server answers at once; a person waits."""
 MAX_QUOTED_CHARACTERS = 80
-"""Of an answer that is no list of models."""
+"""The longest quotation of an answer that is not a list of models."""
 
 _ADDRESS = re.compile(
     r"https?://.+|(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-f:]+\])?:\d{2,5}(?:/.*)?", re.IGNORECASE
 )
-"""With a scheme, or with a port and without the colon of a model's tag: `localhost:11434`."""
+"""The pattern of an address: with a scheme, or with a port and without the colon of a model's tag:
+`localhost:11434`."""
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|models|embeddings)$")
 _OLLAMAS_OWN = re.compile(r"/api(?:/(?:tags|chat|generate|version))?$")
-"""The paths of Ollama's own interface, beside which it has that of OpenAI."""
+"""The paths of Ollama's own interface, which it offers in addition to OpenAI's."""
 
 
 class ServerProtocol(NamedTuple):
-    """How a model of a server may be asked."""
+    """A protocol for requests to a model of a server."""
 
     model: str
-    """Its name, as settings have it."""
+    """The model's name in the form of settings."""
     address_variable: str
     address: str
     key_variable: str
     key_without_one: str = ""
-    """Sent in a trial where no key is given: an exported key of a maker is for the maker's own
-    service, and not for whoever is at the address."""
+    """The key of a trial without one: an exported key of a maker is for the maker's own service,
+    and not for another server."""
 
 
 class NoModelServer(Exception):
-    """What is at an address is no server of models; the text says what answered."""
+    """The program at an address is not a model server; the text says what answered."""
 
 
 class KeyWanted(NoModelServer):
-    """The server lists its models only to those with a key."""
+    """The server lists its models only for callers with a key."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class OwnServer:
     """A server that speaks OpenAI's interface."""
 
     address: str
-    """Its base address: that to which `/chat/completions` is added."""
+    """The base address, to which `/chat/completions` is added."""
     models: tuple[str, ...]
     """The models that it lists; empty if it lists none."""
 
@@ -73,18 +74,18 @@ def is_address(text: str) -> bool:
 
 
 def find_server(given: str, key: str | None) -> OwnServer:
-    """Return the server at an address, however it is written: with `/v1` or without it.
+    """Return the server at an address, with or without `/v1`.
 
     Args:
         given: The address.
-        key: Is sent along; None: the server wants none.
+        key: The key for the server; None: it needs none.
 
     Raises:
-        KeyWanted: It answers only to those with a key, or another one.
-        NoModelServer: Nothing answers there, or something else.
+        KeyWanted: It answers only with a key, or with another one.
+        NoModelServer: Nothing answers there, or another program.
     """
     addresses = list(_base_addresses(given))
-    # An Anthropic-compatible server looks at the second one.
+    # An Anthropic-compatible server reads the second one.
     headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
     is_there, said = False, ""
     is_https = addresses[0].startswith("https:")  # certificates take long to load
@@ -94,7 +95,7 @@ def find_server(given: str, key: str | None) -> OwnServer:
         for address in addresses:
             answer = _asked(client, f"{address}/models")
             if answer.status_code in {401, 403}:
-                raise KeyWanted(f"{address} wants a key ({answer.status_code}).")
+                raise KeyWanted(f"{address} requires a key ({answer.status_code}).")
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 raise NoModelServer(f"{address} is not ready yet: {_described(answer)}. Try again.")
             models = _models_in(answer)
@@ -108,13 +109,13 @@ def find_server(given: str, key: str | None) -> OwnServer:
     if is_there:  # a server of one model may list none
         return OwnServer(addresses[0], ())
     raise NoModelServer(
-        f"{addresses[0]}/models has no list of models: {said}. Is it the address of a server of "
-        "models, and its port?"
+        f"{addresses[0]}/models has no list of models: {said}. Is it the address of a model "
+        "server, with its port?"
     )
 
 
 def list_protocols(server: OwnServer, model: str) -> list[ServerProtocol]:
-    """Return the ways in which a server may be asked for a model, the likeliest first.
+    """Return the protocols for requests to a model of a server, the likeliest first.
 
     A proxy serves models of every maker through OpenAI's interface; other servers have the
     interface of the model's own maker.
@@ -153,10 +154,10 @@ def _root(addresses: list[str]) -> str:
 
 
 def _asked(client: httpx.Client, url: str) -> httpx.Response:
-    """Return what is answered.
+    """Return the answer of a server.
 
     Raises:
-        NoModelServer: Nothing is.
+        NoModelServer: There is no answer.
     """
     try:
         return client.get(url)
@@ -170,7 +171,7 @@ def _asked(client: httpx.Client, url: str) -> httpx.Response:
 
 
 def _models_in(answer: httpx.Response) -> tuple[str, ...] | None:
-    """Return the names of the models in a list of OpenAI's or of Ollama's form; None for others."""
+    """Return the names of the models in a list in OpenAI's or Ollama's form; None for others."""
     if answer.status_code != httpx.codes.OK or not _is_json(answer):
         return None
     body = answer.json()
@@ -197,7 +198,7 @@ def _is_json(answer: httpx.Response) -> bool:
 
 
 def _described(answer: httpx.Response) -> str:
-    """Return what was answered, in a few words."""
+    """Return a description of an answer, in a few words."""
     text = output.one_line(answer.text, MAX_QUOTED_CHARACTERS)
     if text.lower().startswith(("<!doctype", "<html")):
         return f"it answers with a web page (status {answer.status_code})"

@@ -33,17 +33,17 @@ NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 MAX_PORT = 65_535
-"""Of TCP."""
+"""The largest TCP port."""
 FIXED = {"FLOWER_ADDRESS", "FLOWER_READ_ONLY"}
 """Flower's own variables that would open it to other machines, or to changes."""
-"""Of the variables that Flower gets: no keys of models."""
+"""The beginnings of the variables that Flower gets: no keys of models."""
 
 EnvOption = Annotated[
     bool,
-    typer.Option("--env", help="Print the variables by which other programs find them."),
+    typer.Option("--env", help="Print the variables with which other programs find them."),
 ]
 APP_COMMANDS = ("web", "run", "api_server")
-"""ADK's commands that take the folder of an agent first, and run it."""
+"""ADK's commands whose first argument is the folder of an agent, which they run."""
 
 AGENT_MODULE = '''"""Written by `fanout adk`: where ADK's commands find fanout's coordinator."""
 
@@ -65,7 +65,7 @@ def worker(
         int | None,
         typer.Option(
             min=0,
-            help="Processes that share these jobs; 0: as many as pay on this machine's cores.",
+            help="Processes that share these jobs; 0: as many as are useful on this machine's cores.",
         ),
     ] = None,
     autoscale: Annotated[
@@ -144,16 +144,18 @@ def flower() -> None:
 
 
 def _flower_port(settings: Settings) -> int:
-    """Return the port: ours, else Flower's own variable, else the default.
+    """Return the port: fanout's setting, else Flower's own variable, else the default.
 
     Raises:
-        UsageProblem: The variable is no port.
+        UsageProblem: The variable is not a port.
     """
     given = os.environ.get("FLOWER_PORT", "")
     if "port" in settings.flower.model_fields_set or not given:
         return settings.flower.port
     if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= MAX_PORT:
-        raise UsageProblem(f"FLOWER_PORT is a port from 1 to {MAX_PORT:,}, not {given[:20]!r}.")
+        raise UsageProblem(
+            f"FLOWER_PORT has to be a port from 1 to {MAX_PORT:,}, not {given[:20]!r}."
+        )
     return int(given)
 
 
@@ -174,8 +176,8 @@ def serve(
 ) -> None:
     """Serve jobs over HTTP, A2A and MCP, and the page.
 
-    It runs in the foreground until SIGTERM or Ctrl-C. Several servers may run side by side, on one
-    machine or many: they keep no state of their own.
+    It runs in the foreground until SIGTERM or Ctrl-C. Several servers may run at the same time, on
+    one machine or many: they keep no state.
     """
     settings = load_settings()
     seal_process()
@@ -197,7 +199,9 @@ async def _announce(listening: Any) -> None:
 def adk(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="web|run|api_server [ARGUMENT]…", help="As of the command `adk`."),
+        typer.Argument(
+            metavar="web|run|api_server [ARGUMENT]…", help="The arguments of the command `adk`."
+        ),
     ] = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print the agent's folder, for calling `adk` yourself.")
@@ -205,10 +209,10 @@ def adk(
 ) -> None:
     """Run ADK's own tools on the coordinator.
 
-    They are its web page, a conversation here, and its API server. What follows the command's name
-    is passed on to ADK: fanout adk web --port 8001
+    They are its web page, a conversation here, and its API server. The arguments after the
+    command's name are passed on to ADK: fanout adk web --port 8001
 
-    The workspace is FANOUT_WORKSPACE, else this folder. ADK keeps its sessions beside the agent's
+    The workspace is FANOUT_WORKSPACE, else this folder. ADK stores its sessions next to the agent's
     folder, which is in the state folder.
     """
     given = arguments or []
@@ -227,7 +231,7 @@ def adk(
 
 
 def _agent_folder(state_dir: Path) -> Path:
-    """Write the folder that ADK takes for an agent's, and return it.
+    """Write the folder of the agent for ADK, and return it.
 
     It is not the installed package: ADK keeps sessions in an agent's folder, and puts the folder
     above it in front of the path.

@@ -1,4 +1,4 @@
-"""`run` and `attach`: start a run on a folder, follow it, and land what it changed."""
+"""`run` and `attach`: start a run on a folder, follow it, and land its changes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ OnFinishOption = Annotated[
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the options of `run` ask for."""
+    """The options of `run`."""
 
     spec: Mapping[str, Any]
     """The fields of the root job; None for one that is not given."""
@@ -148,14 +148,14 @@ def run_(
     on_finish: OnFinishOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on GOAL and merge what it changed into DIR.
+    """Run an agent on GOAL and merge its changes into DIR.
 
     It may have other agents to help it. The run works on a copy of DIR and continues without this
     command: Ctrl-C, or a closed terminal, ends the view only; `fanout attach` shows it again. Exit
     code 1 if the run fails, if its files do not pass --verify or --verify-merges, if conflicts
-    remain, or if a task failed for good and no --verify says that the result is right. If no Redis
+    remain, or if a task failed finally and no --verify passed. If no Redis
     is configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker are
-    started, and end when they are not used any more.
+    started, and end when they are no longer used.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     agents = usable_agents(settings)
@@ -179,8 +179,8 @@ def run_(
         on_finish=on_finish,
     )
     _check(wanted, agents, detach=detach)
-    if continues is None:  # else its agent and its model are known when it is submitted
-        with waiting("looking whether the models can be reached"):
+    if continues is None:  # otherwise its agent and its model are known when it is submitted
+        with waiting("checking whether the models can be reached"):
             check_models(settings, agents, [(agent or COORDINATOR, model)])
     with_images(
         lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
@@ -200,7 +200,7 @@ def _model_of_settings(
 
 
 def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:
-    """Refuse what cannot be done before anything is started for it.
+    """Refuse invalid options before anything is started.
 
     Raises:
         UsageProblem: The goal is empty, a value is not allowed, options exclude each other, or the
@@ -208,15 +208,15 @@ def _check(wanted: _Wanted, agents: Collection[str], *, detach: bool) -> None:
         BranchUnusable: The branch cannot be created in the folder.
     """
     if not str(wanted.spec["description"]).strip():
-        raise UsageProblem("The goal is empty: say what the run is to do.")
+        raise UsageProblem("The goal is empty: describe what the run is to do.")
     plan({name: value for name, value in wanted.spec.items() if value is not None}, agents, {})
     if wanted.continues and wanted.include:
         raise UsageProblem("A run that continues another has its files: leave --include out.")
     if wanted.branch is not None and not wanted.lands:
-        raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
+        raise UsageProblem("--branch lands the run and --no-land does not: leave one of them out.")
     if wanted.on_finish is not None and detach:
         raise UsageProblem(
-            "--on-finish needs a command that sees the end, --detach does not wait for it: set "
+            "--on-finish needs a command that waits for the end, and --detach does not wait: set "
             "FANOUT_NOTIFICATIONS__ON_FINISH, or give --on-finish to `fanout attach`."
         )
     if wanted.branch is not None and not wanted.continues:
@@ -250,7 +250,7 @@ async def _run(
         root_id = await start_run(client, wanted.spec, landing, included)
         try:
             runs.remember(root_id, landing)
-        except OSError as error:  # the run goes on
+        except OSError as error:  # the run continues
             output.notice(
                 f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
                 f"know where the run lands: fanout apply {short_id(root_id)} --into DIR"
@@ -314,9 +314,8 @@ def attach(
 ) -> None:
     """Follow a run to its end, answer its approvals, and merge it.
 
-    What it changed is merged as `run` would.
-    Any number of terminals can do so at once; merging twice changes nothing. A run that was started
-    on another machine is followed, and not merged.
+    Its changes are merged as `run` would. Any number of terminals can do so at once; merging twice
+    changes nothing. A run that was started on another machine is followed, but not merged.
     """
     asyncio.run(_attach(job_or_last_run(job), on_finish, yes=yes, as_json=as_json))
 
@@ -336,7 +335,7 @@ async def _attach(prefix: str, on_finish: str | None, *, yes: bool, as_json: boo
 async def _services(settings: Settings) -> AsyncIterator[Settings]:
     """Yield settings with a reachable Redis, which is started with a worker if there is none.
 
-    They outlive this process, and end by themselves when they are not used any more.
+    They outlive this process, and end when they are no longer used.
 
     Args:
         settings: The settings of this process.
@@ -394,13 +393,13 @@ async def finish_run(
     yes: bool = False,
     ask: bool = False,
 ) -> RunOutcome:
-    """Follow a run to its end and land what it changed.
+    """Follow a run to its end and land its changes.
 
     Args:
         client: The connected client.
-        runs: Where it is stored which runs have landed.
+        runs: The records of which runs have landed.
         root_id: The run's root job.
-        landing: Where it lands; None: it is not known here.
+        landing: Where it lands; None: it is unknown here.
         yes: Approve the calls of the run's agents without asking.
         ask: Ask at a terminal whether changes that are held back may land.
 

@@ -1,4 +1,4 @@
-"""What `run` and `attach` print at the end: the answer, what landed, what did not, and the cost."""
+"""The final output of `run` and `attach`: the answer, what landed, what did not, and the cost."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from fanout.orchestrator.landing.runs import Landing, LandingReport
 from fanout.orchestrator.shortening import count
 
 STAT_LINES = 20
-"""Files that the end of a run names: a screen; `fanout diff --stat` names all."""
+"""The most files that the end of a run names: a screen; `fanout diff --stat` names all."""
 FAILED_LINES = 3
-"""Failed jobs, or failing tests, that it names; the jobs' reasons are in the live view, too."""
+"""The most failed jobs, or failing tests, that it names; the jobs' reasons are in the live view,
+too."""
 REASON_CHARACTERS = 120
-"""Of a reason: with the ids before it, two or three lines of a terminal."""
+"""The longest reason: with the ids before it, two or three lines of a terminal."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended, and what of it landed."""
+    """The end of a run, and its landing."""
 
     result: JobResult
     usage: Usage
-    """What all jobs of the run have used."""
+    """The usage of all jobs of the run."""
     landed: LandingReport | None
-    """None when nothing was to be landed, or the run failed."""
+    """The landing; None when nothing was to be landed, or the run failed."""
     unmerged: tuple[Unmerged, ...]
-    """The conflicts between the agents of the run, of which the root agent was told."""
+    """The conflicts between the agents of the run, which the root agent knows."""
     failed_jobs: tuple[FailedJob, ...] = ()
-    """What the root agent's helpers could not do; it was told."""
+    """The failures of the root agent's helpers, which it knows."""
     not_landed: str | None = None
-    """Why the landing failed."""
+    """The reason why the landing failed."""
     is_answer_verified: bool = False
-    """Whether the run's `verify` passes: it says that the result is right, and not only that what
-    tasks changed breaks nothing."""
+    """Whether the run's `verify` passes. It checks the result, and not only that the changes of
+    tasks break nothing."""
 
     @property
     def passes(self) -> bool | None:
-        """Whether the files that the run leaves pass its verifications; None: it has none."""
+        """Whether the final files pass the run's verifications; None: it has none."""
         verified = self.result.verified
         return None if verified is None else verified.exit_code == 0
 
     @property
     def lasting_failures(self) -> int:
-        """How many tasks failed and nothing made up for: no later task, no check of the run."""
+        """The number of failed tasks without a replacement: no later task, no check of the run."""
         if self.is_answer_verified:
             return 0
         return sum(not one.done_again for one in self.failed_jobs)
@@ -74,8 +75,8 @@ class RunOutcome:
 def run_exit_code(outcome: RunOutcome) -> ExitCode:
     """Return the exit code of a run.
 
-    It is 1 if the run or its landing failed, if conflicts remain, if a task failed for good, or if
-    the files that it leaves do not pass its verification.
+    It is 1 if the run or its landing failed, if conflicts remain, if a task failed finally, or if
+    the final files do not pass its verification.
     """
     conflicts = outcome.landed is not None and outcome.landed.merge.conflicts
     failed = conflicts or outcome.not_landed or outcome.lasting_failures or outcome.passes is False
@@ -87,11 +88,11 @@ def run_exit_code(outcome: RunOutcome) -> ExitCode:
 def print_outcome(
     outcome: RunOutcome, landing: Landing | None, document: Mapping[str, Any] | None
 ) -> None:
-    """Print how a run ended: its answer, what landed, what did not and why, and what it used.
+    """Print the end of a run: its answer, what landed, what did not and why, and its usage.
 
     Args:
         outcome: The end of the run.
-        landing: Where it landed; None: that is not known here.
+        landing: Where it landed; None: that is unknown here.
         document: Further keys of a JSON document; None prints text.
     """
     result = outcome.result
@@ -161,15 +162,16 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _failed_document(failed: FailedJob) -> dict[str, Any]:
-    # "mended" is what this release's predecessors called "done_again".
+    # Earlier releases have the key "mended" for "done_again".
     return output.with_id(failed.job_id, {**vars(failed), "mended": failed.done_again})
 
 
 def _failed(outcome: RunOutcome) -> list[str]:
-    """Return the lines about jobs that failed, with the command that says more."""
+    """Return the lines about failed jobs, with the command that shows more."""
     failed = sorted(outcome.failed_jobs, key=lambda one: one.done_again)
     lines = [
-        f"✗ {one.agent} {short_id(one.job_id)} {one.state}{', done again' if one.done_again else ''}: "
+        f"✗ {one.agent} {short_id(one.job_id)} "
+        f"{one.state}{', done again' if one.done_again else ''}: "
         f"{output.one_line(one.reason, REASON_CHARACTERS)}"
         for one in failed[:FAILED_LINES]
     ]
@@ -181,7 +183,7 @@ def _failed(outcome: RunOutcome) -> list[str]:
 
 
 def _verified(run: Verification) -> list[str]:
-    """Return the lines that say whether the files that a run leaves pass its verification."""
+    """Return the lines about the verification of a run's final files."""
     command = output.one_line(run.command, REASON_CHARACTERS)
     if run.exit_code == 0:
         return [f"The files pass the verification: {command}"]
@@ -198,7 +200,7 @@ def _verified(run: Verification) -> list[str]:
 
 
 def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
-    """Return the lines about what did not land, with the next command."""
+    """Return the lines about changes that did not land, with the next command."""
     result, landed = outcome.result, outcome.landed
     lines = [
         f"WARNING: {output.one_line(one.path) or 'all'} of job {short_id(one.job_id)} was not "
@@ -250,6 +252,7 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
         to = " --branch OTHER" if landed.branch else ""
         lines += held_back.lines(merged.held_back)
         lines.append(
-            f"To land what is held back:\n  fanout apply {short_id(job_id)}{to} {held_back.OPTION}"
+            f"To land the held back changes:\n  fanout apply {short_id(job_id)}{to} "
+            f"{held_back.OPTION}"
         )
     return lines

@@ -83,7 +83,8 @@ ContinueOption = Annotated[
         "--continue",
         metavar="ID",
         help="Continue with the conversation and the files of this job, which has ended: the "
-        "description is the next message to its agent. What you do not set is that job's.",
+        "description is the next message to its agent. Options that you do not set are taken "
+        "from that job.",
     ),
 ]
 VerifyOption = Annotated[
@@ -98,16 +99,16 @@ VerifyMergesOption = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="A shell command that must succeed before what the agent's tasks changed is in its "
-        "files; what breaks it goes back to the agent of its task.",
+        help="A shell command that must succeed before the changes of the agent's tasks are merged into "
+        "its files; changes that break it are returned to the agent of their task.",
     ),
 ]
 MaxReworksOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="How often an agent reworks its answer before the job fails, or what a task changed is "
-        "left out; default: the agent's, else 2.",
+        help="How often an agent reworks its answer before the job fails, or a task's changes are left "
+        "out; default: the agent's, else 2.",
     ),
 ]
 WebhookOption = Annotated[
@@ -120,7 +121,7 @@ WebhookOption = Annotated[
     ),
 ]
 SUBSCRIPTION_ID = "submit"
-"""One subscription of a job is this command's: a repeated command replaces it."""
+"""The id of this command's subscription to a job: a repeated command replaces it."""
 
 
 def submit(
@@ -138,7 +139,7 @@ def submit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model, also of agents below that name none of their own; default: the "
+            help="The model, also of agents below without their own model; default: the "
             "agent's own, else FANOUT_MODEL."
         ),
     ] = None,
@@ -183,7 +184,7 @@ def submit(
         jobs = [plan({"description": description}, agents, defaults)]
     new = [job.spec for job in jobs if not job.spec.continues]
     if settings.redis_url is not None or state_folder(settings).read_record() is not None:
-        with waiting("looking whether the models can be reached"):
+        with waiting("checking whether the models can be reached"):
             check_models(settings, agents, [(spec.agent, spec.model) for spec in new])
     raise typer.Exit(asyncio.run(_submit(settings, jobs, webhook, wait=wait, as_json=as_json)))
 
@@ -197,14 +198,14 @@ async def _submit(
     as_json: bool,
 ) -> ExitCode:
     async with open_client(settings, submits=True) as client:
-        told = JobWebhook(webhook, settings, client) if webhook else None
+        notifier = JobWebhook(webhook, settings, client) if webhook else None
         specs, shortfall = await _with_snapshots(client, _one_tree(jobs))
         specs = await _with_complete_ids(client, specs)
-        if told:
-            await told.register(specs)
+        if notifier:
+            await notifier.register(specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
-        if told:
-            await told.submitted(specs, ids)
+        if notifier:
+            await notifier.submitted(specs, ids)
         document = submitted_document(ids) | shortfall.document()
         if not as_json:
             output.payload("\n".join(map(result_id, ids)))
@@ -233,7 +234,7 @@ async def _wait(client: JobClient, ids: Sequence[str], document: dict[str, Any] 
 async def _with_snapshots(
     client: JobClient, jobs: Sequence[PlannedJob]
 ) -> tuple[list[JobSpec], Shortfall]:
-    """Return the jobs with the snapshots that they start from, and what these lack."""
+    """Return the jobs with their snapshots, and the parts that these lack."""
     specs: list[JobSpec] = []
     starts: dict[tuple[Path, str, frozenset[str]], StartFiles] = {}
     for job in jobs:
@@ -278,14 +279,14 @@ def fork(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="The model from there on; default: the job's.")
+        str | None, typer.Option(help="The model from that point on; default: the job's.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue a job from an earlier point, with another message.
 
     The new job has the job's conversation and files of that point. The job itself, which may still
-    run, stays as it is.
+    run, does not change.
     """
     given = {"description": text, "continues": job, "at": at}
     defaults = {} if model is None else {"model": model}
@@ -371,8 +372,8 @@ class JobWebhook:
     """
 
     def __init__(self, url: str, settings: Settings, client: JobClient) -> None:
-        told = settings.notifications
-        secret = told.secret
+        notifications = settings.notifications
+        secret = notifications.secret
         if secret is None:
             raise UsageProblem(
                 "Webhooks are signed: set FANOUT_NOTIFICATIONS__SECRET, here and where they are "
@@ -380,7 +381,7 @@ class JobWebhook:
             )
         self._settings = settings
         self._subscription = Subscription(id=SUBSCRIPTION_ID, url=url, secret=secret)
-        receivers = Receivers(told.allowed_hosts, by_proxy=told.proxy is not None)
+        receivers = Receivers(notifications.allowed_hosts, by_proxy=notifications.proxy is not None)
         self._subscriptions = Subscriptions(client.notifications, receivers)
 
     async def register(self, specs: Sequence[JobSpec]) -> None:
@@ -397,7 +398,7 @@ class JobWebhook:
             await self._subscriptions.store(spec.id, self._subscription)
 
     async def submitted(self, specs: Sequence[JobSpec], ids: Sequence[str]) -> None:
-        """Register it for jobs that were known already, and see to it that somebody sends."""
+        """Register it for jobs that existed already, and ensure that notifications are sent."""
         for job_id in set(ids) - {spec.id for spec in specs}:
             await self._subscriptions.store(job_id, self._subscription)
         if self._settings.redis_url is None:

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "FANOUT_KEY"
 """The variable with the key of the service, as for `fanout mcp install`."""
 MIN_SECONDS = 0.5
-"""Between two readings: each takes Redis some milliseconds, with thousands of workers more."""
+"""The shortest time between two readings: each takes Redis some milliseconds, with thousands of
+workers more."""
 FRAMES_PER_SECOND = 4
 SIZE_VARIABLES = ("COLUMNS", "LINES")
-"""They have the size that the terminal had for the program that started this one."""
+"""The variables with the terminal's size at the start of the calling program."""
 QUIT_KEYS = b"qQ\x03\x04"
 
 Read = Callable[[], Awaitable[FleetView]]
@@ -49,18 +50,24 @@ def top(
         ),
     ] = None,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=MIN_SECONDS, help="Read so often.")
+        float,
+        typer.Option(
+            "--every", metavar="SECONDS", min=MIN_SECONDS, help="The time between two readings."
+        ),
     ] = 2.0,
     once: Annotated[
-        bool, typer.Option("--once", help="Print it once; so it is where stdout is no terminal.")
+        bool,
+        typer.Option(
+            "--once", help="Print it once; this is the default if stdout is not a terminal."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show hosts, workers, queues and running jobs, live; q quits.
 
-    Unfit workers, the oldest queue and the job that has run longest come first. What it shows in
-    all, tokens and money are of the last minute. A key that is not an operator's shows the jobs of
-    its owner only. With --json it prints one document.
+    Unfit workers, the oldest queue and the job that has run longest come first. Tokens and money
+    are those of the last minute. A key that is not an operator's shows the jobs of its owner only.
+    With --json it prints one document.
     """
     asyncio.run(_top(url, every, once=once, as_json=as_json))
 
@@ -77,7 +84,7 @@ async def _top(url: str | None, every: float, *, once: bool, as_json: bool) -> N
 
 @asynccontextmanager
 async def _reading(url: str | None) -> AsyncIterator[Read]:
-    """Yield what reads the view, from Redis or from the service."""
+    """Yield the function that reads the view, from Redis or from the service."""
     if url is None:
         async with open_reader() as reader:
             yield lambda: whole_fleet(reader)
@@ -85,7 +92,8 @@ async def _reading(url: str | None) -> AsyncIterator[Read]:
     key = os.environ.get(KEY_VARIABLE)
     if not key:
         raise UsageProblem(
-            f"{KEY_VARIABLE} is not set: it has the key for --url (`fanout keys create` makes one)."
+            f"{KEY_VARIABLE} is not set: set it to the key for --url (`fanout keys create` makes "
+            "one)."
         )
     from fanout.orchestrator.cli.terminal.service import (  # noqa: PLC0415 - loads an HTTP client
         open_service,
@@ -110,7 +118,7 @@ def _print(view: FleetView) -> None:
 
 
 async def _show(read: Read, every: float) -> None:
-    """Show the view until a person quits; a failure to read it is shown, and reading goes on.
+    """Show the view until a person quits; a failure to read it is shown, and reading continues.
 
     Raises:
         JobFailure: The first reading failed.
@@ -159,7 +167,7 @@ async def _update(board: TopBoard, read: Read, quits: asyncio.Event) -> None:
 
 @contextmanager
 def _quitting() -> Iterator[asyncio.Event]:
-    """Yield an event that is set when a person presses q or Ctrl-C, or the process is to end."""
+    """Yield an event that is set by q, by Ctrl-C, or when the process is to end."""
     loop, quits = asyncio.get_running_loop(), asyncio.Event()
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)

@@ -1,4 +1,4 @@
-"""`up` and `down`: start and stop what runs jobs on this machine."""
+"""`up` and `down`: start and stop the services of this machine."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from fanout.orchestrator.server.access.sessions import create_login_link
 
 EnvOption = Annotated[
     bool,
-    typer.Option("--env", help="Print the variables by which other programs find them."),
+    typer.Option("--env", help="Print the variables with which other programs find them."),
 ]
 ServeOption = Annotated[
-    bool, typer.Option(help="Serve the page and the service on the loopback interface, too.")
+    bool, typer.Option(help="Also serve the page and the service on the loopback interface.")
 ]
 
 
 class _Running(NamedTuple):
-    """What runs on this machine."""
+    """The running services of this machine."""
 
     settings: Settings
     workers: list[WorkerInfo]
     url: str | None
-    """Where the service is reached; None: it was not asked for."""
+    """The address of the service; None: it was not requested."""
     login: str | None
     """A link that logs in one browser, once."""
 

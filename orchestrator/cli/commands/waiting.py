@@ -1,4 +1,4 @@
-"""`wait` and `watch`, and what other commands need to wait for jobs."""
+"""`wait` and `watch`, and the waiting of other commands for jobs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
 from fanout.orchestrator.shortening import count
 
 MAX_ENDED = 1_000
-"""Ended jobs that a watch of all jobs still shows: more than a screen, for a watch of days."""
+"""The most ended jobs that a watch of all jobs still shows: more than a screen, for a watch of
+days."""
 READ_AT_ONCE = 500
-"""Records in one round trip."""
+"""The records in one round trip."""
 
 
 def wait(
@@ -117,9 +118,9 @@ def _view_of(
 
 
 def _changes_printer() -> OnChange:
-    """Return a function that prints changes of jobs which had not ended when they were seen first.
+    """Return a function that prints changes of jobs that had not ended when they were first seen.
 
-    How those ended that had is the command's result.
+    The ends of the others are the command's result.
     """
     were_open: set[str] = set()
 
@@ -132,7 +133,7 @@ def _changes_printer() -> OnChange:
 
 
 async def usage_of_trees(client: JobClient, ids: Sequence[str]) -> Usage:
-    """Return what all jobs of the trees of these jobs have used."""
+    """Return the usage of all jobs of the trees of these jobs."""
     roots = {(await client.get(job_id)).root_id for job_id in ids}
     return reduce(Usage.plus, [await client.tree_usage(root) for root in roots], Usage())
 
@@ -142,13 +143,13 @@ def ends_document(results: Sequence[JobResult], usage: Usage) -> dict[str, Any]:
     documents = [
         output.with_id(result.job_id, result.model_dump(mode="json")) for result in results
     ]
-    # "results" is what this release's predecessors called the list.
+    # Earlier releases named the list "results".
     return {"jobs": documents, "results": documents, "usage": usage.model_dump(mode="json")}
 
 
 def submitted_document(ids: Sequence[str]) -> dict[str, Any]:
     """Return the ids of jobs that were just submitted as keys of a JSON document."""
-    # "job_ids" is what this release's predecessors called the list.
+    # Earlier releases named the list "job_ids".
     one = {"id": ids[0]} if len(ids) == 1 else {}
     return {**one, "jobs": [{"id": job_id} for job_id in ids], "job_ids": list(ids)}
 
@@ -204,7 +205,7 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
 
 
 def live_console() -> Console | None:
-    """Return a console on stderr for a live view beside a payload; None without a terminal."""
+    """Return a console on stderr for a live view; None without a terminal."""
     return Console(stderr=True) if output.stderr_is_terminal() else None
 
 

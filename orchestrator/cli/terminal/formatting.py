@@ -33,26 +33,30 @@ FULL_IDS: ContextVar[bool] = ContextVar("FULL_IDS", default=False)
 """Whether ids are printed in full: the option --full-ids of all commands."""
 
 _JOB_ID = re.compile(r"(?<![/\w.-])(?=[a-z]*\d)[0-9a-z]{26}(?![/\w-]|\.\w)")
-"""Of a job, if fanout has made it; not a part of a path."""
+"""The form of a job's id that fanout has made, outside of paths."""
 _APPROVAL_ID = re.compile(r"\bap_[0-9a-f]{9,}\b")
 
 CANCELLED = FAILURE_TEXTS["JobCancelled"].what
-"""What happened to a job that somebody cancelled: its state says the same."""
+"""The failures that a job's state already names, so that no more is said."""
 
 SHORT_APPROVAL_CHARACTERS = 11
-"""Eight of them are of a hash: enough to identify an approval among thousands."""
+"""The length of a short approval id. Eight characters are of a hash: enough to identify an approval
+among thousands."""
 
 ASKS_CHARACTERS = 36
-"""Of what a job waits for, beside the command to answer it: both fit on a line of a terminal."""
+"""The longest text of what a job waits for: with the command to answer it, it fits on a line of a
+terminal."""
 
 NOW_CHARACTERS = 160
-"""Of what a job does, or of why it failed, in a list: two lines of a terminal that is narrow."""
+"""The longest text of what a job does, or of why it failed, in a list: two lines of a narrow
+terminal."""
 
 TITLE_CHARACTERS = 200
-"""Of a title where no terminal sets a width: a description may have hundreds of kilobytes."""
+"""The longest title where no terminal sets a width: a description may have hundreds of kilobytes.
+"""
 
 EVENT_CHARACTERS = 400
-"""Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
+"""The longest event in `fanout logs`; `fanout logs --json` prints it in full."""
 
 
 _ACTIVITIES = {
@@ -62,11 +66,11 @@ _ACTIVITIES = {
     "verification": "verifying",
     "landing": "landing",
 }
-"""What the kinds of activities are called, where not by their names."""
+"""The texts for kinds of activities, where the kinds' names are not used."""
 
 _ENGINE_ID = re.compile(r"\b[0-9a-f]{64}\b")
-"""Of a container or a network, in an engine's error; `fanout logs --json` has it. The host of a
-sandbox is such an id, too, and left out."""
+"""The form of an id of a container or a network in an engine's error; `fanout logs --json` has it.
+The host of a sandbox is such an id, too, and left out."""
 _SOME_ID = "(id)"
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
@@ -74,23 +78,23 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
 
 
 def short_id(job_id: str) -> str:
-    """Return a job's id as people read it: its end, or all of it with --full-ids."""
+    """Return a job's id in its form for people: its end, or all of it with --full-ids."""
     return job_id if FULL_IDS.get() else shortening.short_id(job_id)
 
 
 def result_id(job_id: str) -> str:
-    """Return a job's id as the result of a command: complete for a program that reads it."""
+    """Return a job's id in its form for results: complete for a program that reads it."""
     return short_id(job_id) if stdout_is_terminal() else job_id
 
 
 def with_short_ids(text: str) -> str:
-    """Return a text of another part, whose ids are complete, with ids as people read them."""
+    """Return a text of another part with its complete ids replaced by short ones."""
     text = _APPROVAL_ID.sub(lambda found: short_approval(found[0]), text)
     return _JOB_ID.sub(lambda found: short_id(found[0]), text)
 
 
 def short_approval(approval_id: str) -> str:
-    """Return an approval's id as people read it: its beginning, or all of it with --full-ids."""
+    """Return an approval's id in its form for people: its beginning, or all with --full-ids."""
     return approval_id if FULL_IDS.get() else approval_id[:SHORT_APPROVAL_CHARACTERS]
 
 
@@ -114,7 +118,7 @@ def doing(record: JobRecord, now: float | None = None) -> str:
 
 
 def at_work(last_event: str | None, activity: Activity, now: float | None = None) -> str:
-    """Return what a job does at this moment, for how long, and how far it is.
+    """Return a job's current activity, its duration, and its progress.
 
     Args:
         last_event: The job's newest event, in one line.
@@ -251,7 +255,7 @@ def count_tokens(event: JournalEvent) -> int:
 
 
 def failure(event: JournalEvent) -> str:
-    """Return why a job failed, if this event is its end and says it; empty for others."""
+    """Return why a job failed, if this event is its end with a reason; empty for others."""
     error = event.data.get("error") if event.ends_job else None
     return _error(error) if isinstance(error, dict) else ""
 
@@ -277,12 +281,12 @@ def ended_line(result: JobResult) -> str:
 
 
 def happened(error: JobError) -> str:
-    """Return what happened to a job that did not succeed, in words for people."""
+    """Return a description of how a job did not succeed, for people."""
     return what_happened(error.type, error.message)
 
 
 def failure_lines(result: JobResult) -> list[str]:
-    """Return what happened to a job that did not succeed, and what to do; none for others."""
+    """Return how a job did not succeed, and what to do; nothing for others."""
     if result.error is None:
         return []
     step = next_step(result.error.type, short_id(result.job_id))
@@ -299,7 +303,7 @@ def used(usage: Usage, seconds: float | None = None) -> str:
 
 
 def cost(usage: Usage) -> str:
-    """Format the cost of what was used; `-` if the models' prices are unknown."""
+    """Format the cost; `-` if the models' prices are unknown."""
     return "-" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
 
 
@@ -313,7 +317,7 @@ def summarized(context: ContextStats) -> str | None:
 
 
 def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
-    """Return the records with each job's children directly below it, otherwise in their order."""
+    """Return the records in their order, but with each job's children directly below it."""
     children: dict[str | None, list[JobRecord]] = {}
     known = {record.id for record in records}
     for record in records:
@@ -350,7 +354,7 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def verified_tasks(data: Mapping[str, Any]) -> str:
-    """Return one line about the verification of what tasks changed."""
+    """Return one line about the verification of tasks' changes."""
     verdict = "passes" if data.get("exit_code") == 0 else "fails"
     if data.get("at_end"):
         return f"checking the files at the end: {verdict}"
@@ -371,7 +375,7 @@ def _format_landing(data: dict[str, Any]) -> str:
 
 
 _LANDED = {"in": "landed", "out": "left out", "sent back": "returned to its agent"}
-"""What became of a task's changes, in words for people."""
+"""The outcomes of a task's changes, in words for people."""
 
 
 def _format_landed(data: dict[str, Any]) -> str:
@@ -384,7 +388,7 @@ def _format_landed(data: dict[str, Any]) -> str:
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
     EventType.SANDBOX_READY: lambda data: (
-        f"{data.get('sandbox')}{', with the files of the attempt before' if data.get('resumed') else ''}"
+        f"{data.get('sandbox')}{', with the files of the previous attempt' if data.get('resumed') else ''}"
     ),
     EventType.MODEL_REQUEST: lambda data: str(data.get("model")),
     EventType.MODEL_REPLY: _format_reply,

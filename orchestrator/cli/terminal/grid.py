@@ -1,4 +1,4 @@
-"""Draws a table on a terminal: coloured, cut or wrapped to its width, with titles that differ."""
+"""Draws a table on a terminal: coloured, cut or wrapped to its width, with distinct titles."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rich.text import Text
 from fanout.orchestrator.shortening import common_prefix
 
 LEAST_SHARED = 8
-"""Characters of a shared beginning that is left out: of a shorter one, little is gained."""
+"""The shortest common beginning that is left out: little is gained with a shorter one."""
 
 _BOUNDARY = re.compile(r"[\W_]")
-"""What ends a word, or a part of a path or of a name."""
+"""The characters that end a word, or a part of a path or of a name."""
 STYLES = {
     "queued": "dim",
     "running": "cyan",
@@ -34,16 +34,16 @@ STYLES = {
 }
 
 SPILL = "  ↳ "
-"""Before what is printed below the row that it belongs to."""
+"""The text before a cell that is printed below its row."""
 
 LEAST_WIDTH = 12
-"""Of an elastic column: less of it would be unreadable."""
+"""The least width of an elastic column: less of it would be unreadable."""
 
 
 def fitted_titles(texts: Sequence[str], cells: int) -> list[str]:
-    """Return titles that are at most so many cells wide, and tell the jobs apart.
+    """Return titles with a maximum width that distinguish the jobs.
 
-    Where a title is too wide, the beginning that it shares with its likest neighbour is left out,
+    If a title is too wide, its common beginning with the most similar neighbour is left out, by
     whole words or parts of paths: twenty rows that read "Look at module …" say nothing.
     """
     if max(map(cell_len, texts), default=0) <= cells:
@@ -56,7 +56,7 @@ def fitted_titles(texts: Sequence[str], cells: int) -> list[str]:
 
 
 def _shared_characters(texts: Sequence[str]) -> dict[str, int]:
-    """Return how many characters at its beginning each text shares with another one."""
+    """Return how many characters at its beginning each text has in common with another one."""
     ordered = sorted(set(texts))
     shared = dict.fromkeys(ordered, 0)
     for left, right in pairwise(ordered):
@@ -100,7 +100,7 @@ def print_grid(
         title_column: The elastic column whose cells are cut so that they still differ.
         spill: Row -> column of a cell that is printed in full below its row where it is cut.
         wrapped: Whether they are wrapped instead of cut.
-        widths: Those of the rows that were printed before; empty: none were.
+        widths: The widths of the rows that were printed before; empty: none were.
         has_header: Whether the titles are printed.
     """
     room = Console().width - gap * (len(lines[0]) - 1)
@@ -147,13 +147,13 @@ def _with_fitted_titles(
 
 
 def wrapped(line: str, columns: int) -> str:
-    """Return a line as lines of at most so many cells, broken between words where possible."""
+    """Return a line as lines with a maximum width, broken between words where possible."""
     lines = Text(line).wrap(Console(width=columns), columns)
     return "\n".join(piece.plain.rstrip() for piece in lines)
 
 
 def padded(text: str, cells: int) -> str:
-    """Return a text with spaces behind it, so that it takes so many cells of a terminal."""
+    """Return a text with spaces after it, up to a width in cells of a terminal."""
     return text + " " * max(0, cells - cell_len(text))
 
 

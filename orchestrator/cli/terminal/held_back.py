@@ -1,6 +1,6 @@
-"""What commands say about changes that land: held back ones, branches, and kept conflicts.
+"""The commands' texts about landing changes: held back ones, branches, and kept conflicts.
 
-Changes that become code on this machine are held back until a person has said yes.
+Changes that become code on this machine are held back until a person permits them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OPTION_HELP = (
     ".github/workflows; without it they are held back, and asked about at a terminal."
 )
 SHOWN_PATHS = 10
-"""In a question: it has to be read before it is answered."""
+"""The most paths in a question: it has to be read before it is answered."""
 
 
 def branch_lines(report: BranchReport, workspace: Path | None) -> list[str]:
-    """Return what became of a branch, with the next commands.
+    """Return the lines about a branch, with the next commands.
 
     Args:
         report: The landing.
@@ -49,7 +49,7 @@ def branch_document(report: BranchReport | None) -> dict[str, Any]:
 
 
 def kept_note(kept: Path | None) -> str:
-    """Return where both sides of conflicts lie, to follow a command."""
+    """Return the place of both sides of conflicts, as an addition to a command."""
     return f" · both sides are in {kept}" if kept else ""
 
 
@@ -62,7 +62,7 @@ class HeldBackChange(Protocol):
 
     @property
     def reason(self) -> str:
-        """What makes it code."""
+        """The reason why it is code."""
 
 
 def may_land(held_back: Sequence[HeldBackChange], *, ask: bool = True) -> bool:
@@ -85,7 +85,7 @@ def may_land(held_back: Sequence[HeldBackChange], *, ask: bool = True) -> bool:
 
 
 def hidden_lines(paths: Sequence[str]) -> list[str]:
-    """Return what a person is told of merged files with hidden names that are in no table."""
+    """Return the lines about merged files with hidden names that are in no table."""
     if not paths:
         return []
     shown = ", ".join(output.one_line(path) for path in paths[:SHOWN_PATHS])

@@ -1,6 +1,6 @@
 """Polls jobs and shows them: on a terminal as a board, elsewhere as a line per change of state.
 
-The board has a line per job, and groups where there are more jobs than lines.
+The board has a line per job, and groups if there are more jobs than lines.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from fanout.orchestrator.jobs.store.journal import JournalEvent
 from fanout.orchestrator.shortening import count
 
 MOST_ASKING = 3
-"""Approvals listed below the jobs, each with the command that answers it; `fanout approvals` lists
-all."""
+"""The most approvals listed below the jobs, each with the command that answers it; `fanout
+approvals` lists all."""
 MOST_GROUPS = 6
-"""Lines about jobs that have none of their own, by state and agent."""
+"""The most lines about jobs without their own line, by state and agent."""
 RESERVED_LINES = 5
-"""Of the height: for the counts above the jobs, the header, the cursor, more approvals, and more
-groups."""
+"""The lines of the height for the counts above the jobs, the header, the cursor, more approvals,
+and more groups."""
 AGENT_CHARACTERS = 11
-"""Of an agent's name on a narrow terminal: what its job does is more telling."""
+"""The longest name of an agent on a narrow terminal: its job's activity is more important."""
 ROOMY = 160
-"""Columns of a terminal on which a reason is in the row of its job."""
+"""The columns of a terminal from which on a reason is in the row of its job."""
 WIDE = 200
-"""Of a terminal on which every column has room."""
+"""The columns of a terminal on which every column has room."""
 
 HEADER = ("", "ID", "AGENT", "WHAT", "", "NOW", "TIME", "TOKENS")
 _TITLE, _NOW = 3, 5
@@ -63,16 +63,17 @@ _RANKS = {
     JobState.SUCCEEDED: 5,
 }
 _LATE_FAILURE = 3
-"""The rank of failures that would leave no line for the jobs that run."""
+"""The rank of failures for which running jobs would have no line."""
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
 LOOK_SECONDS = 0.25
-"""Between two looks, where no table is drawn, whether a line has to say what the jobs do."""
+"""The time between two checks whether a line about jobs' activities is due, if no table is drawn.
+"""
 MOST_DOING = 3
-"""Jobs that such lines are about."""
+"""The most jobs that such lines are about."""
 FOLLOWED_JOBS = 200
-"""Jobs whose journals are read for token counts; further jobs are shown without."""
+"""The most jobs whose journals are read for token counts; further jobs are shown without."""
 
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """Returns the jobs to show, parents first."""
@@ -151,7 +152,7 @@ class Board:
             return fitted_widths(natural, (_TITLE, _NOW), room)
 
         titles = fitted_titles(titles, columns()[_TITLE])
-        widths = columns()  # shorter titles leave more room to what the jobs do
+        widths = columns()  # shorter titles leave more room for the jobs' activities
         for line, text in zip(cells, titles, strict=True):
             line[_TITLE] = Text(text)
         rows = [_joined([Text(name, style="bold") for name in HEADER], widths)]
@@ -192,17 +193,17 @@ def _joined(cells: Sequence[Text], widths: Sequence[int]) -> Text:
 
 
 def _lines(record: JobRecord, width: int) -> int:
-    """Return how many lines a job has: why it failed has one of its own on a narrow terminal."""
+    """Return how many lines a job has: its failure has its own line on a narrow terminal."""
     return 2 if record.reason and width < ROOMY else 1
 
 
 def _by_urgency(records: Sequence[JobRecord], most_failures: int, width: int) -> list[JobRecord]:
-    """Return the records, those that a person should see first at the beginning.
+    """Return the records, sorted by their importance for a person.
 
     Args:
         records: The records.
         most_failures: The number of lines for failures, if others have none.
-        width: That of the terminal.
+        width: The width of the terminal.
     """
     failures = 0
 
@@ -219,7 +220,7 @@ def _by_urgency(records: Sequence[JobRecord], most_failures: int, width: int) ->
 
 
 def _groups(hidden: Sequence[JobRecord]) -> list[Text]:
-    """Return lines about jobs that have none of their own, failures first."""
+    """Return lines about jobs without their own line, failures first."""
     groups: dict[tuple[JobState, str], list[JobRecord]] = {}
     for record in hidden:
         groups.setdefault((record.state, record.agent), []).append(record)
@@ -237,10 +238,10 @@ def _groups(hidden: Sequence[JobRecord]) -> list[Text]:
 
 
 class _Picture:
-    """Draws a board at the size that the terminal has now.
+    """Draws a board at the current size of the terminal.
 
-    A terminal that becomes narrower wraps the lines that it shows, so that the picture before takes
-    more lines than were drawn. These are erased, or they would stay above the next picture.
+    A terminal that becomes narrower wraps the lines that it shows, so that the previous picture
+    takes more lines than were drawn. These are erased, or they would stay above the next picture.
     """
 
     def __init__(self, console: Console, board: Board) -> None:
@@ -249,8 +250,8 @@ class _Picture:
         self._size = (console.height, console.width)
         self._drawn: list[int] = []
         self._scrolled = False
-        """Whether a part has left the screen at its top: a terminal brings it back when it becomes
-        larger, where nothing but the whole screen can be erased."""
+        """Whether a part has left the screen at its top. A terminal shows it again when it becomes
+        larger; then only the whole screen can be erased."""
 
     def render(self) -> Group:
         """Return the picture of this moment."""
@@ -324,7 +325,7 @@ class Watcher:
         self._live.start(refresh=True)
 
     def stop_drawing(self, *, erase: bool = False) -> None:
-        """Leave the table on the terminal as it is now, or erase it."""
+        """Leave the table on the terminal, or erase it."""
         if self._live is not None:
             self._live.transient = erase
             self._live.stop()
@@ -347,7 +348,7 @@ class Watcher:
                 self._followers[record.id] = asyncio.create_task(self._read_journal(record))
 
     async def say_what_jobs_do(self) -> None:
-        """Print what the jobs do, whenever nothing was printed for long; for where no table is."""
+        """Print the jobs' activities when nothing was printed for long, if there is no table."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             records = self.board.records if self._is_up_to_date else None
@@ -384,9 +385,9 @@ class Watcher:
 
 
 class _Silence:
-    """How long nothing was printed, and what is to be printed then.
+    """The time without output, and the lines that are printed then.
 
-    The pauses grow, so that a log of hours stays short; a failed request is news at once.
+    The pauses grow, so that a log of hours stays short; a failed request is reported at once.
     """
 
     def __init__(self) -> None:
@@ -399,7 +400,7 @@ class _Silence:
         self._since, self._pause = time.monotonic(), SILENT_SECONDS
 
     def lines(self, records: Sequence[JobRecord] | None) -> list[str]:
-        """Return a line for each job that is at work, a few at most; none before its time.
+        """Return a line for each running job, a few at most; none before the pause has passed.
 
         Args:
             records: The jobs; None: Redis does not answer.
@@ -466,7 +467,7 @@ async def shown(
                 await watcher.poll()  # reports the final states
                 await watcher.read_to_the_end()
     except BaseException:
-        watcher.stop_drawing(erase=True)  # it would say for ever that jobs run
+        watcher.stop_drawing(erase=True)  # it would show for ever that jobs run
         raise
     finally:
         watcher.stop_drawing()
@@ -475,7 +476,7 @@ async def shown(
 
 
 def doing_line(record: JobRecord) -> str:
-    """Format what a job does at this moment as one plain line."""
+    """Format a job's current activity as one plain line."""
     short = formatting.short_id(record.id)
     return "  ".join(filter(None, (record.state, short, record.agent, formatting.doing(record))))
 
@@ -501,7 +502,7 @@ def print_change(record: JobRecord) -> None:
 
 
 def remembered(fetch: Fetch, seen: list[JobRecord]) -> Fetch:
-    """Return a function that fetches the same and leaves the newest answer in a list."""
+    """Return a function that fetches the same and stores the newest answer in a list."""
 
     async def fetched() -> Sequence[JobRecord]:
         seen[:] = await fetch()

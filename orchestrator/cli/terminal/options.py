@@ -27,7 +27,7 @@ SandboxOption = Annotated[
     SandboxKind | None,
     typer.Option(
         "--sandbox",
-        help="docker isolates the jobs' commands, local runs them as you, isolated by nothing; "
+        help="docker isolates the jobs' commands, local runs them as you, without isolation; "
         "default: FANOUT_SANDBOX__PROVIDER, else docker.",
     ),
 ]
@@ -77,8 +77,8 @@ BranchOption = Annotated[
     typer.Option(
         "--branch",
         metavar="NAME",
-        help="Leave the files as they are, and create this Git branch with a commit for each job "
-        "that changed something.",
+        help="Leave the files unchanged, and create this Git branch with a commit for each job that "
+        "changed something.",
     ),
 ]
 LabelOption = Annotated[

@@ -1,6 +1,6 @@
 """Printing: the payload on stdout, everything else on stderr, colours on terminals only.
 
-An agent's answer is Markdown: it is rendered on a terminal, and left as it is elsewhere.
+An agent's answer is Markdown: it is rendered on a terminal, and unchanged elsewhere.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 
 MOST_CELLS = 2
-"""Of a terminal, for one character: a wide one has two."""
+"""The most cells of a terminal for one character: a wide one has two."""
 
 USUAL_COLUMNS = 80
-"""Of a terminal that does not say how wide it is."""
+"""The columns of a terminal that does not report its width."""
 
 GAP = 2
 """Spaces between the columns of a table."""
 
 before_printing: list[Callable[[], None]] = []
-"""Called before anything is printed: each takes what it shows for a moment off the terminal."""
+"""Functions that are called before output; each removes what it shows from the terminal for a
+moment."""
 _printed_at = 0.0
 
 
@@ -110,7 +111,7 @@ def list_document(name: str) -> Iterator[Callable[[Iterable[Any]], None]]:
 
     try:
         yield add
-    except BrokenPipeError:  # nobody reads what would follow
+    except BrokenPipeError:  # nobody reads the rest
         raise
     except BaseException:
         if not is_empty:
@@ -123,7 +124,7 @@ def list_document(name: str) -> Iterator[Callable[[Iterable[Any]], None]]:
 
 
 def with_id(job_id: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document about a thing with the thing's own id under the name of all documents."""
+    """Return a document about an object with its id under the common name of all documents."""
     return {"id": job_id, **value}
 
 
@@ -134,10 +135,10 @@ def json_line(value: Any) -> None:
 
 
 def notice(text: str) -> None:
-    """Print on stderr what a person should know and is not the result.
+    """Print a message for a person, which is not the result, on stderr.
 
-    A terminal's lines are wrapped between words, except those that are indented: they hold a
-    command, and only what the terminal itself wraps can be copied from it as one line.
+    A terminal's lines are wrapped between words, except indented ones: they hold a command, which
+    can only be copied as one line if the terminal itself wraps it.
     """
     shown = printable(text)
     if stderr_is_terminal():
@@ -218,8 +219,8 @@ def growing_table(
 ) -> Callable[[Iterable[Sequence[str]], Mapping[int, int] | None], None]:
     """Return a function that prints the next rows of a table, and their `spill`, as `table`.
 
-    The header is printed before the first rows. A column is as wide as in the rows before, or
-    wider: rows that are to come are not known.
+    The header is printed before the first rows. A column is at least as wide as in earlier rows:
+    later rows are unknown.
     """
     widths = [0] * len(header)
     is_first = True
@@ -282,7 +283,7 @@ def print_answer(text: str) -> None:
     from rich.console import Console  # noqa: PLC0415 - a pipe needs no rich
     from rich.markdown import Markdown  # noqa: PLC0415 - the same
 
-    # Without hyperlinks an address is text: a link could name one place and lead to another.
+    # Without hyperlinks an address is text: a link could show one address and open another.
     Console().print(_Inert(Markdown(printable(text), hyperlinks=False)))
 
 

@@ -1,6 +1,6 @@
-"""Questions to a person at the terminal; on stderr, so that stdout stays the result's.
+"""Questions to a person at the terminal, on stderr, so that stdout has only the result.
 
-Also those about the tool calls of a run that wait for an approval.
+They include those about tool calls of a run that wait for an approval.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from fanout.orchestrator.client import JobClient
 
 SHOWN_CHARACTERS = 4_000
-"""Of a call's arguments: one or two screens. Of longer ones both ends are shown, and how much is
-left out between them."""
+"""The longest part of a call's arguments that is shown: one or two screens. Of longer ones both
+ends are shown, and the number of characters between them."""
 SHOWN_BLANKS = 40
-"""Spaces in a row: more of them are counted, since they could move the rest off the screen."""
+"""The most spaces in a row: more of them are counted, because they could move the rest off the
+screen."""
 POLL_SECONDS = 0.5
-"""Between two looks for approvals, and whether another terminal has answered: not noticeable."""
+"""The time between two checks for approvals, and for answers of other terminals: not noticeable."""
 
 _BLANKS = re.compile(rf" {{{SHOWN_BLANKS},}}")
 
@@ -46,7 +47,7 @@ class Choice(NamedTuple):
 
     name: str
     what: str
-    """What it does, in a few words."""
+    """The effect of the answer, in a few words."""
 
 
 def may_ask() -> bool:
@@ -77,7 +78,7 @@ def ask(question: str, *, default: str | None = None) -> str:
 
     Args:
         question: The question.
-        default: What an empty line means; None: it is asked again.
+        default: The meaning of an empty line; None: the question is repeated.
 
     Raises:
         typer.Abort: the input has ended.
@@ -87,11 +88,11 @@ def ask(question: str, *, default: str | None = None) -> str:
 
 
 def confirm(question: str, *, default: bool = False) -> bool:
-    """Return whether a person says yes.
+    """Return whether a person answers yes.
 
     Args:
         question: The question.
-        default: What an empty line means.
+        default: The meaning of an empty line.
 
     Raises:
         typer.Abort: the input has ended.
@@ -155,7 +156,7 @@ async def answer_approvals(
 async def _waiting(client: JobClient) -> list[Approval]:
     try:
         return await client.approvals()
-    except LedgerUnavailable:  # the live view says so
+    except LedgerUnavailable:  # the live view shows it
         return []
 
 
@@ -170,7 +171,7 @@ async def _answer(client: JobClient, approval: Approval, answer: ApprovalAnswer)
         )
     except ApprovalRefused as refused:  # another terminal was faster
         output.notice(str(refused))
-    except LedgerUnavailable:  # it is asked again
+    except LedgerUnavailable:  # the question is repeated
         output.notice("Redis does not answer; the decision was not stored.")
 
 
@@ -191,7 +192,7 @@ class _Prompt:
         self._input_ended = False
 
     async def ask(self, approval: Approval) -> None:
-        """Print the call and store the person's decision, unless somebody else answers first."""
+        """Print the call and store the person's decision, unless another person answers first."""
         if self._input_ended:
             return
         with self._set_aside():
@@ -207,7 +208,8 @@ class _Prompt:
             except EOFError:
                 self._input_ended = True
                 output.notice(
-                    f"\nNo answer. To answer later: fanout approve {formatting.short_approval(approval.id)}"
+                    "\nNo answer. To answer later: fanout approve "
+                    f"{formatting.short_approval(approval.id)}"
                 )
                 return
             finally:
@@ -232,7 +234,7 @@ class _Prompt:
                 return answer
 
     async def _completed(self, decision: Decision) -> ApprovalAnswer | None:
-        """Ask for what a decision needs; None if the input is invalid."""
+        """Ask for the values of a decision; None if the input is invalid."""
         if decision == "approve":
             return ApprovalAnswer(decision=decision)
         if decision == "reject":
@@ -249,7 +251,7 @@ class _Prompt:
 
 
 def format_call(approval: Approval) -> str:
-    """Return the question about a call: what could hide a part of it is escaped or counted."""
+    """Return the question about a call: text that could hide a part of it is escaped or counted."""
     arguments = escape_hidden(json.dumps(approval.arguments, indent=2, ensure_ascii=False))
     shown = _BLANKS.sub(lambda found: f"⟨{len(found[0]):,} spaces⟩", arguments)
     more = len(shown) - SHOWN_CHARACTERS

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it works: its live tree, its root agent's words and calls."""
+"""The live view of a run: its tree, and its root agent's words and calls."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 CALL_CHARACTERS = 100
-"""A tool call is shown in one line of a terminal."""
+"""The longest text of a tool call: one line of a terminal."""
 MOST_CALLS = 8
-"""Calls of one tool in a row: the tree shows what three hundred tasks are."""
+"""The most calls of one tool in a row that are shown: the tree shows three hundred tasks."""
 
 
 async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
@@ -91,7 +91,7 @@ def fetch_tree(client: JobClient, job_id: str) -> Fetch:
 
 
 class _Lines:
-    """Prints lines above the live tree, or on stderr where there is none.
+    """Prints lines above the live tree, or on stderr if there is none.
 
     Args:
         console: The terminal; None for none.
@@ -103,7 +103,7 @@ class _Lines:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep lines back while a person is asked: they would come between question and answer."""
+        """Hold lines back during a question: they would come between question and answer."""
         self._held = []
         try:
             yield
@@ -137,7 +137,7 @@ def _only_question(watcher: Watcher, lines: _Lines) -> Iterator[None]:
 async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
     """Print the texts and the calls of the root agent; its last text is the command's payload.
 
-    Of many calls of one tool in a row the first are printed and the others counted.
+    Of many calls of one tool in a row, the first are printed and the others counted.
     """
     held, tool, calls = "", "", 0
     async for event in client.events(root_id):
@@ -158,7 +158,7 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
 
 
 def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:
-    """Say why work is returned or left out, or why a job other than the root has failed."""
+    """Print why work is returned or left out, or why a job other than the root has failed."""
     who = f"{record.agent} {formatting.short_id(record.id)}"
     if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
         why = output.one_line(str(reason), 300)

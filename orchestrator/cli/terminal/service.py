@@ -14,8 +14,10 @@ from fanout.orchestrator.client.fleet_view import FleetView
 ASK_SECONDS = 15.0
 """The time for an answer: a service with thousands of workers takes a second."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Of an answer: a view has some 200 KiB, and what is asked may be any server."""
-NO_VIEW = "The answer of {url} is no view of an installation: is it the address of `fanout serve`?"
+"""The largest answer: a view has some 200 KiB, and the address may be that of any server."""
+NO_VIEW = (
+    "The answer of {url} is not a view of an installation: is it the address of `fanout serve`?"
+)
 
 
 class ServiceClient:
@@ -34,7 +36,7 @@ class ServiceClient:
         """Return the installation, as far as the key may see it.
 
         Raises:
-            ServiceUnreachable: The service does not answer, or as another program would.
+            ServiceUnreachable: The service does not answer, or another program does.
             KeyRefused: The key is not valid, or lacks the scope `read`.
         """
         body = await self._get("/v1/fleet")
@@ -64,7 +66,7 @@ async def open_service(url: str, key: str) -> AsyncIterator[ServiceClient]:
 
     Args:
         url: The address, such as `https://fanout.example`.
-        key: Is sent to it, and to no address that it redirects to.
+        key: The key, which is only sent to this address, never to a redirect's.
 
     Raises:
         UsageProblem: The address or the key cannot be used.
@@ -79,13 +81,13 @@ async def open_service(url: str, key: str) -> AsyncIterator[ServiceClient]:
             verify=url.startswith("https:"),  # certificates take long to load
         )
     except (httpx.InvalidURL, UnicodeError, ValueError):
-        raise UsageProblem(f"--url is {url!r}, which is no address.") from None
+        raise UsageProblem(f"--url is {url!r}, which is not an address.") from None
     async with client:
         yield ServiceClient(client, url)
 
 
 def _check(status: int, url: str) -> None:
-    """Raise what the status of an answer says, if it is no success.
+    """Raise the failure for the status of an answer, unless it is a success.
 
     Raises:
         KeyRefused: The key is refused.

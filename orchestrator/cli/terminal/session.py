@@ -1,7 +1,7 @@
-"""What most commands start with: a connected client or reader, and the jobs that a person means.
+"""The start of most commands: a connected client or reader, and the jobs that a person names.
 
 A reader is imported faster. Every command accepts a unique prefix of an id, or its unique end;
-where none is given, the last run of the folder is meant.
+without an id, it uses the last run of the folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
+import fanout.orchestrator.client  # a package with lazy imports: each name is imported when it is used
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
 from fanout.orchestrator.cli.terminal.formatting import short_approval, short_id
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 WAITING_FOR_REDIS = "waiting for Redis"
-"""What commands wait for that name nothing more exact."""
+"""The message of commands that wait for Redis and have no more exact one."""
 MAX_COUNTED = 100
-"""Of how many candidates an ambiguous id's error says the number: nobody looks through more."""
+"""The most candidates that an ambiguous id's error counts: nobody reads more."""
 MAX_NAMED = 5
-"""How many candidates an ambiguous id's error names."""
+"""The most candidates that an ambiguous id's error names."""
 _ELLIPSIS = "…"
-"""Before the end of an id in what earlier releases printed."""
+"""The ellipsis before the end of an id in the output of earlier releases."""
 
 
 def usable_agents(settings: Settings) -> AgentDefinitions:
-    """Return the agents that jobs may name, and say which files are no definitions.
+    """Return the agents that jobs may name, and report invalid definition files.
 
     Raises:
-        InvalidAgentDefinition: the folder of agents does not exist.
+        InvalidAgentDefinition: The folder of agents does not exist.
     """
     from fanout.orchestrator.configuration.agent_definitions import (  # noqa: PLC0415 - few need it
         read_agent_definitions,
@@ -109,7 +109,7 @@ async def ended_result(reader: JobReader, job_id: str) -> JobResult:
 
 
 def last_run(folder: Path) -> str:
-    """Return the id of the last run of a folder: it is meant where no id is given.
+    """Return the id of the last run of a folder, which is used if no id is given.
 
     Raises:
         UsageProblem: `fanout run` was never used in this folder, or in one above it.
@@ -127,7 +127,7 @@ def last_run(folder: Path) -> str:
 
 
 def job_or_last_run(prefix: str | None) -> str:
-    """Return what a person named, or the last run of this folder, which is said on stderr.
+    """Return the named job, or the last run of this folder, which is printed on stderr.
 
     Raises:
         UsageProblem: As `last_run`.
@@ -158,7 +158,7 @@ async def resolve_job(reader: JobReader, prefix: str) -> str:
 
 
 def _ambiguous(prefix: str, matches: Sequence[str]) -> str:
-    """Return the refusal of an id that several jobs have, with the ids that tell them apart."""
+    """Return the error for an ambiguous id, with longer ids that distinguish the jobs."""
     count = str(len(matches)) if len(matches) <= MAX_COUNTED else f"more than {MAX_COUNTED}"
     named = ", ".join(short_id(job_id) for job_id in matches[:MAX_NAMED])
     more = ", …" if len(matches) > MAX_NAMED else ""
@@ -188,7 +188,7 @@ async def resolve_tree(reader: JobReader, prefix: str) -> str:
 
 
 async def resolve_approval(reader: JobReader, prefix: str) -> str:
-    """Return the id of an approval: of the one whose id begins so, or of a job's only one.
+    """Return the id of an approval: the one with this prefix, or a job's only one.
 
     Raises:
         UnknownApproval: Several match, or no waiting approval does.

@@ -1,4 +1,4 @@
-"""The picture of an installation at one moment, as `fanout top` draws it: always on one screen."""
+"""The picture of an installation for `fanout top`: always on one screen."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from fanout.orchestrator.shortening import count
 GAP = 2
 """Spaces between two columns."""
 LEAST_LINES = 2
-"""Of each table that has rows, on a low screen: its header and a row."""
+"""The least lines of each table with rows on a low screen: its header and a row."""
 ROOMY_LINES = 15
-"""Below the summary, on a screen that has empty lines between the tables."""
+"""The lines below the summary from which on there are empty lines between the tables."""
 MOST_SHARE = 4
-"""Workers and queues take a fourth of the lines each at most, so that most are for the jobs."""
+"""The divisor for the lines of workers and queues: each takes a fourth at most, so that most lines
+are for the jobs."""
 FITNESS_STYLES = {"fit": "green", "draining": "yellow", "unfit": "red"}
 NAME_CHARACTERS = 40
-"""Of a name of a host, a worker, a tenant or an agent."""
+"""The longest name of a host, a worker, a tenant or an agent."""
 MEBIBYTE = 1024 * 1024
 ALARMING = 0.9
-"""The share of Redis's memory from which it is drawn in red; from a tenth less, in yellow."""
+"""The part of Redis's memory from which on it is drawn in red; from a tenth less, in yellow."""
 
 
 class Table:
@@ -62,7 +63,7 @@ class Table:
         Args:
             most: The number of lines at most.
             width: Cells of a line.
-            what: What the rows are, for the number of those that have no line.
+            what: The name of the rows, for the number of those without a line.
         """
         if not self.rows or most < LEAST_LINES:
             return []
@@ -94,11 +95,12 @@ class Table:
 
 
 def tables(view: FleetView, workers_at_most: int | None = None) -> dict[str, Table]:
-    """Return what a view has to show as tables, by what their rows are.
+    """Return the tables of a view, by the names of their rows.
 
     Args:
         view: The installation.
-        workers_at_most: Of more workers, their hosts are listed instead; None: of no number.
+        workers_at_most: The number above which hosts are listed instead of workers; None: hosts are
+            never listed.
     """
     found = {}
     if view.workers:
@@ -139,7 +141,7 @@ class TopBoard:
     def __init__(self) -> None:
         self.view: FleetView | None = None
         self.problem = ""
-        """Why the view is not up to date; empty when it is."""
+        """The reason why the view is not up to date; empty when it is."""
 
     def render(self, height: int, width: int) -> Group:
         """Return a picture of at most `height` lines, each at most `width` cells wide."""

@@ -1,6 +1,6 @@
-"""What a command waits for: it is said when nothing was printed for two seconds.
+"""Messages about what a command waits for, after two seconds without output.
 
-While a large folder is read for a snapshot, a bar shows how far it is.
+While a large folder is read for a snapshot, a bar shows the progress.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from fanout.orchestrator.workspace.workspace import Workspace
 
 SILENT_SECONDS = 2.0
-"""A person wonders after about so long."""
+"""The silence after which a person wonders."""
 MAX_SILENT_SECONDS = 60.0
-"""Between two lines of a pipe about the same wait; each pause is twice as long as the one before,
-so that a log of hours stays short."""
+"""The longest pause between two lines of a pipe about the same wait; each pause is twice as long as
+the previous one, so that a log of hours stays short."""
 _LOOK_SECONDS = 0.25
-"""Between two looks whether anything was printed, and two pictures of a terminal."""
+"""The time between two checks for output, and between two pictures of a terminal."""
 
 _open: list[_Wait] = []
-"""What is waited for at this moment; the last one is the most exact, and the only one to speak."""
+"""The current waits; only the last one, the most exact, prints messages."""
 _SHOWN_AFTER_SECONDS = 1.0
-"""A bar that is gone at once only disturbs."""
+"""The time before a bar is shown: one that ends at once only disturbs."""
 _BAR_SECONDS = 0.1
-"""Between two looks at how far it is: a bar that moves less often seems to stand."""
+"""The time between two updates of the bar: one that moves less often seems to hang."""
 
 
 @contextmanager
 def waiting(what: str, *, in_lines: bool = False) -> Iterator[None]:
-    """Say what is waited for while the context is open, and for how long, if it takes long.
+    """Print what the context waits for, and for how long, if it takes long.
 
-    It is said by a thread, so that it does not matter whether the wait is one of the event loop.
-    On a terminal it is a line that goes when anything else is printed.
+    A thread prints it, so that the wait may block the event loop. On a terminal it is a line that
+    disappears when anything else is printed.
 
     Args:
-        what: In a few words after "still", such as `starting the worker`.
-        in_lines: Print lines on a terminal, too, as in a pipe: another process prints there.
+        what: A few words to follow "still", such as `starting the worker`.
+        in_lines: Also print lines on a terminal, as in a pipe: another process prints there.
     """
     wait = _Wait(what, in_lines=in_lines)
     with _opened(wait):
@@ -57,7 +57,7 @@ def waiting(what: str, *, in_lines: bool = False) -> Iterator[None]:
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """Say nothing of waits while the context is open: a view says it, or a person is asked."""
+    """Print nothing about waits in the context: a view shows them, or a question is open."""
     with _opened(_Wait("")):
         for take_away in tuple(output.before_printing):
             take_away()
@@ -81,7 +81,7 @@ class _Wait:
         self._begun = time.monotonic()
 
     def say(self) -> None:
-        """Say it until it has ended, or nobody reads it any more."""
+        """Print messages until the wait has ended, or nobody reads them."""
         with suppress(OSError):
             if self._in_lines or not output.stderr_is_terminal():
                 self._print_lines()
@@ -101,7 +101,7 @@ class _Wait:
                 self._show_until_printed()
 
     def _show_until_printed(self) -> None:
-        """Show a line that moves, until something is printed or the wait has ended."""
+        """Show a moving line until something is printed or the wait has ended."""
         from rich.console import Console  # noqa: PLC0415 - few commands take so long
         from rich.status import Status  # noqa: PLC0415 - the same
 
@@ -131,7 +131,7 @@ class _Wait:
         return bool(_open) and _open[-1] is self
 
     def _is_silent_for(self, seconds: float) -> bool:
-        """Return whether nothing was printed for so long, and nothing more exact is waited for."""
+        """Return whether nothing was printed for a time, and no more exact wait is open."""
         if not self._is_innermost:
             return False
         return time.monotonic() - max(_open[0]._begun, output.printed_at()) >= seconds  # noqa: SLF001 - of its own class
@@ -142,7 +142,7 @@ class _Wait:
 
 @asynccontextmanager
 async def snapshot_progress(workspace: Workspace) -> AsyncIterator[None]:
-    """Show how far a snapshot of a folder is, if it takes longer than a moment; a pipe is told so.
+    """Show the progress of a folder's snapshot if it takes long; in a pipe, print a line.
 
     Args:
         workspace: The folder, whose snapshot is stored in the context.

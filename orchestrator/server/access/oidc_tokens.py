@@ -165,7 +165,7 @@ async def _document(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
                 raise ValueError("the document is too large")
     document = json.loads(content)
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the document, not of a caller
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of the document, not of a caller
     return document
 
 

@@ -112,6 +112,6 @@ export function marks(job) {
   if (isFailed) found.push({ at: job.finished_at, kind: "failed", text: reasonText(job) || stateName(job.state) });
   const { landed } = job;
   if (landed?.is_unmerged) found.push({ at: landed.at, kind: "conflict", text: `Not merged: ${landed.why}` });
-  else if (landed?.outcome === "sent back") found.push({ at: landed.at, kind: "setback", text: `Sent back to its agent: ${landed.why}` });
+  else if (landed?.outcome === "sent back") found.push({ at: landed.at, kind: "setback", text: `Returned to its agent: ${landed.why}` });
   return found;
 }

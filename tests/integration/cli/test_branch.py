@@ -181,7 +181,7 @@ async def test_a_job_is_applied_to_a_branch(
 
     assert done.code == 1
     assert "conflict  gone" in done.err
-    assert "Both sides of what conflicts are in" in done.err
+    assert "Both sides of the conflicts are in" in done.err
     assert "Branch fix has 1 new commit." in done.err
     message = git(root, "log", "-1", "--format=%B", "fix")
     assert message.startswith("Mended it\n\nAll of it.\n\nFanout-Job: ")

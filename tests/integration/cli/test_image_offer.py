@@ -44,5 +44,5 @@ def test_the_demo_can_do_without_and_only_it(fanout: Fanout, tmp_path: Path) -> 
         code, screen = in_terminal(fanout, "demo", answers={"Choose [": "local"})
 
     assert code == 0
-    assert "local: run the demo's own commands as you, isolated by nothing" in screen
+    assert "local: run the demo's own commands as you, without isolation" in screen
     assert "tests: failed before, passed after" in screen

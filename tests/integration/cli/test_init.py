@@ -155,7 +155,7 @@ def test_a_person_chooses_among_the_models_of_a_server_by_number_or_by_name(
     asked = [request["model"] for request in server.requests]
 
     assert (code, again) == (0, 0), screen + named
-    assert f"{address} has 3 models that it lists:" in screen
+    assert f"{address} has 3 models:" in screen
     assert f"2  {NAME}" in screen
     assert "streaming works, tools work." in screen
     assert asked == [NAME, "third"]

@@ -372,7 +372,7 @@ async def test_logs_for_people_have_no_ids_of_engines(fanout, stand_in: StandIn)
     plain = fanout("logs", job_id).out
 
     assert not {host, container, "h1"} & set(plain.replace(",", " ").split())
-    assert "docker, with the files of the attempt before" in plain
+    assert "docker, with the files of the previous attempt" in plain
     assert "failed: no such container: (id)" in plain
     assert container in fanout("logs", job_id, "--json").out
 

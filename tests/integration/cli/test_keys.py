@@ -45,7 +45,7 @@ def test_a_key_is_shown_once_listed_without_it_and_revoked_by_its_name(fanout: F
     [
         (["create", "ann"], "--scope submit --scope read"),
         (["create", "ann", "--scope", "aprove"], "Did you mean approve?"),
-        (["create", "*", "--scope", "read"], "is no name"),
+        (["create", "*", "--scope", "read"], "is not a valid name"),
         (["create", "ann", "--scope", "read", "--tenant", "*"], "needs --owner '*'"),
         (["create", "ann", "--scope", "read", "--expires", "soon"], "30d"),
         (["revoke", "nobody"], "fanout keys ls"),

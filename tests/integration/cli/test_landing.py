@@ -87,7 +87,7 @@ async def test_both_sides_of_a_conflict_are_kept_shown_and_forgotten(
 
     place = Path(fanout.env["FANOUT_STATE_DIR"]) / "conflicts" / job_id
     assert done.code == 1
-    assert f"Both sides of what conflicts are in {place}" in done.err
+    assert f"Both sides of the conflicts are in {place}" in done.err
     kept = {side: (place / side / "a.txt").read_bytes() for side in ("base", "yours", "theirs")}
     assert kept == {"base": OLD, "yours": YOURS, "theirs": theirs}
     assert all(path.stat().st_mode & 0o077 == 0 for path in (place, *place.rglob("*")))

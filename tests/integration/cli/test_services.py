@@ -231,7 +231,7 @@ def test_flower_names_a_variable_that_is_no_port(fanout: Fanout, wrong: str):
     refused = fanout("flower", env={"FLOWER_PORT": wrong})
 
     assert (refused.code, refused.out) == (2, "")
-    assert "FLOWER_PORT is a port from 1 to 65,535" in refused.err
+    assert "FLOWER_PORT has to be a port from 1 to 65,535" in refused.err
 
 
 @pytest.mark.slow

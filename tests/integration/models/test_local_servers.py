@@ -129,7 +129,7 @@ def test_an_address_where_nothing_listens_is_named() -> None:
 def test_a_server_that_wants_a_key_says_so() -> None:
     with local_server(replace(OPENAI, key="right")) as server:
         for key in (None, "wrong"):
-            with pytest.raises(KeyWanted, match="wants a key"):
+            with pytest.raises(KeyWanted, match="requires a key"):
                 find_server(server.url, key)
         assert find_server(server.url, "right").models == (NAME,)
 
