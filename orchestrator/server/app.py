@@ -1,4 +1,4 @@
-"""The web application: all doors of the service on one origin."""
+"""The web application: all interfaces of the service on one origin."""
 
 from __future__ import annotations
 
@@ -46,23 +46,25 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Of all responses, unless one has its own: nothing is kept, framed or guessed."""
+"""The headers of all responses, unless one has its own: no caching, framing or guessing of types.
+"""
 RESTART_SECONDS = 1.0
-"""Before failed work beside the requests begins again: a fault that stays does not fill the log."""
+"""The pause before failed background work begins again, so that a permanent fault does not fill the
+log."""
 ROUTES = (runs, jobs, events, approvals, webhooks, administration, folders)
-"""The modules with the routes of HTTP; an earlier one wins."""
+"""The modules with the routes of HTTP; an earlier one has priority."""
 DESCRIPTION = "Jobs of isolated AI agents: submit, follow, approve, and take their changes."
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one request may bring."""
+    """The limits of one request."""
 
     body_bytes: int
     upload_bytes: int
-    """Of the archive of a workspace."""
+    """The largest archive of a workspace."""
     stall_seconds: float
-    """How long a body may be behind `bytes_per_second`."""
+    """How long a body may be slower than `bytes_per_second`."""
     bytes_per_second: int
 
 
@@ -80,12 +82,12 @@ def create_app(
 
     Args:
         service: What all requests share.
-        bounds: What one request may bring.
+        bounds: The limits of one request.
         authentication: Finds the caller of each request.
-        guards: What a request passes before its body is read.
+        guards: The checks of a request before its body is read.
         routes: Further routes, such as those of the login.
         public_url: The origin under which clients reach the service; None: that of each request.
-        background: What runs beside the requests, until cancelled.
+        background: Work that runs in the background until cancelled.
     """
     mcp_routes, mcp_running = mcp_app(service)
     app = FastAPI(
@@ -123,7 +125,7 @@ def create_app(
 
 
 async def _kept_running(work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Begin work again that has failed: the requests go on meanwhile, and would hide it."""
+    """Restart failed background work: requests continue meanwhile, and would hide the failure."""
     while True:
         try:
             await work()

@@ -1,10 +1,10 @@
-"""The connections of the server: how many there are, and how long each may keep it waiting.
+"""The connections of the server: their number, and the time limits for slow clients.
 
-Whoever connects costs something before a key is seen. So connections are counted, in all and by
-address, and a client owes the server progress: the head of a request within a time, a body and the
-taking of an answer at a least rate (`BodyLimit` counts bodies). Where there are too many, the
-connection that has waited longest for a request is closed for a new one: silent connections keep
-nobody out. Only where all are at work is a new one refused.
+A connection has a cost before a key is checked. So connections are counted, in total and by
+address, and a client has to make progress: it sends the head of a request within a time limit, and
+sends a body and reads an answer at a minimum rate (`BodyLimit` measures bodies). If there are too
+many, the connection that has waited longest for a request is closed for a new one, so silent
+connections exclude nobody. A new one is refused only if all have a request.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, StrictConnect
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Between two looks for connections that are too slow."""
+"""The time between two checks for connections that are too slow."""
 LOG_SECONDS = 60.0
-"""Between two lines of the log about the same lack: an attack does not fill the disk."""
+"""The time between two log lines about the same shortage: an attack does not fill the disk."""
 RETRY_SECONDS = "5"
-"""After which a refused client tries again."""
+"""The time after which a refused client tries again."""
 TOO_MANY = "The service has too many connections: try again in a few seconds."
 TOO_SLOW = "The request did not come in time."
 REASONS = ("refused", "replaced", "late", "stalled", "malformed")
-"""Why the server ends connections: all are at work; for a new one; no head of a request in time; an
-answer that is not taken; no valid request."""
+"""The reasons why the server ends connections: all have a request; for a new one; no head of a
+request in time; an answer that is not read; an invalid request."""
 NONE: Mapping[str, str] = MappingProxyType({})
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What the connections of a server may use."""
+    """The limits of a server's connections."""
 
     in_all: int
     of_address: int
-    """From one IPv4 address, or one IPv6 network of 64 bits."""
+    """The most connections from one IPv4 address, or one IPv6 network of 64 bits."""
     head_seconds: float
-    """For the head of a request, from the connection or from its first byte."""
+    """The time for the head of a request, from the connection or from its first byte."""
     stall_seconds: float
-    """How long an answer may be taken more slowly than `bytes_per_second`."""
+    """How long an answer may be read more slowly than `bytes_per_second`."""
     bytes_per_second: int
     proxies: Sequence[str] = ()
     """Addresses and networks that are not counted by address; `*`: all."""
@@ -71,7 +71,7 @@ class _Peer:
 
     connections: int = 0
     waiting: dict[HttpConnection, None] = field(default_factory=dict)
-    """Those without a request, the one that has waited longest first."""
+    """The connections without a request, the one that has waited longest first."""
 
 
 class Connections:
@@ -84,7 +84,7 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.ended: Counter[str] = Counter()
-        """How many were refused or closed by the server, by reason."""
+        """The numbers of connections that the server refused or closed, by reason."""
         self._open: dict[HttpConnection, str] = {}
         self._waiting: dict[HttpConnection, None] = {}
         self._peers: dict[str, _Peer] = {}
@@ -97,7 +97,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: HttpConnection, address: str) -> bool:
-        """Return whether a new connection is taken; if it is, count it."""
+        """Return whether a new connection is accepted; if it is, count it."""
         network = limited_network(address)
         peer = self._peers.get(network, _Peer())
         has_too_many = peer.connections >= self.limits.of_address and not self._is_proxy(address)
@@ -115,13 +115,13 @@ class Connections:
         return True
 
     def waits(self, connection: HttpConnection) -> None:
-        """Note that a connection has no request, and may be closed for a new one."""
+        """Record that a connection has no request, and may be closed for a new one."""
         if (network := self._open.get(connection)) is not None:
             for waiting in (self._waiting, self._peers[network].waiting):
                 waiting.setdefault(connection)
 
     def works(self, connection: HttpConnection) -> None:
-        """Note that a connection has a request."""
+        """Record that a connection has a request."""
         self._waiting.pop(connection, None)
         if (network := self._open.get(connection)) is not None:
             self._peers[network].waiting.pop(connection, None)
@@ -166,10 +166,10 @@ class HttpConnection(H11Protocol):
     """One connection, with deadlines, and refusals in the form of the service's other ones.
 
     Args:
-        connections: All of the server.
-        config: Of the server, as are the others.
-        server_state: What uvicorn's connections share.
-        app_state: What the application shares.
+        connections: All connections of the server.
+        config: The server's configuration.
+        server_state: The common state of uvicorn's connections.
+        app_state: The common state of the application.
     """
 
     def __init__(
@@ -184,12 +184,14 @@ class HttpConnection(H11Protocol):
         self.conn: StrictConnection = StrictConnection(h11.SERVER, MAX_HEAD_BYTES)
         self._connections = connections
         self._owes_since: float | None = time.monotonic()
-        """Since when the client has to send the rest of a head, or of a body that nobody reads."""
+        """The time since which the client has to send the rest of a head, or of a body that nobody
+        reads."""
         self._unsent: tuple[float, int] | None = None
-        """When a look found the client slow to take an answer, and the bytes that were left."""
+        """The time when a check found the client slow to read an answer, and the remaining bytes.
+        """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Serve the connection, if there is room."""
+        """Serve the connection, if the limits permit it."""
         address = get_remote_addr(transport)
         if self._connections.admit(self, address[0] if address else ""):
             super().connection_made(transport)
@@ -198,12 +200,12 @@ class HttpConnection(H11Protocol):
         self._answer(503, TOO_MANY, {"Retry-After": RETRY_SECONDS})
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self._connections.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client has sent."""
+        """Process data of the client."""
         super().data_received(data)
         self._note_state()
 
@@ -213,12 +215,12 @@ class HttpConnection(H11Protocol):
         self._note_state()
 
     def resume_writing(self) -> None:
-        """Go on with an answer of which the client has taken a part."""
+        """Continue an answer after the client has read a part of it."""
         self._unsent = None
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no valid request, and end the connection."""
+        """Refuse an invalid request, and end the connection."""
         self._connections.ended["malformed"] += 1
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
@@ -240,7 +242,7 @@ class HttpConnection(H11Protocol):
             self._answer(408, TOO_SLOW)
 
     def _check_taking(self, now: float) -> None:
-        """End the connection if the client takes its answer too slowly."""
+        """End the connection if the client reads its answer too slowly."""
         limits = self._connections.limits
         left = self.transport.get_write_buffer_size()
         since, before = self._unsent or (now, left)
@@ -253,7 +255,7 @@ class HttpConnection(H11Protocol):
             self._unsent = now, left
 
     def _note_state(self) -> None:
-        """Note whether the connection has a request, and since when the client owes the rest."""
+        """Record whether the connection has a request, and since when its rest is due."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._owes_since = None
             self._connections.works(self)
@@ -265,14 +267,14 @@ class HttpConnection(H11Protocol):
             self._owes_since = time.monotonic()
 
     def _answer(self, status: int, detail: str, headers: Mapping[str, str] = NONE) -> None:
-        """Answer with a problem, where an answer has not begun, and end the connection."""
+        """Answer with a problem, unless an answer has begun, and end the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(_problem(status, detail, headers))
         self.transport.close()
 
 
 def _problem(status: int, detail: str, headers: Mapping[str, str]) -> bytes:
-    """Return a response for a client whose request never became one."""
+    """Return a response for a client whose request was never complete."""
     title = HTTPStatus(status).phrase
     problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     body = json.dumps(problem).encode()
@@ -288,10 +290,10 @@ def _problem(status: int, detail: str, headers: Mapping[str, str]) -> bytes:
 
 
 class Seldom:
-    """Is true once in a time, of all the times that it is asked.
+    """Is true at most once in each interval.
 
     Args:
-        seconds: The time.
+        seconds: The interval.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -299,7 +301,7 @@ class Seldom:
         self._next = 0.0
 
     def __call__(self) -> bool:
-        """Return whether the time has passed since this was last true."""
+        """Return whether the interval has passed since this was last true."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -308,9 +310,9 @@ class Seldom:
 
 
 def log_exhaustion_seldom(loop: asyncio.AbstractEventLoop) -> None:
-    """Log once a minute that no connection can be accepted for want of descriptors or memory.
+    """Log once a minute that connections cannot be accepted without descriptors or memory.
 
-    asyncio survives that: it tries again after a second. But it reports each of its attempts, as
+    asyncio tries again after a second. But it reports each of its attempts, as
     many as connections are accepted at once.
     """
     is_due = Seldom(LOG_SECONDS)

@@ -1,9 +1,9 @@
-"""What happens to jobs, for all readers of this process: journals, and which jobs change.
+"""The events of jobs for all readers of this process: journals, and changed jobs.
 
 Each entry of a journal is read from Redis and encoded as a server-sent event once per process.
-A reader takes what its job's window holds and reads older entries from the journal itself. So a
-slow reader holds nothing, and a reader that comes back with the last id it has seen misses nothing,
-on whichever server. Which jobs change is known by one subscription.
+A reader takes entries from its job's window, and reads older ones from the journal itself. So a
+slow reader blocks nothing, and a reader that returns with the last id it has seen misses nothing,
+on any server. One subscription announces changed jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import JournalEvent
 
 MAX_GATHERED = 10_000
-"""Ids that a reader which is behind gathers; one that is further behind reads the list again."""
+"""The most ids that a slow reader collects; one that is further behind reads the list again."""
 WINDOW = 256
-"""Entries that are kept of a followed job; a reader that is further behind reads the journal."""
+"""The most entries that are kept of a followed job; a reader that is further behind reads the
+journal."""
 WINDOW_BYTES = 512 * 1024
-"""Of the entries that are kept of a followed job."""
+"""The most bytes of the entries that are kept of a followed job."""
 PAGE = 100
-"""Entries that a reader which is behind reads at once."""
+"""The entries that a reader reads at once when it is behind."""
 
 Position = tuple[int, int]
 
@@ -62,15 +63,15 @@ class ChangedJobs:
         self._readers: set[_Reader] = set()
 
     async def run(self) -> None:
-        """Pass on what changes until cancelled."""
+        """Pass on changes until cancelled."""
         async for ids in self._client.changed_jobs():
             for reader in self._readers:
                 reader.add(ids)
 
     async def batches(self) -> AsyncIterator[frozenset[str]]:
-        """Yield the ids of jobs that changed; an empty batch says that some may be missed.
+        """Yield the ids of jobs that changed; an empty batch means that some may be missed.
 
-        The first batch is empty: whatever was read before it may be old.
+        The first batch is empty: anything read before it may be old.
         """
         reader = _Reader()
         self._readers.add(reader)
@@ -110,7 +111,7 @@ class _Window:
         self.follower = asyncio.create_task(self._follow(after))
 
     def after(self, seen: Position) -> list[tuple[Position, bytes, bool]] | None:
-        """Return what comes after a position; None when older entries are needed."""
+        """Return the entries after a position; None when older entries are needed."""
         if seen < self.begin:
             return None
         if not self._frames or self._frames[-1][0] <= seen:
@@ -157,8 +158,8 @@ class EventFeed:
         The caller has checked that the reader may see the job.
 
         Raises:
-            UnknownJob: The journal does not exist any more.
-            LedgerUnavailable: Redis was unavailable for longer than its outages are waited for.
+            UnknownJob: The journal no longer exists.
+            LedgerUnavailable: Redis was unavailable for longer than an outage is tolerated.
         """
         seen = position(after)
         async with self._window(job_id, await self._begin(job_id, after)) as window:

@@ -1,6 +1,6 @@
 """The metrics of an installation's workers and queues, for Prometheus.
 
-Every label has a bounded number of values: what is too much is shown as `other`.
+Every label has a bounded number of values; further ones are shown as `other`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fanout.orchestrator.jobs.totals import INFINITY, OTHER, SERIES, SUM, Label,
 from fanout.orchestrator.jobs.worker_info import Fitness
 
 MAX_QUEUES_SHOWN = 50
-"""Queues with a series of their own, those with the longest wait; a tenant or a class more is no
-reason for a database of metrics to grow."""
+"""The most queues with their own series, those with the longest wait: a further tenant or class
+must not make a database of metrics grow."""
 MAX_HOSTS_SHOWN = 20
-"""Hosts whose disks are shown, those with the least free space."""
+"""The most hosts whose disks are shown, those with the least free space."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class FleetMetrics(Collector):
-    """The metrics of what was read last."""
+    """The metrics of the last reading."""
 
     def __init__(self) -> None:
         self.counts = FleetCounts()
@@ -97,7 +97,8 @@ class FleetMetrics(Collector):
         }
         family = GaugeMetricFamily(
             "fanout_host_disk_free_bytes",
-            f"Free space of the disk with the workers' state, of the {MAX_HOSTS_SHOWN} fullest hosts.",
+            f"Free space of the disk with the workers' state, of the {MAX_HOSTS_SHOWN} fullest "
+            "hosts.",
             labels=["host"],
         )
         for host in sorted(free, key=lambda one: (free[one], one))[:MAX_HOSTS_SHOWN]:
@@ -108,7 +109,8 @@ class FleetMetrics(Collector):
         labels = ["tenant", "class"]
         ages = GaugeMetricFamily(
             "fanout_queue_oldest_seconds",
-            "How long the oldest of the jobs that are next in turn has waited since it was submitted.",
+            "How long the oldest of the jobs that are next in turn has waited since it was "
+            "submitted.",
             labels=labels,
         )
         sizes = GaugeMetricFamily(
@@ -124,7 +126,7 @@ class FleetMetrics(Collector):
 
 
 def _shown(queues: Sequence[QueueHead]) -> list[QueueHead]:
-    """Return the queues that are shown, the rest as one."""
+    """Return the queues that are shown, and the rest as one."""
     shown, rest = list(queues[:MAX_QUEUES_SHOWN]), queues[MAX_QUEUES_SHOWN:]
     if rest:
         jobs, oldest = sum(one.jobs for one in rest), max(one.oldest_seconds for one in rest)

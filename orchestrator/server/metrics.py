@@ -1,4 +1,4 @@
-"""What Prometheus reads: jobs and workers of the installation, requests of this process."""
+"""The metrics for Prometheus: jobs and workers of the installation, requests of this process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from fanout.orchestrator.server.connections import REASONS, Connections
 from fanout.orchestrator.server.fleet_metrics import FleetMetrics
 
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""Seconds until a response begins: most take milliseconds, `?wait=` up to a minute."""
+"""The bounds of the time until a response begins, in seconds: most take milliseconds, `?wait=` up
+to a minute."""
 OTHER = "other"
-"""The route of a request that fits none: paths that strangers invent are no labels."""
+"""The route of a request that matches none: invented paths must not become labels."""
 
 
 class Metrics:
@@ -31,7 +32,7 @@ class Metrics:
     Args:
         counts: Counts jobs.
         fleet: Reads workers, queues and totals.
-        connections: Those of the server.
+        connections: The connections of the server.
     """
 
     def __init__(self, counts: JobCounts, fleet: FleetCounter, connections: Connections) -> None:
@@ -123,7 +124,7 @@ class _OfConnections(Collector):
 
 
 class _Installation(Collector):
-    """The counts of the ledger, as of the last reading."""
+    """The counts of the ledger at the last reading."""
 
     def __init__(self) -> None:
         self.counts = Counts()
@@ -149,7 +150,7 @@ class _Installation(Collector):
 
 
 def _of_redis(memory: RedisMemory) -> Iterator[GaugeMetricFamily]:
-    """Yield how much Redis uses of its memory; without a limit there is no sample of one."""
+    """Yield Redis's use of its memory; without a limit there is no sample of a limit."""
     yield GaugeMetricFamily(
         "fanout_redis_memory_bytes",
         "Bytes of Redis that count for its maxmemory.",

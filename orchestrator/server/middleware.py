@@ -1,4 +1,4 @@
-"""What happens to every request around its route: path, id, limit of the body, headers."""
+"""The handling of every request around its route: path, id, limit of the body, headers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = READING | {"POST", "PUT", "PATCH", "DELETE"}
-"""Those that a span may name: a client can send any word."""
+"""The methods that a span may name: a client can send any word."""
 SERVER_ERRORS = 500
 MAX_VALUES = 100_000
-"""In JSON that a request brings: 100 for each of as many jobs as are submitted at once. Parsing
-them blocks the server for a tenth of a second; 10 MiB can have 30 times as many."""
+"""The most values in JSON of a request: 100 for each of as many jobs as are submitted at once.
+Parsing them blocks the server for a tenth of a second; 10 MiB can have 30 times as many."""
 _LARGE_BYTES = 256 * 1024
-"""From this size on, JSON is checked and cleaned in a thread, in the turn of its caller: 10 MiB
-take a tenth of a second in which Python does little else."""
+"""The size from which JSON is checked and cleaned in a thread, in the turn of its caller: 10 MiB
+take a tenth of a second, in which Python does little else."""
 _turns = OwnerTurns(at_once=2, of_one_owner=1, waiting_of_one_owner=64)
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 class PlainPaths:
-    """Has a path that ends with slashes mean the same as without them, at every door.
+    """Treats a path that ends with slashes as the path without them, at every interface.
 
-    A redirect would do so only for clients that repeat a body, and credentials, after one.
+    A redirect would only work for clients that repeat a body, and credentials, after one.
 
     Args:
         app: The application.
@@ -91,13 +91,14 @@ class RequestIds:
 
 
 DISCONNECTED: Message = {"type": "http.disconnect"}
-"""What an application gets of a request that was refused meanwhile."""
+"""The message that an application gets for a request that was refused meanwhile."""
 
 
 class TracedRequests:
     """Continues the trace of each request's caller, and records requests.
 
-    A request that only reads is recorded if its caller is traced: pages and clients repeat them.
+    A request that only reads is recorded only if its caller is traced, because pages and clients
+    repeat them.
 
     Args:
         app: The application.
@@ -140,11 +141,12 @@ class BodyLimit:
 
     Args:
         app: The application.
-        max_bytes: Of a body.
-        larger: Path prefix -> another maximum, of bodies that are no JSON: these are read into
+        max_bytes: The largest body.
+        larger: Path prefix -> another maximum, for bodies that are not JSON, which are read into
             memory.
-        stall_seconds: How long the application may wait for a body beyond what its bytes take.
-        bytes_per_second: The rate that a body has at least.
+        stall_seconds: How long the application may wait for a body in addition to the time for its
+            bytes.
+        bytes_per_second: The lowest rate of a body.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class BodyLimit:
 
 
 class ValidBodies:
-    """Replaces what no text can hold in bodies that are JSON: every door behind it takes them.
+    """Replaces invalid characters in JSON bodies, so that every interface accepts them.
 
     JSON with too many values is refused before anything parses it.
 
@@ -258,7 +260,8 @@ async def _cleaned(body: bytes, caller: str) -> bytes:
     """Return JSON cleaned.
 
     Raises:
-        HTTPException: It has too many values, or too much of the caller's waits to be checked.
+        HTTPException: It has too many values, or too many bodies of the caller wait for their
+            check.
     """
     if len(body) < _LARGE_BYTES:
         return clean_json(body)
@@ -280,7 +283,7 @@ def _checked(body: bytes) -> bytes:
 
 
 def _caller_of(scope: Scope) -> str:
-    """Return whose request it is: the authentication has found out before the body is read."""
+    """Return the caller of a request: the authentication has found it before the body is read."""
     caller = scope.get("state", {}).get("caller")
     return "" if caller is None else f"{caller.tenant}/{caller.owner}/{caller.name}"
 

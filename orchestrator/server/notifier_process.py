@@ -1,6 +1,6 @@
-"""A process that sends the notifications of a state folder's services, where no server runs.
+"""A process that sends the notifications of a state folder's services, if no server runs.
 
-`fanout run` and `fanout submit` start it beside the Redis and the worker of this machine; it ends
+`fanout run` and `fanout submit` start it with the Redis and the worker of this machine; it ends
 with them.
 """
 
@@ -17,14 +17,14 @@ from fanout.orchestrator.process_secrets import seal_process
 from fanout.orchestrator.server.notifications.notifier import make_notifications
 
 CHECK_SECONDS = 2.0
-"""Between two looks at the folder's record: the process ends soon after the services."""
+"""The time between two checks of the folder's record: the process ends soon after the services."""
 
 
 async def notify(settings: Settings) -> None:
     """Send until the services of the state folder have ended.
 
     Args:
-        settings: The settings; where Redis is, the folder's record says.
+        settings: The settings; the folder's record has the address of Redis.
     """
     folder = StateFolder(settings.state_dir)
     while (record := folder.read_record()) is not None:

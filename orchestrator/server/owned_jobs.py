@@ -1,7 +1,7 @@
-"""`OwnedJobs`: what one caller may do with jobs.
+"""`OwnedJobs`: the operations of one caller on jobs.
 
-All doors of the service use it, so none of them can show or change another owner's job: such a job
-does not exist for the caller.
+All interfaces of the service use it, so none of them can show or change another owner's job: such a
+job does not exist for the caller.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
 
 MAX_ID_CHARACTERS = 64
-"""Of a job's id (`JobId`): a longer one does not exist."""
+"""The longest id of a job (`JobId`): a longer one does not exist."""
 CHANGES_AT_ONCE = 4
-"""Change bundles that one server reads at the same time: Git compares their files, in a thread of
-which a process has few."""
+"""The most change bundles that one server reads at the same time: Git compares their files, in one
+of the few threads of a process."""
 CHANGES_OF_OWNER = 2
-"""Of these, for one owner."""
+"""The most of them for one owner."""
 WAITING_OF_OWNER = 64
-"""Calls of one owner that wait for a bundle; further ones are refused."""
+"""The most calls of one owner that wait for a bundle; further ones are refused."""
 OUTCOMES: Mapping[type[Exception], str] = {
     NotAllowed: "not allowed",
     ChoiceRefused: "not allowed",
     UnknownJob: "not found",
     UnknownApproval: "not found",
 }
-"""What the audit log says of a call that failed; of other failures, their name."""
+"""The outcomes of failed calls in the audit log; for other failures, their name."""
 
 
 class Audit(Protocol):
-    """Where it is recorded who has changed what."""
+    """The record of changes and their callers."""
 
     async def record(
         self, caller: Caller, action: str, target: str = "", outcome: str = "done"
@@ -75,8 +75,8 @@ class Audit(Protocol):
         """Add one record.
 
         Args:
-            caller: Who asked.
-            action: What was asked for, such as `job.cancel`.
+            caller: The caller.
+            action: The requested action, such as `job.cancel`.
             target: The id of the job or approval.
             outcome: `done`, or why not.
         """
@@ -90,7 +90,7 @@ class _Call:
 
 
 class CallerBusy(JobFailure):
-    """Too much that costs much is asked for by one owner at the same time."""
+    """One owner has too much expensive work at the same time."""
 
 
 _changes_turns = OwnerTurns(
@@ -112,8 +112,8 @@ class OwnedJobs:
 
     Args:
         client: The connection of the service.
-        caller: Who asks.
-        audit: Where changes are recorded.
+        caller: The caller.
+        audit: The record of changes.
     """
 
     def __init__(self, client: JobClient, caller: Caller, audit: Audit) -> None:
@@ -122,7 +122,7 @@ class OwnedJobs:
         self.caller = caller
 
     async def definitions(self) -> AgentDefinitions:
-        """Return the agents that jobs may name; files that were changed are read again."""
+        """Return the agents that jobs may name; changed files are read again."""
         return await self._client.current_definitions()
 
     async def submit_many(self, specs: Sequence[JobSpec]) -> list[str]:
@@ -143,7 +143,7 @@ class OwnedJobs:
             await self._check_repeated(owned, known)
             ids = await self._client.submit_many([(spec, None) for spec in owned])
             call.target = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
-            if ids != known:  # somebody else used a key between the two steps
+            if ids != known:  # another caller used a key between the two steps
                 await self._check_repeated(owned, ids)
         return ids
 
@@ -188,7 +188,7 @@ class OwnedJobs:
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
         """Refuse snapshots that the caller has not stored, as if they did not exist.
 
-        Who sees all jobs of a tenant may use what anybody of the tenant has stored.
+        A caller who sees all jobs of a tenant may use every snapshot of the tenant.
         """
         if self.caller.tenant == EVERYBODY:
             return
@@ -260,12 +260,12 @@ class OwnedJobs:
         return await self._client.tree_sizes([one.root_id for one in records])
 
     async def usage(self, job_id: str) -> Usage:
-        """Return what a job and the jobs below it have used together."""
+        """Return the usage of a job and the jobs below it together."""
         await self._read(job_id)
         return await self._client.usage(job_id)
 
     async def usages(self, records: Sequence[JobRecord]) -> list[Usage]:
-        """Return what each of the caller's jobs, and the jobs below it, have used together."""
+        """Return the usage of each of the caller's jobs, together with the jobs below it."""
         self.caller.require(Scope.READ)
         return await self._client.usages([one.id for one in records if self.caller.owns(one)])
 
@@ -306,10 +306,10 @@ class OwnedJobs:
 
     @asynccontextmanager
     async def turn(self, turns: OwnerTurns) -> AsyncIterator[None]:
-        """Wait for one of the caller's turns at something, and hold it during the context.
+        """Wait for one of the caller's turns, and hold it during the context.
 
         Raises:
-            CallerBusy: Too much of the caller's waits already.
+            CallerBusy: Too much work of the caller waits already.
         """
         owner, tenant = self.caller.submits_as
         try:
@@ -317,7 +317,7 @@ class OwnedJobs:
                 yield
         except TooManyWaiting:
             raise CallerBusy(
-                "Too much that you have asked for is not done yet: wait for some of it."
+                "Too many of your requests are still being worked on: wait for some of them."
             ) from None
 
     async def archive(self, job_id: str, *, changed_only: bool) -> Iterator[bytes]:
@@ -352,7 +352,7 @@ class OwnedJobs:
     async def fleet(self) -> FleetView:
         """Return the installation for its operator, and for others their running and queued jobs.
 
-        Who sees all jobs of all tenants and has the scope `admin` is the operator.
+        The operator is a caller who sees all jobs of all tenants and has the scope `admin`.
         """
         self.caller.require(Scope.READ)
         tenant = None if self.caller.tenant == EVERYBODY else self.caller.tenant
@@ -373,7 +373,7 @@ class OwnedJobs:
             return await self._client.cancel(job_id)
 
     async def retry(self, job_id: str) -> str:
-        """Submit the same job again as a tree of its own, and return the new id."""
+        """Submit the same job again as a separate tree, and return the new id."""
         async with self._recorded("job.retry", Scope.SUBMIT, job_id):
             await self._check(job_id)
             return await self._client.retry(job_id, caller_policy=self.caller.policy)
@@ -390,7 +390,7 @@ class OwnedJobs:
 
     @asynccontextmanager
     async def merging(self, job_id: str) -> AsyncIterator[None]:
-        """Record that the caller merges what a job has changed into a folder of this machine."""
+        """Record that the caller merges the changes of a job into a folder of this machine."""
         async with self._recorded("job.apply", Scope.SUBMIT, job_id):
             await self._check(job_id)
             yield
@@ -398,7 +398,7 @@ class OwnedJobs:
     async def subscribe(
         self, job_id: str, subscription: Subscription, subscriptions: Subscriptions
     ) -> None:
-        """Have somebody told of what happens to a job.
+        """Register a subscription to a job.
 
         Raises:
             InvalidJob: The URL may not be notified, or the job has too many subscriptions.
@@ -414,7 +414,7 @@ class OwnedJobs:
             return await self._client.notifications.delete(job_id, subscription_id)
 
     async def subscriptions(self, job_id: str) -> list[Subscription]:
-        """Return who is told of what happens to a job, without the secrets."""
+        """Return the subscriptions to a job, without the secrets."""
         await self._read(job_id)
         return await self._client.notifications.list(job_id)
 
@@ -461,7 +461,7 @@ class OwnedJobs:
 
     @asynccontextmanager
     async def _recorded(self, action: str, scope: Scope, target: str = "") -> AsyncIterator[_Call]:
-        """Check a scope, and record a call that changes something: once, however it ends."""
+        """Check a scope, and record a call that changes something once, however it ends."""
         call, outcome = _Call(target[:MAX_ID_CHARACTERS]), "interrupted"
         try:
             self.caller.require(scope)

@@ -1,4 +1,4 @@
-"""The routes of the page: its shell and its static files, which hold no data of anybody."""
+"""The routes of the page: its shell and its static files, which hold no user data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Only our own files run: what a model has written stays text even if the page had a fault."""
+"""The policy under which only fanout's own files run: a model's text stays text even if the page
+had a fault."""
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-"""Not as the machine's own table says: a browser runs no script of another type."""
+"""The media types, independent of the machine's own table: a browser runs no script of another
+type."""
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     # A browser asks each time whether its copy is the newest (ETag): no release mixes with another.

@@ -8,10 +8,10 @@ import binascii
 from fanout.orchestrator.server.problems import Problem
 
 MAX_LIMIT = 500
-"""Jobs of one page: about a megabyte."""
+"""The most jobs of one page: about a megabyte."""
 DEFAULT_LIMIT = 50
 MAX_DIGITS = 18
-"""Of a position: the positions of Redis are exact up to 2^53."""
+"""The most digits of a position: the positions of Redis are exact up to 2^53."""
 
 
 def cursor_of(position: int | str | None) -> str | None:
@@ -23,7 +23,7 @@ def position_of(cursor: str | None) -> int | None:
     """Return the position of a cursor; None without one.
 
     Raises:
-        Problem: It is none of ours.
+        Problem: It is not a cursor of this service.
     """
     if cursor is None:
         return None
@@ -32,5 +32,5 @@ def position_of(cursor: str | None) -> int | None:
     except (binascii.Error, ValueError):
         text = ""
     if not text.isdecimal() or len(text) > MAX_DIGITS:
-        raise Problem(400, "The cursor is invalid: use next_cursor of the page before.")
+        raise Problem(400, "The cursor is invalid: use next_cursor of the previous page.")
     return int(text)

@@ -1,8 +1,8 @@
-"""The folders of the one person whose machine the service runs on, for that person's browser.
+"""The folders of the one person who runs the service on this machine, for that person's browser.
 
-Only the embedded service on the loopback has them, and only for who has logged in with a link that
-a command of this machine has printed: whoever has that link has the person's files anyway. A key or
-a token is a program, maybe of somebody else: it gets none.
+Only the embedded service on the loopback has them, and only for a browser that logged in with a
+link from a command of this machine: the owner of that link has the person's files anyway. A key or
+a token may belong to another person's program, so it gets none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fanout.orchestrator.landing.runs import Landing, Runs, merge_into
 from fanout.orchestrator.workspace.merge_report import MergeReport
 
 MAX_LISTED = 1_000
-"""Folders of one list: more are not looked through by a person."""
+"""The most folders of one list: a person does not read more."""
 MAX_PATH_CHARACTERS = 4_096
 """The longest path that Linux takes."""
 
@@ -33,7 +33,7 @@ class ListedFolder:
 
     path: Path
     parent: Path | None
-    """None: nothing above it may be used."""
+    """The folder above it; None: nothing above it may be used."""
     names: Sequence[str]
     """The folders in it that a job may start from, sorted."""
     is_repository: bool
@@ -45,7 +45,7 @@ class ListedFolder:
 def person_folders(
     client: JobClient, api: ApiSettings, state_dir: Path, *, is_embedded: bool
 ) -> PersonFolders | None:
-    """Return the folders of the person whose machine this is; None where others use the service.
+    """Return the folders of this machine's person; None if others use the service.
 
     Args:
         client: The connection of the service.
@@ -70,15 +70,15 @@ def person_folders(
 
 
 class PersonFolders:
-    """The folders below a person's home folder, and below the one that the service was started in.
+    """The folders below a person's home folder, and below the service's starting folder.
 
-    Hidden folders are not among them: they hold settings and keys. Links are followed to where they
-    lead, which has to be one of these folders too.
+    Hidden folders are not among them: they hold settings and keys. Links are followed, and their
+    targets have to be such folders too.
 
     Args:
         client: The connected client.
         home: The person's home folder.
-        here: The folder that the service was started in.
+        here: The folder in which the service was started.
         state_dir: The state folder, which keeps both sides of conflicts.
     """
 
@@ -94,10 +94,10 @@ class PersonFolders:
         """Return a folder with the folders in it.
 
         Args:
-            path: Its absolute path; empty: the folder that the service was started in.
+            path: Its absolute path; empty: the folder in which the service was started.
 
         Raises:
-            InvalidJob: It is no folder that may be used.
+            InvalidJob: It is not a folder that may be used.
         """
         return await asyncio.to_thread(self._look, path)
 
@@ -105,7 +105,7 @@ class PersonFolders:
         """Store what a job needs to start from a folder, as `fanout submit --workspace` does.
 
         Raises:
-            InvalidJob: It is no folder that may be used.
+            InvalidJob: It is not a folder that may be used.
             UnknownAgent: The agent does not exist.
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
@@ -113,17 +113,17 @@ class PersonFolders:
         return folder, await self._client.start_files(folder, agent)
 
     async def remember(self, job_id: str, folder: Path) -> None:
-        """Store which folder a job has started from: its changes are offered for it."""
+        """Store the folder that a job has started from: its changes can be merged into it."""
         landing = Landing(workspace=folder, lands=False)
         await asyncio.to_thread(self._runs.remember, job_id, landing)
 
     async def folder_of(self, job_id: str) -> Path | None:
-        """Return the folder that a job has started from; None if that is not known here."""
+        """Return the folder that a job has started from; None if it is unknown here."""
         landing = await asyncio.to_thread(self._runs.landing, job_id)
         return None if landing is None else landing.workspace
 
     async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
-        """Merge a job's changes into a folder; what becomes code by itself is held back.
+        """Merge a job's changes into a folder; changes that become code are held back.
 
         Args:
             job_id: The job, which the caller may read.

@@ -70,12 +70,14 @@ STATUS: Mapping[type[Exception], int] = {
     NotAllowed: 403,
     AuthenticationUnavailable: 503,
 }
-"""What each failure is in HTTP; of a class that is not here, what its base is."""
+"""The status in HTTP of each failure; an unlisted class has the status of its base."""
 
 RETRY_SECONDS = 2
-"""Until the next try: Redis is back within seconds after a restart, and other work has ended."""
+"""The time until the next try: Redis is available within seconds after a restart, and other work
+has ended."""
 FULL_RETRY_SECONDS = 60
-"""The same while Redis, or a share of it, is full: jobs end and are deleted within minutes."""
+"""The time until the next try while Redis, or a share of it, is full: jobs end and are deleted
+within minutes."""
 
 
 class Problem(Exception):
@@ -178,7 +180,7 @@ async def _invalid(request: Request, failure: Exception) -> JSONResponse:
 
 
 def invalid(failure: RequestValidationError | ValidationError) -> Problem:
-    """Return what is wrong with a request, without the values: they may be prompts or keys."""
+    """Return the errors of a request, without the values, which may be prompts or keys."""
     errors = [
         {
             "at": ".".join(map(str, filter(_is_shown, one["loc"]))),
@@ -191,12 +193,12 @@ def invalid(failure: RequestValidationError | ValidationError) -> Problem:
 
 
 def _is_shown(step: object) -> bool:
-    """Return whether a step of an error's place is part of the body, and no name of a type."""
+    """Return whether a step of an error's place is part of the body, and not the name of a type."""
     return not isinstance(step, str) or step.replace("-", "_").isidentifier()
 
 
 async def _unexpected(request: Request, failure: Exception) -> JSONResponse:
-    """Report a fault of ours by the request's id only: its text may hold secrets."""
+    """Report a fault of the service only by the request's id: its text may hold secrets."""
     log.error("request failed", kind=type(failure).__name__, path=request.scope.get("path"))
     return problem_response(
         request, 500, "This is a fault of the service; its log has the request's id."

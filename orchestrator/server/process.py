@@ -47,12 +47,13 @@ from fanout.orchestrator.workspace.exchange.cloned import GitRules
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_SECONDS = 65
-"""Of an idle connection: longer than the minute after which proxies give up theirs, so that none
-sends a request into one that is being closed."""
+"""The time of an idle connection. It is longer than the minute after which proxies close theirs, so
+that none sends a request into a closing connection."""
 ACCEPTED_AT_ONCE = 64
-"""Before requests have their turn again: each takes some 0.1 ms."""
+"""The connections that are accepted before requests have their turn again: each takes some 0.1 ms.
+"""
 QUEUED_CONNECTIONS = 4096
-"""That wait to be accepted, in the kernel: as many as Linux permits by default."""
+"""The connections that wait to be accepted, in the kernel: as many as Linux permits by default."""
 
 
 class AddressUnusable(Exception):
@@ -64,7 +65,7 @@ class Listening:
     """A server that accepts connections."""
 
     url: str
-    """Where this machine reaches it."""
+    """The address of the server for this machine."""
     is_local: bool
     """Whether only this machine reaches it."""
     access: ServerAccess
@@ -81,7 +82,7 @@ class Listening:
 async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]]) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Requests in progress are answered then; streams of events end, and their readers go on at
+    Requests in progress are answered then; streams of events end, and their readers continue at
     another server or at this one's successor.
 
     Args:
@@ -121,11 +122,11 @@ def _application(
 ) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
-    told = settings.notifications
-    if told.base_url is None:
-        told = told.model_copy(update={"base_url": api.public_url})
+    notifications = settings.notifications
+    if notifications.base_url is None:
+        notifications = notifications.model_copy(update={"base_url": api.public_url})
     notifications = make_notifications(
-        client, client.notifications, told, {push.KIND: push.PushMessages(client)}
+        client, client.notifications, notifications, {push.KIND: push.PushMessages(client)}
     )
     service = Service(
         client,
@@ -162,7 +163,7 @@ def _application(
 async def _grpc(
     settings: ApiSettings, service: Service, access: ServerAccess, url: str
 ) -> AsyncIterator[None]:
-    """Serve A2A over gRPC too, where that is configured.
+    """Also serve A2A over gRPC, if that is configured.
 
     Raises:
         AddressUnusable: It cannot be served as it is configured.
@@ -207,7 +208,7 @@ def _configuration(settings: Settings, app: ASGIApp, connections: Connections) -
     return uvicorn.Config(
         app,
         log_config=None,
-        log_level=logging.ERROR,  # warnings are about what strangers send
+        log_level=logging.ERROR,  # warnings are about data from outside
         http=partial(HttpConnection, connections),  # type: ignore[arg-type] # called like the class
         backlog=ACCEPTED_AT_ONCE,
         access_log=False,  # it would quote search texts
@@ -240,7 +241,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _end_without_a_signal() -> None:
-    """Have this process end by itself after a signal that uvicorn has obeyed and raises again."""
+    """Let this process end normally after a signal that uvicorn has obeyed and raises again."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
 

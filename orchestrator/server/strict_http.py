@@ -1,9 +1,9 @@
-"""HTTP/1.1 by h11, without what two programs can read differently.
+"""HTTP/1.1 by h11, without forms that two programs can read differently.
 
-A proxy before the service and the service have to agree where each request ends, and for which host
-it is; otherwise one caller's bytes become the request of another (request smuggling). h11 accepts
+The service and a proxy in front of it have to agree where each request ends, and for which host it
+is; otherwise one caller's bytes become the request of another (request smuggling). h11 accepts
 forms that other programs read differently: line ends without a carriage return, folded lines, a
-length beside a transfer coding, chunk extensions. Here such a request is refused, and its
+length together with a transfer coding, chunk extensions. Here such a request is refused, and its
 connection ends (RFC 9112, sections 2.2, 3.2, 5, 6 and 7).
 """
 
@@ -14,12 +14,12 @@ import re
 import h11
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers: tokens of identity providers have some 10 KiB."""
+"""The largest line and headers of a request: tokens of identity providers have some 10 KiB."""
 MAX_HEADERS = 100
-"""Of one request: browsers behind several proxies send some forty."""
+"""The most headers of one request: browsers behind several proxies send some forty."""
 
 TOO_LARGE = 431
-NOT_HTTP = "This is no valid HTTP/1.1."
+NOT_HTTP = "This is not valid HTTP/1.1."
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _DIGITS = re.compile(rb"[0-9]+")
@@ -27,7 +27,7 @@ _VISIBLE = re.compile(rb"[!-~]+")
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<path>.*)", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _MAX_SIZE_DIGITS = 16
-"""Of a chunk's size in hexadecimal: 64 bits."""
+"""The most digits of a chunk's size in hexadecimal: 64 bits."""
 _LINE_END = b"\r\n"
 
 Received = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
@@ -37,8 +37,8 @@ class RefusedRequest(h11.RemoteProtocolError):
     """A request that is malformed, ambiguous or too large.
 
     Args:
-        detail: One sentence that says why; it quotes nothing of the request.
-        status: Of the answer.
+        detail: One sentence that says why, without quoting the request.
+        status: The status of the answer.
     """
 
     def __init__(self, detail: str, status: int = 400) -> None:
@@ -47,27 +47,27 @@ class RefusedRequest(h11.RemoteProtocolError):
 
 
 class StrictConnection(h11.Connection):
-    """The server's side of a connection, which refuses what is ambiguous."""
+    """The server's side of a connection, which refuses ambiguous requests."""
 
     refusal: RefusedRequest | None = None
     """Why a request is refused."""
     _chunks: _Chunks | None = None
-    """Of the body of the current request, if it is sent so."""
+    """The chunks of the current request's body, if it is sent in chunks."""
 
     @property
     def is_within_request(self) -> bool:
-        """Whether a part of a request has come, and the rest has not."""
+        """Whether a part of a request has arrived, but not the rest."""
         is_body = self.their_state is h11.SEND_BODY
         return is_body or (self.their_state is h11.IDLE and bool(self.trailing_data[0]))
 
     def receive_data(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Process received data."""
         super().receive_data(data)
         if self._chunks is not None:
             self._chunks.feed(data)
 
     def next_event(self) -> Received:
-        """Return what the client has sent.
+        """Return the next event of the client.
 
         Raises:
             RefusedRequest: It is malformed, ambiguous or too large.
@@ -102,7 +102,7 @@ def check_head(request: h11.Request, received: bytes) -> h11.Request:
 
     Args:
         request: As h11 has parsed it.
-        received: The bytes that it was parsed from; what follows the head is not looked at.
+        received: The bytes from which it was parsed; bytes after the head are ignored.
 
     Raises:
         RefusedRequest: Its head is ambiguous or too large.
@@ -138,7 +138,7 @@ def _check_framing(request: h11.Request, lines: list[bytes]) -> None:
 
 
 def _with_path(request: h11.Request) -> h11.Request:
-    """Return a request for a path, whose Host is the one that its target names."""
+    """Return a request for a path, with the Host that its target names."""
     target = request.target
     if absolute := _ABSOLUTE.fullmatch(target):
         hosts = [value.lower() for name, value in request.headers if name == b"host"]
@@ -161,17 +161,17 @@ def _with_path(request: h11.Request) -> h11.Request:
 
 
 class _Chunks:
-    """Follows a chunked body beside h11, which takes extensions, trailers and odd line ends."""
+    """Follows a chunked body in parallel to h11, which accepts extensions and odd line ends."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._data_left = 0
-        """Of the current chunk."""
+        """The rest of the current chunk."""
         self._needs_line_end = False
         self._is_last = self._is_over = self._is_malformed = False
 
     def check(self) -> None:
-        """Check what has come so far.
+        """Check the data received so far.
 
         Raises:
             RefusedRequest: It is not in plain chunks.
@@ -182,7 +182,7 @@ class _Chunks:
             )
 
     def feed(self, data: bytes) -> None:
-        """Take what comes next; what follows the body is not looked at."""
+        """Process the next data; bytes after the body are ignored."""
         self._rest += data
         while self._rest and not self._is_over and not self._is_malformed:
             if self._data_left:
@@ -194,7 +194,7 @@ class _Chunks:
         self._rest.clear()
 
     def _take_line_end(self) -> bool:
-        """Take the line end after a chunk; return False while a part of it is missing."""
+        """Process the line end after a chunk; return False while a part of it is missing."""
         found = bytes(self._rest[: len(_LINE_END)])
         if found == _LINE_END:
             del self._rest[: len(found)]
@@ -204,7 +204,7 @@ class _Chunks:
         return self._is_malformed
 
     def _take_size(self) -> bool:
-        """Take the size of a chunk; return False while a part of it is missing."""
+        """Process the size of a chunk; return False while a part of it is missing."""
         end = self._rest.find(_LINE_END)
         if end < 0 and len(self._rest) <= _MAX_SIZE_DIGITS + 1:
             return False

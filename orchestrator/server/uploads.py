@@ -1,6 +1,6 @@
-"""Files that callers send or name, as snapshots: the one way for all doors.
+"""Files that callers send or name, as snapshots, for all interfaces.
 
-Strangers name Git repositories, so these are cloned from known hosts only.
+The names of Git repositories are not trusted, so these are cloned from known hosts only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ from fanout.orchestrator.workspace.exchange.received import unpack, write_files
 
 Resolve = Callable[[str, int], Collection[str]]
 AT_ONCE = 6
-"""Archives that one server unpacks and repositories that it clones at the same time: each takes a
-process, a thread and a disk."""
+"""The most archives that one server unpacks, and repositories that it clones, at the same time:
+each takes a process, a thread and a disk."""
 AT_ONCE_OF_OWNER = 2
-"""Of these, for one owner: a slow clone does not delay the owner's next upload."""
+"""The most of them for one owner: a slow clone does not delay the owner's next upload."""
 RECEIVED_AT_ONCE = 64
-"""Archives that one server receives at the same time: its disk has them until they are stored."""
+"""The most archives that one server receives at the same time: its disk has them until they are
+stored."""
 RECEIVED_AT_ONCE_OF_OWNER = 8
-"""Of these, from one owner, those that wait to be unpacked included."""
+"""The most of them from one owner, including those that wait to be unpacked."""
 WAITING_OF_OWNER = 32
-"""Uploads and clones of one owner that wait for a turn; further ones are refused."""
+"""The most uploads and clones of one owner that wait for a turn; further ones are refused."""
 RECEIVE_SECONDS = 3600.0
-"""For the bytes of one archive: 2 GiB at 5 Mbit/s. Whoever sends none at all is cut off before."""
+"""The time for the bytes of one archive: 2 GiB at 5 Mbit/s. A client that sends nothing is
+disconnected earlier."""
 STORE_SECONDS = 600.0
-"""For unpacking or cloning, and for the snapshot."""
+"""The time for unpacking or cloning, and for the snapshot."""
 
 
 class GitHosts:
@@ -90,7 +92,7 @@ class UploadTooSlow(JobFailure):
 
 
 class Uploads:
-    """Makes snapshots of what callers send.
+    """Makes snapshots of files that callers send.
 
     Every method raises what `OwnedJobs.add_snapshot` raises, and `ServiceFull`, `CallerBusy` and
     `UploadTooSlow`.
@@ -109,12 +111,12 @@ class Uploads:
         self._storing = OwnerTurns(
             at_once=AT_ONCE, of_one_owner=AT_ONCE_OF_OWNER, waiting_of_one_owner=WAITING_OF_OWNER
         )
-        # Those of the process are for short work: a clone holds one for minutes.
+        # The threads of the process are for short work: a clone holds one for minutes.
         self._threads = ThreadPoolExecutor(AT_ONCE, "upload")
 
     @asynccontextmanager
     async def receiving(self, jobs: OwnedJobs) -> AsyncIterator[None]:
-        """Hold one of the caller's places for what is being received; limit its time."""
+        """Hold one of the caller's places for an upload; limit its time."""
         async with jobs.turn(self._receiving), _in_time(RECEIVE_SECONDS):
             yield
 
@@ -122,7 +124,7 @@ class Uploads:
         """Store the files of an archive: a tar, a tar.gz or a zip.
 
         Args:
-            jobs: The caller's.
+            jobs: The caller's jobs.
             content: The archive.
 
         Raises:
@@ -144,7 +146,7 @@ class Uploads:
         """Store files.
 
         Args:
-            jobs: The caller's.
+            jobs: The caller's jobs.
             files: Contents by path, relative to the workspace.
 
         Raises:
@@ -160,7 +162,7 @@ class Uploads:
         """Store the files of a Git repository, with its last commits.
 
         Args:
-            jobs: The caller's.
+            jobs: The caller's jobs.
             source: The repository.
 
         Raises:

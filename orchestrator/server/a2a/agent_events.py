@@ -17,14 +17,15 @@ from pydantic import ValidationError
 from fanout.orchestrator.server.a2a.approval_requests import CONFIRMATION, LONG_RUNNING
 
 INTERNAL_METADATA = ("adk_actions", "adk_custom_metadata", "adk_invocation_id")
-"""What ADK adds of its own state: the harness keeps the agent's plan and files there."""
+"""The metadata in which ADK adds its own state: the harness keeps the agent's plan and files there.
+"""
 
 
 def fill(message: Message, content: str | bytes) -> bool:
     """Add the role, the parts and the metadata of an agent's event.
 
     Args:
-        message: To which they are added.
+        message: The message to which they are added.
         content: The event, as JSON.
 
     Returns:
@@ -42,8 +43,8 @@ def fill(message: Message, content: str | bytes) -> bool:
 def _add(message: Message, event: Event) -> None:
     """Add the parts and the metadata of an agent's event.
 
-    The confirmation that it asks for is left out: the status message asks for it, by the id of the
-    approval. What a model's service said of an error is left out too: it may hold a secret.
+    The requested confirmation is left out, because the status message asks for it, by the id of the
+    approval. A model service's error text is left out too, because it may hold a secret.
     """
     long_running = event.long_running_tool_ids or set()
     if event.content and event.content.parts:

@@ -25,17 +25,17 @@ from fanout.orchestrator.valid_text import escape_hidden, printable
 
 HITL_URI = "https://kagent.dev/extensions/hitl/v1"
 LONG_RUNNING = "adk_is_long_running"
-"""Of the metadata of a call: whether it waits for a person."""
+"""The key of a call's metadata that says whether it waits for a person."""
 CONFIRMATION = "adk_request_confirmation"
 """The function by which ADK's agents ask for a confirmation, and its clients answer."""
 HOW_TO_ANSWER = (
     "A person decides on the service's page or with `fanout approve ID`. A client answers with the "
     "taskId and one function_response part for each call, with the call's id, the name "
     f'{CONFIRMATION} and the response {{"confirmed": true}} or {{"confirmed": false}}. A text is '
-    "no approval: it is passed on to the agent."
+    "not an approval: it is passed on to the agent."
 )
 SHOWN_ARGUMENTS = 300
-"""Characters of a call's arguments in the question: a few lines that a person reads. The part of
+"""The longest arguments of a call in the question: a few lines that a person reads. The part of
 the call has all of them."""
 
 
@@ -47,7 +47,7 @@ class HitlTool(_Wire):
     """A call that waits for a decision."""
 
     id: str
-    """With which the decision comes back."""
+    """The id with which the decision is returned."""
     call_id: str
     name: str
     args: dict[str, Any] = Field(default_factory=dict)
@@ -63,7 +63,7 @@ class NestedRequest(_Wire):
 
 
 class ToolApprovalRequest(_Wire):
-    """What the server asks: may these tools run?"""
+    """A question of the server: may these tools run?"""
 
     type: Literal["tool_approval_request"] = "tool_approval_request"
     hint: str | None = None
@@ -80,7 +80,7 @@ class ToolApproval(_Wire):
 
 
 class ToolApprovalResponse(_Wire):
-    """What the client answers: one decision for each call that it was shown."""
+    """The client's answer: one decision for each call that it was shown."""
 
     type: Literal["tool_approval_response"] = "tool_approval_response"
     approvals: list[ToolApproval] = Field(min_length=1)
@@ -100,7 +100,7 @@ def read_response(message: Message) -> ToolApprovalResponse | None:
     """Return the answer in a message; None when it has none.
 
     Raises:
-        MalformedAnswer: It has one that is not in the extension's form.
+        MalformedAnswer: The answer is not in the extension's form.
     """
     if HITL_URI not in message.extensions and HITL_URI not in message.metadata:
         return None
@@ -161,7 +161,7 @@ def asking(record: JobRecord, waiting: Sequence[AwaitedCall], *, hitl: bool) -> 
 
 
 def _question(waiting: Sequence[AwaitedCall]) -> str:
-    """Return what a person reads: each call with its arguments, and how to decide."""
+    """Return the question for a person: each call with its arguments, and how to decide."""
     calls = []
     for one in waiting:
         arguments = escape_hidden(json.dumps(one.approval.arguments, ensure_ascii=False))
@@ -207,7 +207,7 @@ def _confirmation(one: AwaitedCall) -> Part:
 
 
 def _typed(record: JobRecord, waiting: Sequence[AwaitedCall]) -> ToolApprovalRequest:
-    """Return the calls in the form of the extension; those of one sub-agent alone as nested."""
+    """Return the calls in the form of the extension; those of a single sub-agent as nested."""
     tools = [
         HitlTool(
             id=one.approval.id,

@@ -24,14 +24,14 @@ from fanout.orchestrator.version import VERSION
 
 PATH = "/a2a"
 DEFAULT_AGENT = "general-purpose"
-"""Who works on a message that names no agent: the same as for `POST /v1/jobs`."""
+"""The agent for a message that names no agent: the same as for `POST /v1/jobs`."""
 INPUT_MODES = (
     *("text/plain", "application/json", "application/octet-stream"),
     *("text/*", "image/*", "audio/*", "video/*", "application/pdf", "application/xml"),
     *("application/yaml", "application/zip", "application/gzip", "application/x-tar"),
 )
-"""Texts, data, and files of the workspace, whatever they contain: a file of a type that is not
-here is sent as `application/octet-stream`."""
+"""The accepted media types: texts, data, and files of the workspace with any content. A file of
+another type is sent as `application/octet-stream`."""
 OUTPUT_MODES = ("text/plain", "application/json", "text/x-diff", "application/octet-stream")
 DESCRIPTION = (
     "Isolated AI agents that work on files with a shell. A message is a job; its task has the "
@@ -51,7 +51,7 @@ def card(
         definitions: The agents.
         base_url: The origin of the service.
         agent: The agent, whose definition exists; None: the card of the service.
-        details: Whether to tell what only callers may know: models, and who delegates to whom.
+        details: Whether to include details for authenticated callers: models, and delegation.
     """
     path = PATH if agent is None else f"{PATH}/agents/{agent}"
     shown = {agent: definitions[agent]} if agent else dict(sorted(definitions.items()))
@@ -82,7 +82,7 @@ def card(
 
 
 def _interfaces(url: str) -> list[AgentInterface]:
-    """Return the addresses: the first one is what a client prefers."""
+    """Return the addresses; clients prefer the first one."""
     return [
         AgentInterface(url=url, protocol_binding=binding, protocol_version=protocol)
         for protocol in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)

@@ -21,12 +21,13 @@ from fanout.orchestrator.server.owned_jobs import OwnedJobs
 SHOWN = frozenset({EventType.MODEL_REPLY, EventType.TOOL_RESULT, EventType.SESSION_EVENT})
 """The entries that hold an event of the agent."""
 MAX_HISTORY = 100
-"""Messages of one task's history; the journal (`/v1/jobs/ID/events`) has all."""
+"""The most messages of one task's history; the journal (`/v1/jobs/ID/events`) has all."""
 DEFAULT_HISTORY = 20
-"""When the client names no length: enough for the last steps, and a task stays small."""
+"""The length when the client names none: enough for the last steps, and a task stays small."""
 PAGE = 500
 AGENT_EVENTS = "fanout.orchestrator.server.a2a.agent_events"
-"""Loaded in a thread when a client first asks for what an agent did: the loop serves meanwhile."""
+"""The module that is loaded in a thread when a client first asks for an agent's steps, so that the
+loop can serve meanwhile."""
 
 
 async def history(
@@ -44,9 +45,9 @@ async def history(
     count, after = 0, BEGINNING
     while page := await jobs.read_events(record.id, after, PAGE):
         after = page[-1].id
-        told = [one for one in page if one.type in SHOWN or one.type is EventType.MESSAGE]
-        count += len(told)
-        newest.extend(told)
+        shown = [one for one in page if one.type in SHOWN or one.type is EventType.MESSAGE]
+        count += len(shown)
+        newest.extend(shown)
         if len(page) < PAGE:
             break
     messages = [await convert_entry(jobs, record, one) for one in newest]
@@ -55,7 +56,7 @@ async def history(
 
 
 def _task_of(record: JobRecord) -> Message:
-    """Return the message that began a job."""
+    """Return the message that started a job."""
     return Message(
         message_id=record.labels.get(MESSAGE_LABEL, record.id),
         task_id=record.id,
@@ -66,7 +67,7 @@ def _task_of(record: JobRecord) -> Message:
 
 
 async def convert_entry(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent) -> Message | None:
-    """Return an entry of a journal as a message; None for one that tells a client nothing."""
+    """Return an entry of a journal as a message; None for one without content for clients."""
     message = Message(
         message_id=f"{record.id}:{entry.id}", task_id=record.id, context_id=context_of(record)
     )
@@ -80,7 +81,7 @@ async def convert_entry(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent)
 
 
 async def _filled(message: Message, jobs: OwnedJobs, entry: JournalEvent) -> bool:
-    """Add an entry's event of the agent; return whether there is one that can be read."""
+    """Add an entry's event of the agent; return whether there is a readable one."""
     try:
         content = await jobs.session_event(entry)
     except BlobMissing:  # an old one

@@ -1,4 +1,4 @@
-"""The protocol over gRPC, on a port of its own: the same handler, the same keys.
+"""The protocol over gRPC, on a separate port: the same handler, the same keys.
 
 It is in no card: ADK's clients refuse cards with addresses of another origin.
 """
@@ -44,9 +44,10 @@ from fanout.orchestrator.server.middleware import TRACEPARENT
 from fanout.orchestrator.tracing import spans
 
 NEEDS_KEY = "Send a key as the metadata `authorization: Bearer …` (fanout keys create)."
-TOO_MANY = "These are too many requests a minute: wait a little."
+TOO_MANY = "Too many requests a minute: wait a moment."
 IDLE_SECONDS = 300
-"""Of a connection without a call; clients of gRPC connect again with their next one."""
+"""The time after which a connection without a call is closed; clients of gRPC connect again with
+their next call."""
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
@@ -54,7 +55,7 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     AuthenticationUnavailable: grpc.StatusCode.UNAVAILABLE,
     LedgerUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
-"""What a refusal is in gRPC."""
+"""The status in gRPC of each refusal."""
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 
@@ -64,10 +65,10 @@ class GrpcUnusable(Exception):
 
 
 class Authenticates(Protocol):
-    """Finds callers by their keys and tokens."""
+    """The part that finds callers by their keys and tokens."""
 
     async def caller_of(self, credential: str, address: str) -> Caller:
-        """Return whom a key or a token stands for, or raise one of the kinds of `STATUS`."""
+        """Return the caller of a key or a token, or raise one of the kinds of `STATUS`."""
 
 
 @asynccontextmanager
@@ -80,7 +81,7 @@ async def grpc_door(
         service: What all requests share.
         authenticator: Finds callers.
         settings: The address, the limits and the certificate.
-        base_url: The origin of the HTTP service, for what is too large for a task.
+        base_url: The origin of the HTTP service, for contents that are too large for a task.
 
     Raises:
         GrpcUnusable: The address is in use, a certificate cannot be read, or keys would cross a
@@ -121,8 +122,9 @@ def _bind(server: grpc.aio.Server, settings: ApiSettings) -> int:
             return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
         if not is_loopback(host) and not settings.grpc_without_tls:
             raise GrpcUnusable(
-                "Over gRPC keys would cross the network readable: set "
-                "FANOUT_API__GRPC_CERTIFICATE_FILE and FANOUT_API__GRPC_KEY_FILE, or, where a proxy "
+                "Keys would cross the network unencrypted over gRPC: set "
+                "FANOUT_API__GRPC_CERTIFICATE_FILE and FANOUT_API__GRPC_KEY_FILE, or, where a "
+                "proxy "
                 "adds TLS, FANOUT_API__GRPC_WITHOUT_TLS=true."
             )
         return int(server.add_insecure_port(address))
@@ -139,7 +141,7 @@ class _Contexts(GrpcServerCallContextBuilder):
 
     Args:
         base_url: The origin of the HTTP service.
-        version: The version of the protocol that the generated service is of.
+        version: The version of the protocol of the generated service.
     """
 
     def __init__(self, base_url: str, version: str) -> None:
@@ -151,7 +153,7 @@ class _Contexts(GrpcServerCallContextBuilder):
 
         Raises:
             VersionNotSupportedError: The call names another version than that of its service. A
-                call that names none is of its service's.
+                call without a version has that of its service.
         """
         caller = _caller.get()
         metadata = _metadata(context)
@@ -170,7 +172,7 @@ class _Contexts(GrpcServerCallContextBuilder):
 
 
 class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
-    """Lets no call get to its method without a caller."""
+    """An interceptor that lets no call reach its method without a caller."""
 
     def __init__(self, authenticator: Authenticates, requests: Buckets) -> None:
         self._authenticator = authenticator
@@ -181,7 +183,7 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
         continuation: Callable[[Any], Awaitable[Any]],
         handler_call_details: Any,
     ) -> Any:
-        """Return the method, behind the check."""
+        """Return the method with the check in front of it."""
         method = await continuation(handler_call_details)
         if method is None:
             return None

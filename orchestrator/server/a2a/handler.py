@@ -2,7 +2,7 @@
 
 The handler keeps nothing: a task is read from the ledger and its journal, so it survives this
 process, and any other server continues where this one was killed. Failures become errors of the
-protocol: a sentence for what a caller can correct, else a fault.
+protocol: a sentence if the caller can correct it, else a fault.
 """
 
 from __future__ import annotations
@@ -95,26 +95,27 @@ FAULT = "This is a fault of the service; its log has the request's id."
 UNAVAILABLE = "The service cannot reach its store at the moment: try again in a few seconds."
 FILES_FIRST = "Files are sent with the first message of a context, and without a fanout.snapshot."
 DISCONNECT_SECONDS = 5.0
-"""How often it is looked whether a client that waits for an answer is still there."""
+"""The interval of checks whether a client that waits for an answer is still connected."""
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 AGENT_PATH = f"{PATH}/agents/{{agent}}"
-"""An agent's own address: what is sent there is for this agent."""
+"""The path of an agent's own address: messages sent there are for this agent."""
 CARD_SECONDS = 60
-"""How long a client may keep a card: agents change with the configuration, which is seldom."""
+"""The time for which a client may keep a card: agents change with the configuration, which is rare.
+"""
 
 
 class KnownCaller(User):
-    """A caller, as the SDK wants to see one."""
+    """A caller in the form that the SDK needs."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     @property
     def is_authenticated(self) -> bool:
-        """Always: the authentication let the request pass."""
+        """Always true: the authentication let the request pass."""
         return True
 
     @property
@@ -134,7 +135,7 @@ class CallerContexts(ServerCallContextBuilder):
         self._public_url = public_url
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the context of a request; of its headers only the protocol's own, no credentials.
+        """Return the context of a request; with only the protocol's own headers, no credentials.
 
         Raises:
             NotAuthenticated: The request has no caller.
@@ -162,7 +163,7 @@ def origin(request: Request, public_url: str | None) -> str:
 
 
 def protocol_error(failure: Exception) -> A2AError:
-    """Return a failure as an error of the protocol; of one that we do not expect, only its kind.
+    """Return a failure as an error of the protocol; of an unexpected one, only its kind.
 
     A task of another owner is answered like one that never existed.
     """
@@ -281,7 +282,7 @@ class JobRequestHandler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Return the card with what only callers may know."""
+        """Return the card with the details for authenticated callers."""
         del params
         jobs = self._view(context).jobs
         jobs.caller.require(Scope.READ)
@@ -293,21 +294,21 @@ class JobRequestHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Have a URL told of what happens to a task."""
+        """Register a URL for notifications about a task."""
         return await self._push(context).create(params.task_id, params)
 
     @_answered
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Return who is told, without secrets."""
+        """Return a registered URL, without secrets."""
         return await self._push(context).get(params.task_id, params.id)
 
     @_answered
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return all who are told: a task has few."""
+        """Return all registered URLs: a task has few."""
         configs = await self._push(context).all(params.task_id)
         return ListTaskPushNotificationConfigsResponse(configs=configs)
 
@@ -315,7 +316,7 @@ class JobRequestHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Tell nobody there any more."""
+        """Remove a registered URL."""
         await self._push(context).delete(params.task_id, params.id)
 
     def _push(self, context: ServerCallContext) -> PushConfigs:
@@ -329,7 +330,7 @@ class JobRequestHandler(RequestHandler):
     async def _received(
         self, params: SendMessageRequest, context: ServerCallContext, view: TaskView
     ) -> Snapshot:
-        """Do what a message asks for, and return its task as it is then."""
+        """Carry out the request of a message, and return its task afterwards."""
         length = _history_length(params.configuration)
         _check_output_modes(params.configuration)
         received.check_parts(params.message)
@@ -345,7 +346,7 @@ class JobRequestHandler(RequestHandler):
     async def _done(
         self, params: SendMessageRequest, context: ServerCallContext, view: TaskView
     ) -> str:
-        """Do what a message asks for, and return the id of its task."""
+        """Carry out the request of a message, and return the id of its task."""
         if params.message.task_id:
             await self._tell(params.message, view)
             return params.message.task_id
@@ -378,7 +379,7 @@ class JobRequestHandler(RequestHandler):
     async def _tell(self, message: Message, view: TaskView) -> None:
         """Give the text of a message to the agent, and its decisions to a task that waits for them.
 
-        A text is never taken for a decision: the task continues to wait, and says how to answer.
+        A text is never a decision: the task continues to wait, and repeats how to answer.
         """
         start = await view.snapshot(message.task_id, 0)
         if message.context_id and message.context_id != context_of(start.record):
@@ -399,7 +400,7 @@ class JobRequestHandler(RequestHandler):
 
 
 def _is_done(start: Snapshot) -> bool:
-    """Return whether the client has to act before anything follows that it waits for."""
+    """Return whether the client has to act before anything further happens."""
     return start.has_ended or bool(start.waiting)
 
 
@@ -424,7 +425,7 @@ async def _drained(updates: AsyncIterator[Update], context: ServerCallContext) -
 def _history_length(
     params: GetTaskRequest | ListTasksRequest | SendMessageConfiguration,
 ) -> int | None:
-    """Return the number of messages that a client wants to see; None when it does not say.
+    """Return the requested number of messages; None if the client names none.
 
     Raises:
         InvalidParamsError: It is negative.
@@ -437,10 +438,10 @@ def _history_length(
 
 
 def _check_output_modes(configuration: SendMessageConfiguration) -> None:
-    """Check that the client can use something of what tasks return.
+    """Check that the client can use some of the tasks' outputs.
 
     Raises:
-        ContentTypeNotSupportedError: It can use nothing.
+        ContentTypeNotSupportedError: It can use none.
     """
     accepted = {mode.lower() for mode in configuration.accepted_output_modes}
     offered = {*cards.OUTPUT_MODES, "text", "text/*", "*/*"}
@@ -456,7 +457,7 @@ def a2a_routes(service: Service, public_url: str | None = None) -> list[BaseRout
         service: What all requests share.
         public_url: The origin under which clients reach the service; None: that of each request.
     """
-    # The SDK logs requests that it does not understand with what they hold: prompts, files.
+    # The SDK logs requests that it does not understand with their contents: prompts, files.
     logging.getLogger("a2a").setLevel(logging.CRITICAL)
     handler = JobRequestHandler(service)
     contexts = CallerContexts(public_url)
@@ -464,7 +465,7 @@ def a2a_routes(service: Service, public_url: str | None = None) -> list[BaseRout
     for path in (PATH, AGENT_PATH):
         routes += create_jsonrpc_routes(handler, path, contexts, enable_v0_3_compat=True)
         found = create_rest_routes(handler, contexts, enable_v0_3_compat=True, path_prefix=path)
-        # The SDK adds one that takes every path of the application for a tenant.
+        # The SDK adds a route that treats every path of the application as a tenant.
         routes += [one for one in found if isinstance(one, Route)]
     cards = _Cards(service, public_url)
     routes += [
@@ -480,7 +481,7 @@ class _Cards:
         self._public_url = public_url
 
     async def serve(self, request: Request) -> Response:
-        """Return a card, or that the client's copy is still right."""
+        """Return a card, or that the client's copy is current."""
         agent = request.path_params.get("agent")
         try:
             definitions = await self._client.current_definitions()

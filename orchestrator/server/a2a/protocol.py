@@ -25,20 +25,20 @@ STATES: Mapping[JobState, TaskState] = {
     JobState.TIMED_OUT: TaskState.TASK_STATE_FAILED,
     JobState.CANCELLED: TaskState.TASK_STATE_CANCELED,
 }
-"""A waiting job works, as far as its client can tell: it is its tasks that it waits for. When it
+"""A waiting job is working from its client's point of view, because it waits for its tasks. When it
 waits for decisions, `input_required` takes the place of its state."""
 NANOSECONDS = 1_000_000_000
 EXACT = 2**53
-"""Up to which a floating-point number is the whole number that was sent."""
+"""The limit up to which a floating-point number is exactly the whole number that was sent."""
 
 
 def context_of(record: JobRecord) -> str:
-    """Return the context of a job: that of its first message, else the job itself."""
+    """Return the context of a job: that of its first message, or the job itself."""
     return record.labels.get(CONTEXT_LABEL, record.id)
 
 
 def changed_at(record: JobRecord) -> float:
-    """Return when a job came into its state, as far as its record tells."""
+    """Return when a job entered its state, as far as its record shows it."""
     return record.finished_at or record.started_at or record.submitted_at
 
 
@@ -46,7 +46,7 @@ def data_part(data: Any, **metadata: Any) -> Part:
     """Return a part with structured data.
 
     Args:
-        data: What JSON can hold.
+        data: A JSON value.
         metadata: The part's metadata.
     """
     part = Part(data=ParseDict(data, Value()), media_type="application/json")
@@ -69,14 +69,14 @@ def link_part(url: str, name: str, media_type: str, **metadata: Any) -> Part:
 
 
 def to_timestamp(seconds: float) -> Timestamp:
-    """Return a time of our records, seconds since the epoch, as the protocol's."""
+    """Return a time of the records, seconds since the epoch, in the protocol's form."""
     stamp = Timestamp()
     stamp.FromNanoseconds(round(seconds * 1000) * (NANOSECONDS // 1000))
     return stamp
 
 
 def plain(received: Any) -> Any:
-    """Return structured data of the protocol as JSON has it, whole numbers as such.
+    """Return structured data of the protocol as JSON, with whole numbers as integers.
 
     The protocol's types know only floating-point numbers: a `2` arrives as `2.0`.
 

@@ -1,4 +1,4 @@
-"""Push notifications: configurations of clients as subscriptions, and what is sent for them.
+"""Push notifications: configurations of clients as subscriptions, and their messages.
 
 They are delivered like webhooks: from the outbox in Redis, with retries, to checked addresses only.
 """
@@ -42,7 +42,7 @@ KIND = "a2a_push"
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 - a header's name
 CONTENT_TYPE = "application/json"
 _USABLE = re.compile(r"[ -~]{0,2000}")
-"""Of what becomes a header."""
+"""The pattern of texts that become a header."""
 
 
 class PushConfigs:
@@ -50,7 +50,7 @@ class PushConfigs:
 
     Args:
         jobs: The caller's jobs.
-        subscriptions: Where they are registered.
+        subscriptions: The store of the configurations.
     """
 
     def __init__(self, jobs: OwnedJobs, subscriptions: Subscriptions) -> None:
@@ -129,7 +129,7 @@ def _shown(task_id: str, subscription: Subscription) -> TaskPushNotificationConf
 
 
 class PushMessages:
-    """Builds what is sent: the task's new state, with no text of a person or a model.
+    """Builds the message: the task's new state, without texts of people or models.
 
     Args:
         jobs: The jobs of all owners.
@@ -142,7 +142,7 @@ class PushMessages:
         """Return the request of a notification.
 
         Raises:
-            UnknownJob: The job does not exist any more.
+            UnknownJob: The job no longer exists.
         """
         record = await self._jobs.get(sent.job_id)
         state = (

@@ -1,4 +1,4 @@
-"""Messages of clients, as what they mean for jobs: a new job, or an answer to one.
+"""The meaning of clients' messages for jobs: a new job, or an answer to one.
 
 The contexts of new tasks are chains of jobs, each of which continues the conversation and the files
 of another. Decisions about calls come as ADK's confirmations or as those of `hitl/v1`; a text is
@@ -43,13 +43,14 @@ from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 MAX_FILES = 1_000
-"""Of one message: more are sent as an archive to `/v1/snapshots`."""
+"""The most files of one message: more are sent as an archive to `/v1/snapshots`."""
 MAX_ID_CHARACTERS = 200
-"""Of a message's or a context's id, which clients make: several times a UUID."""
+"""The longest id of a message or a context, which clients make: several times a UUID."""
 OWN = frozenset({"description", "context", "continues", "at", "idempotency_key"})
-"""Fields of a job that a message has in its own form."""
+"""The fields of a job that a message has in its own form."""
 PREFIX = "fanout."
-"""Of metadata that sets a field of the job, as `POST /v1/jobs` names it: `fanout.agent`."""
+"""The prefix of metadata that sets a field of the job, as `POST /v1/jobs` names it: `fanout.agent`.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def read_decisions(message: Message, awaited: Collection[str]) -> list[CallDecis
         awaited: The ids of the approvals for which the task waits.
 
     Raises:
-        InvalidParamsError: An id is unknown or twice there, or an answer is not understood. With
-            `hitl/v1`, also when one is missing: what is left out never counts as approved.
+        InvalidParamsError: An id is unknown or occurs twice, or an answer is not understood. With
+            `hitl/v1`, also when one is missing: a missing one never counts as approved.
     """
     try:
         typed = read_response(message)
@@ -134,7 +135,7 @@ def _confirmations(message: Message) -> Iterator[CallDecision]:
 def _confirmation(data: dict[str, Any]) -> CallDecision:
     """Return the decision of ADK's confirmation.
 
-    Its payload may hold a `decision` of ours beside `confirmed`, with its `arguments`, `response`
+    Its payload may hold fanout's `decision` next to `confirmed`, with its `arguments`, `response`
     or `message`.
     """
     answer = _unwrapped(data.get("response"))
@@ -161,7 +162,7 @@ def _confirmation(data: dict[str, Any]) -> CallDecision:
 
 
 def _unwrapped(response: Any) -> dict[str, Any]:
-    """Return the answer; some clients of ADK send it as a text inside of `response`."""
+    """Return the answer; some clients of ADK send it as a text inside `response`."""
     inner = response.get("response") if isinstance(response, dict) else None
     if isinstance(inner, str) and "confirmed" not in response:
         try:
@@ -196,17 +197,17 @@ def read_files(message: Message) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """Where a new task belongs."""
+    """The place of a new task."""
 
     context_id: str
     continues: str | None
-    """The ended job whose conversation it goes on with."""
+    """The ended job whose conversation it continues."""
     agent: str | None
     """The agent whose card the client uses."""
 
 
 def make_task_id(caller: Caller, message: Message) -> str:
-    """Return the id of the task of a message: a message that is sent again is the same task.
+    """Return the id of the task of a message: a repeated message is the same task.
 
     Raises:
         InvalidParamsError: The message has no usable id.
@@ -224,7 +225,7 @@ def make_task_id(caller: Caller, message: Message) -> str:
 
 
 def message_digest(message: Message) -> str:
-    """Return the fingerprint of a message, to tell a repetition from another one of its id."""
+    """Return the fingerprint of a message, which distinguishes it from repetitions of others."""
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
@@ -254,7 +255,7 @@ def join_texts(message: Message) -> str:
 
 
 def text_for_agent(message: Message) -> str:
-    """Return what a message to an existing task says to its agent: texts, and data as JSON."""
+    """Return the text of a message to an existing task for its agent: texts, and data as JSON."""
     data = _data(part for part in message.parts if not is_confirmation(part))
     return "\n\n".join(filter(None, (join_texts(message), data)))
 
@@ -267,19 +268,19 @@ def specification(
     Args:
         job_id: The id of its task.
         message: The message: its texts are the task, its data the context.
-        metadata: That of the request; the message's own goes before it.
-        place: Where the task belongs.
+        metadata: The metadata of the request; the message's own has priority.
+        place: The place of the task.
 
     Raises:
         InvalidParamsError: A field of the job is wrong, or there is no text.
     """
     text = join_texts(message)
     if not text.strip():
-        raise InvalidParamsError("A new task needs a text part that says what to do.")
+        raise InvalidParamsError("A new task needs a text part with the task.")
     fields = _fields(message, metadata)
     if place.agent is not None:
         if fields.setdefault("agent", place.agent) != place.agent:
-            raise InvalidParamsError(f"This address is that of {place.agent}: name no other agent.")
+            raise InvalidParamsError(f"This is the address of {place.agent}: name no other agent.")
     elif place.continues is None:
         fields.setdefault("agent", DEFAULT_AGENT)
     labels = fields.pop("labels", None) or {}
@@ -321,7 +322,7 @@ def _data(parts: Iterable[Part]) -> str:
 
 
 def _what_is_wrong(failure: ValidationError | TypeError) -> str:
-    """Return what is wrong, without the value: it may be a prompt."""
+    """Return the error without the value, which may be a prompt."""
     if isinstance(failure, TypeError):
         return f"{PREFIX}labels is an object of texts."
     error = failure.errors()[0]
@@ -332,11 +333,11 @@ def _what_is_wrong(failure: ValidationError | TypeError) -> str:
 async def find_place(
     jobs: OwnedJobs, message: Message, job_id: str, agent: str | None
 ) -> TaskPlace:
-    """Return where the new task of a message belongs.
+    """Return the place of a message's new task.
 
-    In a known context it goes on with the task that the message refers to, else with the one that
-    has ended last; tasks that still run are not waited for, so tasks of one context may run side by
-    side. An unknown context begins with this message.
+    In a known context it continues the task that the message refers to, else the one that has ended
+    last. It does not wait for running tasks, so tasks of one context may run at the same time. An
+    unknown context begins with this message.
 
     Args:
         jobs: The caller's jobs.
@@ -346,7 +347,7 @@ async def find_place(
 
     Raises:
         InvalidParamsError: The message refers to a task of another context, or to one that runs.
-        UnknownJob: It refers to no task of the caller.
+        UnknownJob: It refers to a task that the caller does not have.
     """
     if message.reference_task_ids:
         earlier = await jobs.get(message.reference_task_ids[0])
@@ -365,7 +366,7 @@ async def find_place(
 
 
 async def _newest_ended(jobs: OwnedJobs, context_id: str) -> JobRecord | None:
-    """Return the job of a context that was submitted last of those that have ended."""
+    """Return the last submitted job of a context among those that have ended."""
     wanted = JobFilter(states=TERMINAL_STATES, labels={CONTEXT_LABEL: context_id}, roots_only=True)
     before: int | None = None
     while True:
@@ -378,7 +379,7 @@ async def _newest_ended(jobs: OwnedJobs, context_id: str) -> JobRecord | None:
 
 
 async def _named_by(jobs: OwnedJobs, context_id: str) -> JobRecord | None:
-    """Return the job whose id is that of the context: one that came through another door."""
+    """Return the job whose id is that of the context: one from another interface."""
     try:
         found = await jobs.get(context_id)
     except UnknownJob:

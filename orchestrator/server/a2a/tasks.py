@@ -1,4 +1,4 @@
-"""Jobs as tasks: one with its artifacts, pages of them, and what follows as updates.
+"""Jobs as tasks: single ones with their artifacts, pages of them, and updates.
 
 Nothing here is kept: ids are derived from those of jobs and journal entries, so a client that reads
 again, from whichever server, gets the same.
@@ -62,15 +62,15 @@ from fanout.orchestrator.server.problems import Problem
 PATCH_TYPE = "text/x-diff"
 BINARY_TYPE = "application/octet-stream"
 MAX_PATCH_BYTES = 512 * 1024
-"""Of a patch inside of a task; of a larger one the task has the address."""
+"""The largest patch inside a task; of a larger one the task has the address."""
 MAX_FILES_BYTES = 512 * 1024
-"""Of the contents of changed files inside of a task; all of them are in the patch."""
+"""The most bytes of changed files' contents inside a task; all of them are in the patch."""
 INTERRUPTED = frozenset({
     TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED,
 })  # fmt: skip
 DEFAULT_PAGE_SIZE = 50
 MAX_COUNTED = 5_000
-"""Tasks that are counted for one answer: as many records as a page of jobs looks at."""
+"""The most tasks that are counted for one answer: as many records as for a page of jobs."""
 NANOSECONDS = 1_000_000_000
 
 JOB_STATES: Mapping[int, frozenset[JobState]] = {
@@ -81,13 +81,13 @@ JOB_STATES: Mapping[int, frozenset[JobState]] = {
     TaskState.TASK_STATE_FAILED: frozenset({JobState.FAILED, JobState.TIMED_OUT}),
     TaskState.TASK_STATE_CANCELED: frozenset({JobState.CANCELLED}),
 }
-"""In which states the job of a task in a state may be; of other states there are no tasks."""
+"""The possible states of the job of a task in each state; there are no tasks in other states."""
 Update = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 WAITING_ENTRIES = 100
-"""Entries that wait for a slow client; then the journal is not read on."""
+"""The entries that wait for a slow client; then reading the journal pauses."""
 CREDENTIAL_REQUEST = "adk_request_credential"
-"""The call by which ADK's tools ask for the user's authorization."""
+"""The call with which ADK's tools ask for the user's authorization."""
 
 
 async def make_artifacts(jobs: OwnedJobs, result: JobResult, base_url: str) -> list[Artifact]:
@@ -96,7 +96,7 @@ async def make_artifacts(jobs: OwnedJobs, result: JobResult, base_url: str) -> l
     Args:
         jobs: The caller's jobs.
         result: The job's result.
-        base_url: The origin of the service, for what is too large for a task.
+        base_url: The origin of the service, for contents that are too large for a task.
     """
     found = []
     if result.summary:
@@ -124,7 +124,7 @@ async def _changes(jobs: OwnedJobs, result: JobResult, base_url: str) -> list[Ar
             files += await asyncio.to_thread(_contents, bundle)
             if len(content) <= MAX_PATCH_BYTES:
                 patch = file_part(content, name, PATCH_TYPE)
-    except (BlobMissing, MalformedBundle, PatchFailed):  # the list of the result is what is left
+    except (BlobMissing, MalformedBundle, PatchFailed):  # only the list of the result remains
         return [_artifact("files", "The changed files.", *files)]
     return [
         _artifact("patch", "The changes, for `git apply`.", patch),
@@ -149,18 +149,18 @@ def _contents(bundle: ChangeBundle) -> list[Part]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A task at one moment, and from where its updates follow."""
+    """A task at one moment, and the position of its later updates."""
 
     task: Task
     record: JobRecord
     after: str
     """The last journal entry that the task accounts for."""
     waiting: frozenset[str]
-    """The approvals that it asks for."""
+    """The approvals that it requests."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing follows."""
+        """Whether no update follows."""
         return self.record.state.is_terminal
 
 
@@ -181,8 +181,8 @@ class TaskView:
     async def snapshot(self, job_id: str, history_length: int | None = None) -> Snapshot:
         """Return a job as a task.
 
-        The journal is read before the record: what happens in between follows as an update, so
-        that nothing is missed.
+        The journal is read before the record. Events in between follow as updates, so that nothing
+        is missed.
 
         Raises:
             UnknownJob: There is none with this id, for this caller.
@@ -213,7 +213,7 @@ class TaskView:
 
         Args:
             record: The job.
-            waiting: The calls of it and below it that wait for a decision.
+            waiting: The calls of it and of jobs below it that wait for a decision.
             result: Its result when it has ended.
         """
         if waiting and not record.state.is_terminal:
@@ -230,7 +230,7 @@ class TaskView:
 
 
 def _failure(record: JobRecord, result: JobResult | None) -> Message:
-    """Return why a job did not succeed: what its record shows, and the type as metadata."""
+    """Return why a job did not succeed: the reason of its record, and the type as metadata."""
     error = result.error if result else None
     happened = what_happened(error.type, error.message) if error else None
     text = happened or record.reason or record.state.value
@@ -249,10 +249,10 @@ def _failure(record: JobRecord, result: JobResult | None) -> Message:
 async def list_tasks(view: TaskView, params: ListTasksRequest) -> ListTasksResponse:
     """Return a page of tasks, those submitted last first.
 
-    The tasks of sub-agents are in no list: their parents' tasks tell of them.
+    The tasks of sub-agents are in no list, because their parents' tasks include them.
 
     Raises:
-        InvalidParamsError: The size, the token or the state is none.
+        InvalidParamsError: The size, the token or the state is not valid.
     """
     size = params.page_size if params.HasField("page_size") else DEFAULT_PAGE_SIZE
     validate_page_size(size)
@@ -297,7 +297,7 @@ def _position(token: str) -> int | None:
     try:
         return position_of(token or None)
     except Problem:
-        raise InvalidParamsError("pageToken is the nextPageToken of the page before.") from None
+        raise InvalidParamsError("pageToken is the nextPageToken of the previous page.") from None
 
 
 def state_after(step: Message) -> TaskState:
@@ -315,7 +315,8 @@ class TaskUpdates:
 
     Args:
         view: Shows the caller's jobs.
-        changed: Which jobs change: the decisions of sub-agents are in no journal of the task's job.
+        changed: Announces changed jobs: the decisions of sub-agents are not in the journal of the
+            task's job.
         start: The task as the client knows it.
     """
 
@@ -331,8 +332,8 @@ class TaskUpdates:
         """Yield updates until the job has ended, or waits for decisions not yet asked for.
 
         Raises:
-            UnknownJob: The journal does not exist any more.
-            LedgerUnavailable: Redis was unavailable for longer than its outages are waited for.
+            UnknownJob: The journal no longer exists.
+            LedgerUnavailable: Redis was unavailable for longer than an outage is tolerated.
         """
         async with self._signals() as signals:
             while True:
@@ -354,7 +355,7 @@ class TaskUpdates:
 
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[asyncio.Queue[JournalEvent | Exception | None]]:
-        """Gather the entries of the journal, and None whenever a job of the tree has changed."""
+        """Collect the entries of the journal, and None whenever a job of the tree has changed."""
         queue: asyncio.Queue[JournalEvent | Exception | None] = asyncio.Queue(WAITING_ENTRIES)
         tasks = [
             asyncio.create_task(self._read_journal(queue)),
@@ -392,18 +393,18 @@ class TaskUpdates:
         """Return the status when other decisions are awaited than those that the client knows."""
         record = await self._view.jobs.get(self._record.id)
         if record.state.is_terminal:
-            return None  # the journal tells
+            return None  # the journal shows it
         waiting = await waiting_below(self._view.jobs, record)
         ids = frozenset(one.approval.id for one in waiting)
         if ids == self._asked:
             return None
         known, self._asked = self._asked, ids
         if ids and ids < known:
-            return None  # some of them were answered: the others are still asked for
+            return None  # some of them were answered: the others still wait
         return self._status(self._view.status(record, waiting))
 
     async def _told(self, entry: JournalEvent) -> list[TaskStatusUpdateEvent]:
-        """Return what an entry tells the client."""
+        """Return the update for the client in an entry."""
         if entry.type is EventType.JOB_STATE:
             state = STATES[JobState(str(entry.data["state"]))]
             return [self._status(TaskStatus(state=state, timestamp=to_timestamp(entry.at)), entry)]

@@ -1,1 +1,1 @@
-"""Who asks the service, and what they may do."""
+"""The callers of the service, and their rights."""

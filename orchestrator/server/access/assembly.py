@@ -21,13 +21,13 @@ ALLOWED_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID",
     "A2A-Version", "A2A-Extensions", "MCP-Protocol-Version", "Mcp-Session-Id",
 )  # fmt: skip
-"""What scripts of the allowed origins may send; cookies are never sent from there."""
+"""The headers that scripts of the allowed origins may send; cookies are never sent from there."""
 EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-ID", "Mcp-Session-Id")
 
 
 @dataclass(frozen=True)
 class ServerAccess:
-    """Who may ask one server, and the record of what they changed."""
+    """The callers of one server, and the record of their changes."""
 
     settings: ApiSettings
     stores: AccessStores
@@ -70,7 +70,7 @@ class ServerAccess:
         """Return a link that logs in one browser, once, as the operator of this installation.
 
         Args:
-            base_url: The address of the service, as the browser reaches it.
+            base_url: The address of the service for the browser.
 
         Raises:
             LedgerUnavailable: Redis does not respond.

@@ -1,4 +1,4 @@
-"""The audit log: who has changed what, or tried to."""
+"""The audit log: who has changed something, or tried to."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fanout.orchestrator.jobs.store.audit_stream import (
 from fanout.orchestrator.server.access.callers import Caller
 
 MAX_PAGE_ENTRIES = 500
-"""Of one page: some 150 kB."""
+"""The most entries of one page: some 150 kB."""
 MAX_SCANNED = 5_000
-"""Entries that are looked at for one page: a tenth of all, in some 50 ms."""
+"""The most entries that are read for one page: a tenth of all, in some 50 ms."""
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """What the audit log records of a request besides its caller."""
+    """The facts that the audit log records of a request besides its caller."""
 
     request_id: str = ""
     address: str = ""
@@ -39,7 +39,7 @@ _facts: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=No
 
 @contextmanager
 def request_facts(facts: RequestFacts) -> Iterator[None]:
-    """Have the audit log record these facts with what is done in this context."""
+    """Have the audit log record these facts for all actions in this context."""
     token = _facts.set(facts)
     try:
         yield
@@ -53,7 +53,7 @@ class AuditLog:
     It never contains a text of a prompt, nor a key.
 
     Args:
-        stream: Where the newest entries are kept.
+        stream: The store of the newest entries.
     """
 
     def __init__(self, stream: AuditStream) -> None:
@@ -64,12 +64,12 @@ class AuditLog:
     ) -> None:
         """Add one entry.
 
-        The call is done already: when Redis does not take the entry, it is in the server's log
+        The call is already done, so if Redis does not accept the entry, it is in the server's log
         only.
 
         Args:
-            caller: Who asked; None: nobody that is known.
-            action: As `job.cancel`.
+            caller: The caller; None: unknown.
+            action: The action, such as `job.cancel`.
             target: The id of the job or the approval.
             outcome: `done`, or why not.
         """
@@ -95,14 +95,14 @@ class AuditLog:
         """Return entries of those whose jobs a caller may see, newest first.
 
         Args:
-            caller: Who asks.
-            cursor: `next_cursor` of the page before; None for the newest.
+            caller: The caller.
+            cursor: `next_cursor` of the previous page; None for the newest.
             limit: The maximum number of entries, at most `MAX_PAGE_ENTRIES`. A page may have fewer,
-                since at most `MAX_SCANNED` are looked at for it.
+                because at most `MAX_SCANNED` are read for it.
 
         Raises:
             NotAllowed: The caller lacks the scope `admin`.
-            ValueError: The cursor is none of ours.
+            ValueError: The cursor is not one of this log.
             LedgerUnavailable: Redis does not respond.
         """
         caller.require(Scope.ADMIN)

@@ -1,6 +1,6 @@
-"""The middleware that knows who asks: no request gets past it without a caller.
+"""The middleware that authenticates: no request passes it without a caller.
 
-It is plain ASGI, since Starlette's BaseHTTPMiddleware would hold back streams. Long responses end
+It is plain ASGI, because Starlette's BaseHTTPMiddleware would delay streams. Long responses end
 when their caller's key is revoked or the session is over.
 """
 
@@ -35,30 +35,31 @@ from fanout.orchestrator.server.access.sessions import (
 )
 
 CHECK_SECONDS = 1.0
-"""Between two looks at a key, for all of its streams together: a revocation counts within this."""
+"""The time between two checks of a key, for all of its streams together: a revocation takes effect
+within it."""
 MAX_REMEMBERED = 10_000
-"""Keys and sessions; beyond, all are looked at again."""
+"""The most remembered keys and sessions; with more, all are checked again."""
 PUBLIC_PATHS = frozenset({
     "/", "/healthz", "/readyz", "/version", "/.well-known/agent-card.json", LOGIN_PATH,
 })  # fmt: skip
-"""All that is answered without a caller: whether the service works, what it is, how to log in."""
+"""The paths that need no caller: whether the service works, what it is, how to log in."""
 PUBLIC_FOLDER = "/static/"
-"""The page's files, which hold no data; `/` is its shell."""
+"""The folder of the page's files, which hold no data; `/` is its shell."""
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="fanout"'}
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 RETRY_SECONDS = "5"
-"""After which a caller tries again when Redis or the issuer did not respond."""
+"""The time after which a caller tries again when Redis or the issuer did not respond."""
 OTHER_SITE = "This request comes from another site, which a browser session does not permit."
 
 
 class Standing:
-    """Knows whether callers may still have what they were let in for.
+    """Knows whether admitted callers still have their rights.
 
     Args:
         authenticator: Knows which keys work.
         sessions: Knows which sessions last.
-        clock: Seconds.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Standing:
         self._looked: dict[str, tuple[float, bool]] = {}
 
     async def holds(self, caller: Caller, session_id: str | None) -> bool:
-        """Return whether a caller may go on; while Redis does not respond, nobody was revoked.
+        """Return whether a caller may continue; an outage of Redis revokes nobody.
 
         Args:
             caller: The caller.
@@ -97,9 +98,9 @@ class Standing:
         return holds
 
     def ended(self, send: Send, caller: Caller, session_id: str | None) -> Send:
-        """Return a `send` that ends a response in parts when the caller may not go on.
+        """Return a `send` that ends a response in parts when the caller loses its rights.
 
-        The server then tells the application that the client has gone.
+        The server then reports to the application that the client has disconnected.
         """
         is_over = False
 
@@ -183,7 +184,9 @@ class AuthenticationMiddleware:
         session_id = self._sessions.id_of([value for name, value in pairs if name == "cookie"])
         caller = None if session_id is None else await self._sessions.caller(session_id)
         if session_id is None or caller is None:
-            return await self._authenticator.authenticate(pairs, client_address(scope))  # says how
+            return await self._authenticator.authenticate(
+                pairs, client_address(scope)
+            )  # the answer says how
         check_own_page(scope, self._public_url)
         if scope["method"] not in READING:
             given = Headers(scope=scope).get(CSRF_HEADER, "")
@@ -194,10 +197,10 @@ class AuthenticationMiddleware:
 
 
 def check_own_page(scope: Scope, public_url: str | None) -> None:
-    """Check that a browser sends a request for a page of ours, not for another site's.
+    """Check that a browser sends a request for fanout's page, not for another site's.
 
-    SameSite=Strict keeps the cookie from other sites, but another port of the same host is no other
-    site to it.
+    SameSite=Strict keeps the cookie from other sites, but another port of the same host counts as
+    the same site.
 
     Raises:
         NotAllowed: Another site has caused the request.
@@ -232,13 +235,13 @@ def header_pairs(scope: Scope) -> Sequence[tuple[str, str]]:
 
 
 def client_address(scope: Scope) -> str:
-    """Return where a request comes from: an address, or `local` for a Unix socket."""
+    """Return the origin of a request: an address, or `local` for a Unix socket."""
     client = scope.get("client")
     return str(client[0]) if client and client[0] else "local"
 
 
 def _is_page(scope: Scope) -> bool:
-    """Return whether a person's browser asks for a page, so that it is led to the login."""
+    """Return whether a person's browser requests a page, so that it is redirected to the login."""
     headers = Headers(scope=scope)
     is_shown = "text/html" in headers.get("accept", "")
     has_none = "authorization" not in headers and "x-api-key" not in headers

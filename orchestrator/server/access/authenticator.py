@@ -1,4 +1,4 @@
-"""From what a request presents to the caller: keys, static keys, tokens of an issuer."""
+"""Finds the caller of a request by its credentials: keys, static keys, tokens of an issuer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from fanout.orchestrator.server.access.oidc_tokens import TOKEN, TokenVerifier
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
 BEARER = "bearer"
 MAX_CREDENTIAL_CHARACTERS = 16_384
-"""Of a key or token: tokens that list many groups have several thousand."""
+"""The longest key or token: tokens that list many groups have several thousand characters."""
 SEND_A_KEY = "Send a key as `Authorization: Bearer KEY`; `fanout keys create` makes one."
 DOTS_OF_A_TOKEN = 2
 STATIC = "static:"
 """The beginning of the id of a key of the configuration."""
 STATIC_ID_CHARACTERS = 8
-"""Of its fingerprint, in its id: a replaced key of the same name is another one."""
+"""The length of a static key's fingerprint in its id: a replaced key of the same name has another
+id."""
 NOT_KNOWN = "This key is not known, was revoked or has expired."
 
 
@@ -42,7 +43,7 @@ class Authenticator:
     Args:
         keys: The keys that `fanout keys` makes.
         static: The keys of the configuration, by name.
-        callers: What keys may choose for their jobs.
+        callers: The choices of keys for their jobs.
         tokens: Checks the tokens of an issuer; None: none are accepted.
         attempts: The failures of each address.
     """
@@ -66,7 +67,7 @@ class Authenticator:
 
         Args:
             headers: Names, in small letters, and values of the request's headers or metadata.
-            address: Where it comes from.
+            address: The origin of the request.
 
         Raises:
             NotAuthenticated: It has no credentials, or they are not valid.
@@ -80,11 +81,11 @@ class Authenticator:
         return await self.caller_of(credential, address)
 
     async def caller_of(self, credential: str, address: str, *, tokens: bool = True) -> Caller:
-        """Return whom a key or a token stands for.
+        """Return the caller of a key or a token.
 
         Args:
             credential: The key or token.
-            address: Where it comes from.
+            address: The origin of the request.
             tokens: Whether it may be a token; a session would outlive it.
 
         Raises:
@@ -104,14 +105,14 @@ class Authenticator:
         """Return whether a caller's key still works, or the token has not expired.
 
         Args:
-            key_id: The caller's.
+            key_id: The id of the caller's credential.
         """
         if key_id.startswith(TOKEN):
             return time.time() < float(key_id.removeprefix(TOKEN))
         return await self.holder(key_id) is not None
 
     async def holder(self, key_id: str) -> Caller | None:
-        """Return whom a key stands for; None when it does not work any more.
+        """Return the caller of a key; None when it no longer works.
 
         Args:
             key_id: The id of a key.
@@ -139,7 +140,7 @@ class Authenticator:
         raise NotAuthenticated(NOT_KNOWN)
 
     def _find_static(self, credential: str) -> Caller | None:
-        """Compare with every key, so that the time does not tell which one was nearly right."""
+        """Compare with every key, so that the time does not reveal which one was nearly right."""
         digest = fingerprint(credential)
         matching = [one for one in self._static if hmac.compare_digest(one.digest, digest)]
         return matching[0].caller if matching else None
@@ -149,7 +150,7 @@ def presented(headers: Iterable[tuple[str, str]]) -> str | None:
     """Return the key or token of a request; None when it has none.
 
     Raises:
-        NotAuthenticated: There are several, or one is not in a form that is accepted.
+        NotAuthenticated: There are several, or one has a form that is not accepted.
     """
     found = [(name, value) for name, value in headers if name in (AUTHORIZATION, API_KEY)]
     if not found:
@@ -168,7 +169,7 @@ def presented(headers: Iterable[tuple[str, str]]) -> str | None:
 
 
 def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
-    """Return whom a key stands for; scopes of other releases are left out."""
+    """Return the caller of a key; scopes of other releases are left out."""
     known = {scope.value for scope in Scope}
     return Caller(
         name=record.name,

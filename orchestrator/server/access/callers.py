@@ -1,4 +1,4 @@
-"""Who asks the service, and what that caller may do."""
+"""The callers of the service, and their rights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope, sha
 from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"
-"""The credential of who has this machine or its Redis, and the owner of the jobs which that person
-submits: no key and no token has the name."""
+"""The credential of a person with access to this machine or its Redis, and the owner of that
+person's jobs: no key and no token has the name."""
 
 
 class NotAuthenticated(Exception):
@@ -26,7 +26,7 @@ class AuthenticationUnavailable(Exception):
 
 
 class Owned(Protocol):
-    """What belongs to an owner of a tenant: a job's specification, record or index entry."""
+    """An object of a tenant's owner: a job's specification, record or index entry."""
 
     @property
     def tenant(self) -> str:
@@ -39,16 +39,17 @@ class Owned(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks.
+    """The caller of a request.
 
     Args:
         name: The name of the key, or the subject of the token.
-        owner: Whose jobs the caller sees and submits; `*`: sees those of everybody.
-        tenant: Whose share of the workers is used; `*`, with the owner `*`: sees all tenants.
+        owner: The owner of the jobs that the caller sees and submits; `*`: sees those of everybody.
+            tenant: The tenant whose share of the workers is used; `*`, with the owner `*`: sees all
+            tenants.
         scopes: What the caller may do.
         key_id: The id of the key or of the session, for the audit log.
-        policy: What the caller may choose for a job; None: whatever the installation permits, since
-            it is the operator.
+        policy: The caller's choices for a job; None: whatever the installation permits, because it
+            is the operator.
     """
 
     name: str
@@ -70,13 +71,13 @@ class Caller:
             )
 
     def owns(self, thing: Owned) -> bool:
-        """Return whether the caller may know of something."""
+        """Return whether the caller may see an object."""
         return self.tenant in (thing.tenant, EVERYBODY) and self.owner in (thing.owner, EVERYBODY)
 
     @property
     def submits_as(self) -> tuple[str, str]:
         """The owner and the tenant of the jobs that the caller submits."""
         tenant = share_of(self.tenant)
-        if self.key_id == OPERATOR:  # the name is that of a person, and a key may have it
+        if self.key_id == OPERATOR:  # the name is a person's, and a key may have it
             return OPERATOR, tenant
         return self.name if self.owner == EVERYBODY else self.owner, tenant

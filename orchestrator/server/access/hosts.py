@@ -1,4 +1,4 @@
-"""Which names the service answers to, and which addresses it listens on."""
+"""The names that the service answers to, and the addresses that it listens on."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MALFORMED = "The header Host has to be given once, as a name or an address with 
 
 
 class PublicWithoutKeys(Exception):
-    """The service would listen where other machines reach it, and nobody could have a key."""
+    """The service would be reachable by other machines without any key."""
 
 
 def check_bind(host: str, *, can_authenticate: bool) -> None:
     """Check that the service may listen on an address.
 
-    On the loopback it may without keys: nobody is let in before a login link or a key is made.
+    On the loopback it may without keys: nobody has access before a login link or a key is made.
 
     Args:
         host: The address.
@@ -48,14 +48,14 @@ def check_bind(host: str, *, can_authenticate: bool) -> None:
 
 
 class HostCheck:
-    """Refuses requests for a name that is not ours (421), or for none that is valid (400).
+    """Refuses requests for another name (421), or for an invalid one (400).
 
-    A site can let its own name lead to 127.0.0.1, and so make a browser call services of this
-    machine as if they were its own (DNS rebinding); the header Host still has that site's name.
+    A site can resolve its own name to 127.0.0.1, and so make a browser call services of this
+    machine as its own (DNS rebinding); the header Host still has that site's name.
 
     Args:
         app: The application.
-        settings: Where the service listens, and its names.
+        settings: The address of the service, and its names.
     """
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
@@ -65,10 +65,10 @@ class HostCheck:
         self._is_local = is_loopback(settings.host)
         self._names = {_host(name) for name in (*LOOPBACK_NAMES, settings.host, *given)} - {None}
         self._accepts_all = not self._is_local and not given
-        """Reached by other machines under names that nobody told us: keys protect it."""
+        """Whether other machines reach it under unknown names; then keys protect it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request for one of our names."""
+        """Pass on a request for one of the service's names."""
         hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
         host = hosts[0].decode("latin-1").removesuffix(":") if hosts else ""
         parts = split_authority(host)
@@ -89,5 +89,5 @@ class HostCheck:
 
 
 def _host(text: str) -> str | Address | None:
-    """Return a name of ours, or an address, as they are compared."""
+    """Return a name of the service, or an address, in the form for comparisons."""
     return parse_address(text.strip("[]")) or parse_host(ascii_name(text))

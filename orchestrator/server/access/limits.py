@@ -1,7 +1,7 @@
-"""How much of a server process one caller or one address may use: token buckets.
+"""The share of a server process for one caller or one address: token buckets.
 
-Of a caller: requests a minute, open requests, streams. Of an address: failed attempts to
-authenticate; whoever guesses has to wait.
+A caller has limits of requests a minute, open requests and streams. An address has a limit of
+failed attempts to authenticate, so that guessing is slow.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.access.refusals import refuse
 
 MAX_BUCKETS = 10_000
-"""Remembered by one process, in some 2 MB; beyond, the one that was used longest ago is full."""
+"""The most buckets of one process, in some 2 MB; with more, the least recently used one is removed.
+"""
 _MINUTE = 60.0
 MAX_GOOD_CREDENTIALS = 10_000
-"""Remembered as fingerprints: they pass while their address, a proxy's perhaps, has to wait."""
+"""The most accepted credentials that are remembered as fingerprints: they pass while their address,
+for example a proxy's, has to wait."""
 IPV6_NETWORK_BITS = 64
-"""What one household or machine is given: single addresses of it are free to change."""
+"""The size of the IPv6 network that one household or machine has: its single addresses change
+freely."""
 EVENT_STREAM = "text/event-stream"
 FULL_SECONDS = "10"
-"""After which a reader tries again when there are too many streams; a balancer finds it another
-server."""
+"""The time after which a reader tries again when there are too many streams; a balancer finds it
+another server."""
 
 
 @dataclass
 class _Bucket:
-    """What is left, as of a time."""
+    """The rest of a bucket at one time."""
 
     left: float
     at: float
@@ -45,8 +48,8 @@ class Buckets:
     """The buckets of one process; each is full at first.
 
     Args:
-        per_minute: What flows into each, and its size.
-        clock: Seconds.
+        per_minute: The inflow of each, and its size.
+        clock: Returns seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,12 +93,13 @@ class TooManyAttempts(Exception):
 class FailedAttempts:
     """The failures of each address, and the credentials that were right.
 
-    A credential that has been right at this process is checked even while its address has to wait:
-    many callers can share the address of a proxy, and one of them must not lock out the others.
+    A credential that this process has accepted before is checked even while its address has to
+    wait. Many callers can share the address of a proxy, and one of them must not lock out the
+    others.
 
     Args:
         per_minute: How many failures an address may have.
-        clock: Seconds.
+        clock: Returns seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -129,10 +133,10 @@ class FailedAttempts:
 
 
 def limited_network(address: str) -> str:
-    """Return what shares a limit: an IPv4 address, or the network of an IPv6 one.
+    """Return the unit of a limit: an IPv4 address, or the network of an IPv6 one.
 
     Args:
-        address: The address; another text is returned as it is.
+        address: The address; another text is returned unchanged.
     """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
@@ -148,7 +152,7 @@ def limited_network(address: str) -> str:
 class CallerLimits:
     """Refuses what exceeds a caller's share with 429, and streams beyond the process's with 503.
 
-    It counts in its own process, so a caller may use as much again of each further server.
+    It counts in its own process, so a caller may use the same share of each further server.
 
     Args:
         app: The application.
@@ -162,10 +166,10 @@ class CallerLimits:
         self._max_streams_of_caller = settings.max_streams_of_caller
         self._streams: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
-        """Requests that are not answered and are no streams, such as those that wait for a job."""
+        """Open requests that are not streams, such as those that wait for a job."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, unless its caller has had enough."""
+        """Serve a request, unless its caller has used its share."""
         caller = scope.get("state", {}).get("caller")
         if not isinstance(caller, Caller):
             await self._app(scope, receive, send)
@@ -178,8 +182,10 @@ class CallerLimits:
                 receive,
                 send,
                 status=429,
-                detail="These are too many requests a minute: wait, or ask for many things at "
-                "once (lists, ?wait=, streams).",
+                detail=(
+                    "Too many requests a minute: wait, or ask for many things at once (lists, "
+                    "?wait=, streams)."
+                ),
                 headers={"Retry-After": f"{wait + 0.5:.0f}"},
             )
             return
@@ -203,7 +209,7 @@ class CallerLimits:
         async def counted(message: Message) -> None:
             nonlocal is_counted, is_refused
             if is_refused:
-                return  # the server tells the application that the client has gone
+                return  # the server reports to the application that the client has disconnected
             if message["type"] == "http.response.start" and _is_stream(message):
                 status = self._full_status(name)
                 if status is not None:

@@ -22,12 +22,12 @@ from fanout.orchestrator.server.access.limits import TooManyAttempts
 from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
 
 MAX_FORM_BYTES = 8192
-"""A key or a token, and where to go afterwards."""
+"""The largest form: a key or a token, and the page after the login."""
 LINK_USED = "This link was used already or is too old: get a new one, or log in with a key."
 HOME = "/"
 
 _LOCAL_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]{0,500}")
-"""A path of this site, and nothing that a browser takes for another one."""
+"""The form of a path of this site that no browser can interpret as another site."""
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:26rem;margin:15vh auto;padding:0 1rem}
 :root{color-scheme:light dark}
@@ -62,7 +62,7 @@ class Login:
     """The routes of browser sessions.
 
     Args:
-        access: Who may ask this server.
+        access: The callers of this server.
         has_folders: Whether the operator may choose folders of this machine.
     """
 
@@ -80,9 +80,9 @@ class Login:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Show the form; a link that a person has opened logs in at once.
+        """Show the form; a link that a person opened logs in at once.
 
-        One that another site or a program that looks ahead has opened shows a button only.
+        If another site or a prefetching program opened it, only a button is shown.
         """
         token, following = (
             request.query_params.get("token"),
@@ -155,7 +155,7 @@ class Login:
         return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Set-Cookie": cookie})
 
     async def _who(self, request: Request) -> Response:
-        """Return who is logged in, and the CSRF token that a page sends with each change."""
+        """Return the logged-in caller, and the CSRF token that a page sends with each change."""
         caller: Caller = request.state.caller
         session_id = getattr(request.state, "session_id", None)
         return JSONResponse(
@@ -198,7 +198,7 @@ async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form.
 
     Raises:
-        NotAllowed: It is none of ours: too long, or of another kind.
+        NotAllowed: It is not the login form: too long, or of another kind.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     content = b""

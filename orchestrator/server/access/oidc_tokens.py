@@ -1,7 +1,7 @@
-"""Bearer tokens of an OpenID Connect issuer: whether one is valid, and whom it stands for.
+"""Bearer tokens of an OpenID Connect issuer: their validity and their callers.
 
 PyJWT does the cryptography. The issuer's public keys are found by its discovery document, kept and
-read again. What a caller may do is decided in `callers.py`.
+read again. A caller's rights are defined in `callers.py`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from fanout.orchestrator.server.access.callers import (
 
 DISCOVERY = "/.well-known/openid-configuration"
 MAX_DOCUMENT_BYTES = 1 << 20
-"""Of the discovery document and of the keys: both have a few thousand bytes."""
+"""The largest discovery document, and the largest list of keys: both have a few thousand bytes."""
 ANSWER_SECONDS = 5.0
-"""For each document: a caller waits for it."""
+"""The time for each document, for which a caller waits."""
 REFRESH_SECONDS = 10.0
-"""Between two readings because of a key id that is unknown: tokens with invented ones must not
+"""The time between two readings because of an unknown key id: tokens with invented ids must not
 become requests to the issuer."""
 LONGEST_USE_SECONDS = 24 * 3600.0
-"""How long keys are used while the issuer does not respond."""
+"""The longest use of keys while the issuer does not respond."""
 KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-"""The beginning of an algorithm -> the kind of its keys. Symmetric ones (`oct`) are none of them: a
-public document cannot contain a secret."""
+"""The beginning of an algorithm -> the kind of its keys. Symmetric ones (`oct`) are not among them:
+a public document cannot contain a secret."""
 UNREADABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RecursionError)
-"""What reading the documents raises when the issuer does not respond as it should."""
+"""The exceptions of reading the documents when the issuer does not respond correctly."""
 
 logger = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class IssuerKeys:
     Args:
         issuer: Its address.
         kept_seconds: How long keys are used before they are read again.
-        clock: Seconds.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class IssuerKeys:
 
         Raises:
             UnknownIssuerKey: The issuer has no such key for this algorithm.
-            AuthenticationUnavailable: The issuer does not respond, and has not for long.
+            AuthenticationUnavailable: The issuer has not responded for a long time.
         """
         if self._clock() - self._read_at > self._kept_seconds:
             await self._refresh()
@@ -115,7 +115,7 @@ class IssuerKeys:
         asked_before = self._asked_at
         async with self._reading:
             now = self._clock()
-            if self._asked_at != asked_before:  # somebody else has read them meanwhile
+            if self._asked_at != asked_before:  # another task has read them meanwhile
                 self._check_usable(now)
                 return True
             if now - self._asked_at < REFRESH_SECONDS:
@@ -154,7 +154,7 @@ class IssuerKeys:
 
 
 async def _document(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
-    """Return a JSON document; a redirection is an error, since it could lead anywhere."""
+    """Return a JSON document; a redirection is an error, because its target is not trusted."""
     async with asyncio.timeout(ANSWER_SECONDS), client.stream("GET", url) as response:
         if response.status_code != httpx2.codes.OK:
             raise ValueError("the issuer refuses")
@@ -186,14 +186,14 @@ def _public_key(data: object) -> jwt.PyJWK | None:
         return None
     try:
         return jwt.PyJWK(data)
-    except jwt.PyJWTError:  # of a kind that is not known here
+    except jwt.PyJWTError:  # of an unknown kind
         return None
 
 
 TOKEN = "token:"  # noqa: S105 - the beginning of an id
-"""The beginning of the id of a token; its end follows, in seconds since the epoch."""
+"""The beginning of the id of a token, which is followed by its end, in seconds since the epoch."""
 MAX_TENANT_CHARACTERS = 64
-"""As of a job's tenant."""
+"""The longest name of a tenant, as in a job."""
 NEEDED_CLAIMS = ["exp", "iss", "aud", "sub"]
 REASONS: dict[type[Exception], str] = {
     jwt.ExpiredSignatureError: "The token has expired: get a new one.",
@@ -204,20 +204,20 @@ REASONS: dict[type[Exception], str] = {
     jwt.InvalidAlgorithmError: "The token is signed in a way that is not accepted (alg).",
     UnknownIssuerKey: "The token is signed with a key that the issuer does not have (kid).",
 }
-"""What a caller is told; of other failures only that the token is not valid."""
+"""The texts for callers; for other failures, only that the token is not valid."""
 NOT_VALID = "The token is not valid."
 
 
 class TokenVerifier:
     """Checks tokens: signature, issuer, audience and time.
 
-    What a token says about its own key (`jku`, `x5u`, `jwk`, `x5c`) is never used: keys come from
+    A token's claims about its own key (`jku`, `x5u`, `jwk`, `x5c`) are never used: keys come from
     the issuer only.
 
     Args:
         settings: With an issuer and an audience.
         keys: The issuer's keys.
-        callers: What tokens may choose for their jobs.
+        callers: The choices of tokens for their jobs.
     """
 
     def __init__(self, settings: OidcSettings, keys: IssuerKeys, callers: CallerSettings) -> None:
@@ -226,7 +226,7 @@ class TokenVerifier:
         self._keys = keys
 
     async def caller(self, token: str) -> Caller:
-        """Return whom a token stands for.
+        """Return the caller of a token.
 
         Raises:
             NotAuthenticated: It is not valid; the text says why.
@@ -267,7 +267,7 @@ class TokenVerifier:
         )
 
     def _scopes(self, claims: dict[str, Any]) -> frozenset[Scope]:
-        """Return the scopes that a token has; those of other services are none."""
+        """Return the scopes of a token, without those of other services."""
         given = claims.get(self._settings.scopes_claim, [])
         names = given.split() if isinstance(given, str) else given
         prefixed = {f"{self._settings.scope_prefix}{scope}": Scope(scope) for scope in Scope}
@@ -283,13 +283,13 @@ def _name(claims: dict[str, Any], claim: str, most_characters: int) -> str:
     """Return a claim that names an owner or a tenant.
 
     Raises:
-        NotAuthenticated: It is missing, or no name: an empty one is that of jobs without an owner,
-            only an operator gives somebody the jobs of everybody, and nobody else is called so.
+        NotAuthenticated: It is missing, or not a name. An empty name would be that of jobs without
+            an owner, and the names of everybody and of the operator are reserved.
     """
     value = claims.get(claim)
     is_name = isinstance(value, str) and value.isprintable() and value.strip() == value
     if not is_name or not 0 < len(str(value)) <= most_characters or value == EVERYBODY:
-        raise NotAuthenticated(f"The token's claim {claim} is missing, or is no name.")
+        raise NotAuthenticated(f"The token's claim {claim} is missing, or is not a name.")
     if is_reserved(str(value)):
         raise NotAuthenticated(f"The token's claim {claim} has a name that is the operator's.")
     return str(value)

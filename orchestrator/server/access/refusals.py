@@ -26,10 +26,10 @@ async def refuse(
     Args:
         scope: The request.
         receive: Its messages.
-        send: Where the answer goes.
+        send: Sends the answer.
         status: The status of HTTP.
         detail: One sentence that says what to do.
-        headers: Of the answer.
+        headers: The headers of the answer.
     """
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": detail})

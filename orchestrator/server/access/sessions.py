@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # `fanout up` makes a link, and needs none of the libraries o
 
 COOKIE = "fanout_session"
 HOST_PREFIX = "__Host-"
-"""With it browsers accept the cookie only from this host itself, by https and for all paths."""
+"""The cookie prefix with which browsers accept it only from this host itself, by https and for all
+paths."""
 CSRF_HEADER = "x-csrf-token"
 LOGIN_PATH = "/login"
 
@@ -27,7 +28,7 @@ class Sessions:
     """The browser sessions of one server.
 
     Args:
-        store: Where they are kept.
+        store: The store of the sessions.
         authenticator: Knows whether the key of a session still works.
         settings: How long they last, and whether cookies are sent by https only.
     """
@@ -59,7 +60,7 @@ class Sessions:
         return caller, await self.begin(caller)
 
     async def caller(self, session_id: str) -> Caller | None:
-        """Return whom a session stands for; None when it has ended, or its key was revoked."""
+        """Return the caller of a session; None when it has ended, or its key was revoked."""
         grant = await self._store.get(session_id)
         if grant is None:
             return None
@@ -78,7 +79,8 @@ class Sessions:
     def id_of(self, cookies: list[str]) -> str | None:
         """Return the id of the session that a request's headers `Cookie` name.
 
-        Two cookies of our name are none: another site of the host may have set one of them.
+        Two cookies with this name count as none, because another site of the host may have set one
+        of them.
         """
         found = []
         for header in cookies:
@@ -101,15 +103,15 @@ def is_operator(caller: Caller, state: State) -> bool:
 
     Args:
         caller: The caller.
-        state: That of the request, as the authentication has filled it.
+        state: The state of the request, as the authentication has filled it.
     """
     return caller.key_id == OPERATOR and getattr(state, "session_id", None) is not None
 
 
 def csrf_token(session_id: str) -> str:
-    """Return what a session's page sends with each change, in the header X-CSRF-Token.
+    """Return the token that a session's page sends with each change, in the header X-CSRF-Token.
 
-    It follows from the session's id, which scripts of other sites cannot know, and hides it.
+    It is derived from the session's id, which scripts of other sites cannot know, and hides it.
     """
     return hmac.new(session_id.encode(), b"csrf", hashlib.sha256).hexdigest()
 
@@ -120,9 +122,10 @@ async def create_login_link(
     """Return a link that logs in one browser, once, as the operator: it shows all jobs.
 
     Args:
-        store: Where sessions are kept.
-        base_url: The address of the service, as the browser reaches it.
-        operator: Who asked for the link, for the audit log and for answers to approvals.
+        store: The store of the sessions.
+        base_url: The address of the service for the browser.
+        operator: The name of the person who requested the link, for the audit log and for answers
+            to approvals.
         seconds: How long it works.
     """
     grant = Grant(
@@ -147,7 +150,7 @@ def _grant(caller: Caller) -> Grant:
 
 
 def _operator(grant: Grant) -> Caller:
-    """Return whom the session of a login link stands for."""
+    """Return the caller of a login link's session."""
     known = {scope.value for scope in Scope}
     return Caller(
         name=grant.name,

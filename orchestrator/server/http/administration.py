@@ -1,4 +1,4 @@
-"""The routes for those who run the service: health, release, metrics, workers, the audit log."""
+"""The routes for operators: health, release, metrics, workers, the audit log."""
 
 from __future__ import annotations
 

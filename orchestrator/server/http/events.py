@@ -22,13 +22,13 @@ from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.problems import Problem
 
 PING_SECONDS = 15
-"""Between two comments on a silent stream: proxies close one on which nothing is sent."""
+"""The time between two comments on a silent stream: proxies close a stream without data."""
 ENDING_SECONDS = 1.0
-"""Between the end of a server and that of a stream whose reader takes nothing."""
+"""The time between the end of a server and that of a stream whose reader reads nothing."""
 RETRY_MS = 1_000
-"""After how long a browser connects again."""
+"""The time after which a browser connects again."""
 MAX_EVENTS = 1_000
-"""Of one page of a journal."""
+"""The most events of one page of a journal."""
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -42,9 +42,9 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def stream(events: AsyncIterator[bytes]) -> EventSourceResponse:
-    """Return a response of events that a browser and a proxy leave open.
+    """Return a response of events that a browser and a proxy keep open.
 
-    It ends as a whole response when the server ends: readers then go on at another one.
+    It ends as a complete response when the server ends: readers then continue at another one.
     """
     ending = anyio.Event()
     return EventSourceResponse(

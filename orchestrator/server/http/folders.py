@@ -25,10 +25,10 @@ FolderPath = Annotated[Text, Field(min_length=1, max_length=MAX_PATH_CHARACTERS)
 
 
 def _folders_of(request: Request) -> PersonFolders:
-    """Return the folders, for the browser of the person whose service this is.
+    """Return the folders, for the browser of the person who owns the service.
 
     Raises:
-        Problem: Somebody else asks, or others use the service too.
+        Problem: Another person asks, or others use the service too.
     """
     folders = service_of(request).folders
     if folders is None or not is_operator(caller_of(request), request.state):

@@ -40,7 +40,7 @@ from fanout.orchestrator.server.problems import Problem
 Line = TypeVar("Line", bound=JobLine)
 
 MAX_WAIT_SECONDS = 60
-"""Of one request: proxies close connections on which nothing is sent for a minute."""
+"""The longest wait of one request: proxies close connections without data for a minute."""
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -58,11 +58,12 @@ OneOrMany = Annotated[
     Discriminator(lambda body: MANY if isinstance(body, list) else ONE),
 ]
 MAX_PATCH_BYTES = 4 * 1024**2
-"""Of one file's patch: some 100,000 lines, more than a person reads; `/patch` has all of it."""
+"""The largest patch of one file: some 100,000 lines, more than a person reads; `/patch` has all of
+it."""
 
 
 def links(job_id: str) -> dict[str, str]:
-    """Return the paths of what belongs to a job."""
+    """Return the paths of a job's parts."""
     path = f"/v1/jobs/{job_id}"
     return {"self": path} | {name: f"{path}/{name}" for name in ("events", "patch", "tree")}
 
@@ -84,11 +85,11 @@ async def submit(
     keys = [idempotency_key] * len(requests)
     if isinstance(body, list):
         keys = [idempotency_key and f"{idempotency_key}#{number}" for number in range(len(body))]
-    told = service.notifications.subscriptions
-    await check_webhooks(requests, told)
+    subscriptions = service.notifications.subscriptions
+    await check_webhooks(requests, subscriptions)
     specs = [make_spec(one, key) for one, key in zip(requests, keys, strict=True)]
     ids = await jobs.submit_many(specs)
-    await add_webhooks(jobs, requests, ids, told)
+    await add_webhooks(jobs, requests, ids, subscriptions)
     if isinstance(body, JobRequest):
         job_id = ids[0]
         response.headers["Location"] = f"/v1/jobs/{job_id}"
@@ -97,7 +98,7 @@ async def submit(
 
 
 def make_spec(request: JobRequest, idempotency_key: str | None) -> JobSpec:
-    """Return the specification of a requested job; its own key comes before that of the request."""
+    """Return the specification of a requested job; its own key has priority."""
     key = request.idempotency_key or idempotency_key
     return request.spec(**({"idempotency_key": key} if key else {}))
 
@@ -135,7 +136,7 @@ async def list_jobs(
 
 
 async def job_lines(kind: type[Line], jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Line]:
-    """Return the lines of jobs, with what they have used and how large their trees are."""
+    """Return the lines of jobs, with their usage and the sizes of their trees."""
     usages, sizes = await jobs.usages(records), await jobs.tree_sizes(records)
     return [kind.of(*line) for line in zip(records, usages, sizes, strict=True)]
 

@@ -41,9 +41,9 @@ from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
 from fanout.orchestrator.workspace.exchange.cloned import MAX_DEPTH, GitSource
 
 MAX_BATCH = 1_000
-"""Jobs of one request: they are stored within half a second."""
+"""The most jobs of one request: they are stored within half a second."""
 SHOWN_CHARACTERS = 500
-"""Of a description in a list; the job itself has all of it."""
+"""The longest part of a description in a list; the job itself has all of it."""
 
 ONE, MANY = "one job", "many jobs"
 """The two kinds of a submission's body; `problems` leaves them out of the place of an error."""
@@ -143,7 +143,7 @@ class JobRequest(_Body):
     def spec(self, **fields: Any) -> JobSpec:
         """Return the job's specification.
 
-        What was not given is not set: a continuation takes it from the earlier job.
+        Missing fields are not set: a continuation takes them from the earlier job.
 
         Args:
             fields: Values that override or add to those of the request.
@@ -355,7 +355,7 @@ class GitWorkspace(_Body):
     """How many commits are fetched."""
 
     def source(self) -> GitSource:
-        """Return it as the workspace's code knows it."""
+        """Return it in the form of the workspace's code."""
         return GitSource(self.url, self.ref, self.depth)
 
 
@@ -427,7 +427,7 @@ class RunRequest(_Body):
     def spec(self, idempotency_key: str | None) -> JobSpec:
         """Return the specification of its root job, without a snapshot.
 
-        What was not given is not set: a continuation takes it from the earlier run.
+        Missing fields are not set: a continuation takes them from the earlier run.
 
         Args:
             idempotency_key: The key of the request.

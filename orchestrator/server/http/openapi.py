@@ -1,4 +1,4 @@
-"""The description of the HTTP interface, as OpenAPI: what the routes say, credentials and problems.
+"""The description of the HTTP interface, as OpenAPI: routes, credentials and problems.
 
 `make openapi` freezes it in `docs/openapi.json`, so that a change of the interface is a change that
 a reviewer sees; a test finds a forgotten one.
@@ -73,7 +73,7 @@ class ProblemDocument(BaseModel):
 
 
 def describe(app: FastAPI) -> None:
-    """Have an application describe itself with credentials and problems."""
+    """Let an application describe itself with credentials and problems."""
     made: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -113,7 +113,7 @@ def description(app: FastAPI) -> dict[str, Any]:
 
 
 def render_description(document: dict[str, Any]) -> str:
-    """Return a description as the file has it."""
+    """Return a description in the form of the file."""
     return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -123,7 +123,7 @@ def operation_name(route: APIRoute) -> str:
 
 
 def _further_schemas() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schemas of what FastAPI does not see: problems, and a body that has two kinds."""
+    """Yield the schemas that FastAPI does not find: problems, and a body with two kinds."""
     for model in (ProblemDocument, RunRequest):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         yield from schema.pop("$defs", {}).items()

@@ -1,4 +1,4 @@
-"""What a request brings: its caller's jobs, and what belongs to the whole application."""
+"""The context of a request: its caller's jobs, and the parts of the whole application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fanout.orchestrator.server.uploads import Uploads
 
 @dataclass(frozen=True)
 class Service:
-    """What all requests of one server process share."""
+    """The common parts of all requests of one server process."""
 
     client: JobClient
     feed: EventFeed
@@ -30,20 +30,20 @@ class Service:
     metrics: Metrics
     uploads: Uploads = field(default_factory=Uploads)
     folders: PersonFolders | None = None
-    """Those of the one person whose service this is; None where others use it."""
+    """The folders of the one person who owns this service; None where others use it."""
 
 
 def service_of(request: Request) -> Service:
-    """Return what all requests share."""
+    """Return the common parts of all requests."""
     service: Service = request.app.state.service
     return service
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who asks, as the authentication found.
+    """Return the authenticated caller.
 
     Raises:
-        NotAuthenticated: Nobody in particular.
+        NotAuthenticated: There is none.
     """
     caller = request.scope.get("state", {}).get("caller")
     if not isinstance(caller, Caller):

@@ -40,11 +40,11 @@ Answer = TypeVar("Answer")
 
 MULTIPART = "multipart/form-data"
 MAX_RUN_BYTES = 2 * 1024**2
-"""Of the part `run`: a goal and a context of the largest size."""
+"""The largest part `run`: a goal and a context of the largest size."""
 _CHUNK_BYTES = 1024**2
-"""Copied at once of an archive that the body holds: as much as of it lies in memory anyway."""
+"""The bytes copied at once of an archive in the body: as much as is in memory anyway."""
 _DISCONNECT_SECONDS = 0.5
-"""How often it is looked whether a client still waits for a clone."""
+"""The interval of checks whether a client still waits for a clone."""
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
@@ -112,16 +112,16 @@ async def start(
         elif wanted.workspace is not None:
             snapshot = await _snapshot(request, jobs, wanted.workspace, spec)
             spec = spec.model_copy(update={"snapshot": snapshot})
-    told = shared.notifications.subscriptions
-    await check_webhooks([wanted], told)
+    subscriptions = shared.notifications.subscriptions
+    await check_webhooks([wanted], subscriptions)
     run_id = (await jobs.submit_many([spec]))[0]
-    await add_webhooks(jobs, [wanted], [run_id], told)
+    await add_webhooks(jobs, [wanted], [run_id], subscriptions)
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return SubmittedRun(id=run_id, snapshot=spec.snapshot, links=links(run_id))
 
 
 def links(run_id: str) -> dict[str, str]:
-    """Return the paths of what belongs to a run."""
+    """Return the paths of a run's parts."""
     run = f"/v1/runs/{run_id}"
     landing = {name: f"{run}/{name}" for name in ("patch", "archive")}
     return {
@@ -166,7 +166,7 @@ async def _snapshot(
     source = workspace.git.source()
     check_source(source)
     known = await jobs.known_as(spec)
-    if known is not None:  # what a branch names may be another commit by now
+    if known is not None:  # a branch may name another commit by now
         return known.snapshot
     cloning = service_of(request).uploads.repository(jobs, source)
     return (await _while_connected(request, cloning)).snapshot
@@ -178,7 +178,7 @@ async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 
 async def _while_connected(request: Request, work: Awaitable[Answer]) -> Answer:
-    """Return what is awaited; when the client disconnects, it is cancelled."""
+    """Return the awaited result; when the client disconnects, the work is cancelled."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

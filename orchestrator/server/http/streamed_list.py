@@ -1,4 +1,4 @@
-"""A list that is sent part by part, so that no more than a part of it is held."""
+"""A list that is sent in parts, so that only one part of it is in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def streamed_list(
 ) -> StreamingResponse:
     """Return the JSON of a model whose field `items` is sent in parts, and whose others are unset.
 
-    The first part is read before the response begins, so what it raises has a status of its own.
+    The first part is read before the response begins, so its failures have their own status.
 
     Args:
         kind: The model.

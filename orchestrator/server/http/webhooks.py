@@ -19,7 +19,7 @@ from fanout.orchestrator.server.problems import Problem
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 WITH_THE_JOB = "submission"
-"""The id of the webhook that a submission brings: a repeated submission replaces it."""
+"""The id of the webhook in a submission: a repeated submission replaces it."""
 
 
 @router.post("/jobs/{job_id}/webhooks", status_code=201)
@@ -45,7 +45,7 @@ async def remove(jobs: Jobs, job_id: str, webhook_id: str) -> None:
 
 
 class AsksForWebhook(Protocol):
-    """A request that may bring a webhook."""
+    """A request that may contain a webhook."""
 
     @property
     def webhook(self) -> WebhookRequest | None:
@@ -69,7 +69,7 @@ async def add_webhooks(
     job_ids: Sequence[str],
     subscriptions: Subscriptions,
 ) -> None:
-    """Register the webhooks that the requests of submitted jobs bring."""
+    """Register the webhooks in the requests of submitted jobs."""
     for request, job_id in zip(requests, job_ids, strict=True):
         if request.webhook:
             subscription = request.webhook.subscription(id=WITH_THE_JOB)

@@ -1,4 +1,4 @@
-"""The tools that hand over what jobs changed, and the resources: the complete texts."""
+"""The tools that return the changes of jobs, and the resources: the complete texts."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ MERGES = ToolAnnotations(
 DEFAULT_PATCH_BYTES = 20_000
 """About five thousand tokens: most patches are smaller."""
 MAX_PATCH_BYTES = 200_000
-"""Of one part: about fifty thousand tokens."""
+"""The largest part: about fifty thousand tokens."""
 MAX_FILES = 50
-"""Merged files that are named."""
+"""The most merged files that are named."""
 
 MaxBytes = Annotated[int, Field(ge=1_000, le=MAX_PATCH_BYTES)]
 Offset = Annotated[int, Field(ge=0)]
 Into = Annotated[str, Field(description="The folder, relative to the project.")]
 Check = Annotated[bool, Field(description="Change nothing; only report what would happen.")]
 MAX_EVENTS = 100
-"""Journal entries of one page: an entry may have some kilobytes."""
+"""The most journal entries of one page: an entry may have some kilobytes."""
 MAX_RESOURCE_PATCH_BYTES = 1024**2
-"""Of a patch that is sent as one resource; `get_patch` returns larger ones in parts."""
+"""The largest patch that is sent as one resource; `get_patch` returns larger ones in parts."""
 
 
 class ChangeTools:
     """Returns patches, and merges changes into folders of this machine.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -145,7 +145,7 @@ class Resources:
     """Journals, results and patches of jobs.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -180,10 +180,10 @@ class Resources:
             raise ResourceError("after is the id of a journal entry, such as 0-0.") from None
         async with self._door.open(context) as opened:
             events = await opened.jobs.read_events(job_id, after, MAX_EVENTS)
-        told = [event.model_dump_json() for event in events]
+        entries = [event.model_dump_json() for event in events]
         if len(events) == MAX_EVENTS:
-            told.append(f'{{"next": "fanout://jobs/{job_id}/logs?after={events[-1].id}"}}')
-        return "\n".join(told)
+            entries.append(f'{{"next": "fanout://jobs/{job_id}/logs?after={events[-1].id}"}}')
+        return "\n".join(entries)
 
     async def result(self, context: ToolContext, job_id: str) -> str:
         """Return the complete result of a job."""

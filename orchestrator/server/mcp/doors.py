@@ -1,6 +1,6 @@
-"""Where the tools find the jobs and the files of who calls them: a door for each way to the server.
+"""Finds the jobs and the files of a tool's caller: a door for each way to the server.
 
-Clients elsewhere start jobs from uploaded files or a Git repository; those of this machine hand
+Remote clients start jobs from uploaded files or a Git repository; those of this machine give
 folders to agents and merge changes into them.
 """
 
@@ -29,7 +29,8 @@ from fanout.orchestrator.workspace.merge_report import MergeReport
 
 _GIT = "https://"
 OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope), policy=None)
-"""Who starts the server on this machine: the command line gives that person every job as well."""
+"""The name of the person who starts the server on this machine, to whom the command line gives
+every job as well."""
 
 ToolContext = Context[Any, Any]
 
@@ -38,10 +39,10 @@ def usable_roots(given: Sequence[Path], here: Path, home: Path) -> tuple[Path, .
     """Return the folders below which workspaces may lie.
 
     Args:
-        given: What a person named.
-        here: The folder that the server was started in, which counts if nothing was named. Clients
-            without a project start servers in the home folder or in `/`: these do not count, since
-            all of a person's files are below them.
+        given: The folders that a person named.
+        here: The folder in which the server was started, which counts if none was named. Clients
+            without a project start servers in the home folder or in `/`: these do not count,
+            because all of a person's files are below them.
         home: The person's home folder.
     """
     if given:
@@ -55,7 +56,7 @@ class LocalFolders:
 
     Args:
         client: The connected client.
-        roots: The folders below which all others lie; the first one is where paths begin.
+        roots: The folders below which all others lie; paths are relative to the first one.
         state_dir: The state folder, which keeps both sides of conflicts.
     """
 
@@ -78,7 +79,7 @@ class LocalFolders:
         return StoredWorkspace(start, [file.path for file in stored.left_at_home], stored.limits)
 
     async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
-        """Merge a job's changes into a folder; what becomes code by itself is held back.
+        """Merge a job's changes into a folder; changes that become code are held back.
 
         Args:
             job_id: The job, which the caller may read.
@@ -96,13 +97,13 @@ class LocalFolders:
     def _find(self, path: str) -> Path:
         if not self._roots:
             raise InvalidJob(
-                "This server may use no folder: it was started in a home folder or above. Start it "
-                "in a project, or name one: fanout mcp serve --workspace DIR."
+                "This server may use no folder, because it was started in a home folder or "
+                "above. Start it in a project, or name one: fanout mcp serve --workspace DIR."
             )
         try:
             folder = (self._roots[0] / path).resolve()
         except (OSError, ValueError, RuntimeError):  # too long, a NUL, links in a circle
-            raise InvalidJob("The path is none of a folder.") from None
+            raise InvalidJob("The path is not that of a folder.") from None
         if not any(folder.is_relative_to(root) for root in self._roots):
             below = ", ".join(map(str, self._roots))
             raise InvalidJob(
@@ -114,7 +115,7 @@ class LocalFolders:
 
 
 class StoredWorkspace(NamedTuple):
-    """What jobs start from."""
+    """The stored files that jobs start from."""
 
     start: StartFiles
     left_at_home: Sequence[str] = ()
@@ -124,13 +125,13 @@ class StoredWorkspace(NamedTuple):
 
 
 class Workspaces(Protocol):
-    """From the text that names a workspace to what jobs start from."""
+    """Finds the stored files of a workspace by the text that names it."""
 
     async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
         """Return the stored files.
 
         Args:
-            workspace: What the client names.
+            workspace: The text of the client.
             agent: The agent that gets it.
 
         Raises:
@@ -142,7 +143,7 @@ class RemoteWorkspaces:
     """The workspaces that a service can reach.
 
     Args:
-        jobs: The caller's.
+        jobs: The caller's jobs.
         uploads: Clones repositories.
     """
 
@@ -151,7 +152,7 @@ class RemoteWorkspaces:
         self._uploads = uploads
 
     async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
-        """Return an uploaded snapshot, or that of a repository that is cloned.
+        """Return an uploaded snapshot, or that of a cloned repository.
 
         Raises:
             CloneRefused: The repository's address is not allowed, it is too large, or Git failed.
@@ -169,7 +170,7 @@ class RemoteWorkspaces:
 
 @dataclass(frozen=True)
 class Opened:
-    """What one call may use."""
+    """The jobs and folders of one call."""
 
     jobs: OwnedJobs
     workspaces: Workspaces
@@ -184,19 +185,19 @@ class Door(Protocol):
     """Whether the client's folders are on this machine, so that a workspace is a path."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[Opened]:
-        """Return what one call may use.
+        """Return the jobs and folders of one call.
 
         Args:
             context: The call.
 
         Raises:
-            NotAuthenticated: Nobody in particular calls.
+            NotAuthenticated: The call has no caller.
             LedgerUnavailable: No Redis is configured or running.
         """
 
 
 class ServiceDoor:
-    """Of `fanout serve`: the caller is the one whom the service has authenticated.
+    """The door of `fanout serve`: the service has authenticated the caller.
 
     Args:
         service: What all requests share.
@@ -219,9 +220,10 @@ class ServiceDoor:
 
 
 class LocalDoor:
-    """Of `fanout mcp serve`: everything that the command line of this machine reaches.
+    """The door of `fanout mcp serve`: all jobs and folders of this machine's command line.
 
-    Each call connects anew, so that services may start, stop and change their settings meanwhile.
+    Each call opens a new connection, so that services may start, stop and change their settings
+    meanwhile.
 
     Args:
         connect: Returns a connected client.
@@ -248,7 +250,7 @@ class LocalDoor:
 
 
 class _NoAudit:
-    """The journals say what the operator did, as for the command line."""
+    """An audit log that records nothing: the journals show the operator's actions."""
 
     async def record(
         self, caller: Caller, action: str, target: str = "", outcome: str = "done"

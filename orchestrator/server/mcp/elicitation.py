@@ -27,11 +27,11 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import escape_hidden, printable
 
 ASKS_BY_RESULT = "2026-07-28"
-"""The protocol version since which a question is a result."""
+"""The first protocol version in which a question is a result."""
 MAX_ARGUMENT_BYTES = 4 * 1024
-"""Of a call's arguments in a question: a person has to read it."""
+"""The largest arguments of a call in a question, which a person has to read."""
 MAX_QUESTIONS = 5
-"""Forms that a person gets at once."""
+"""The most forms that a person gets at once."""
 
 
 class Elicitation:
@@ -99,11 +99,11 @@ class Elicitation:
     async def confirm(
         self, approval: Approval, proposed: Mapping[str, JsonValue]
     ) -> InputRequiredResult | bool:
-        """Ask whether a decision that the client's model passes on is the person's.
+        """Ask whether a decision from the client's model is the person's.
 
         Args:
             approval: The call.
-            proposed: The decision, and what belongs to it.
+            proposed: The decision, with its values.
         """
         question = _confirmation(approval, proposed)
         key = f"confirm {approval.id}"
@@ -125,7 +125,7 @@ class Elicitation:
         decision = read_decision(content.get("decision"))
         message = str(content.get("message") or "")
         is_response = decision == "respond"
-        with suppress(AnsweredAlready):  # by somebody else meanwhile
+        with suppress(AnsweredAlready):  # by another person meanwhile
             await self._jobs.answer(
                 approval_id,
                 decision,
@@ -138,7 +138,7 @@ def read_decision(value: object) -> Decision:
     """Return a decision.
 
     Raises:
-        InvalidAnswer: The value is none.
+        InvalidAnswer: The value is not a decision.
     """
     found = next((one for one in DECISIONS if one == value), None)
     if found is None:
@@ -181,7 +181,7 @@ def _confirmation(approval: Approval, proposed: Mapping[str, JsonValue]) -> Elic
 
 
 def question_text(approval: Approval) -> str:
-    """Return the question about a call; what could hide a part of it is escaped."""
+    """Return the question about a call; text that could hide a part of it is escaped."""
     return texts.ASK.format(
         agent=one_line(printable(approval.agent)),
         job_id=approval.job_id,

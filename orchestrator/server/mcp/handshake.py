@@ -1,8 +1,8 @@
-"""What `fanout mcp serve` answers before the server is imported, which takes seconds.
+"""The answers of `fanout mcp serve` before the server is imported, which takes seconds.
 
 A client asks for the server's abilities and tools first, and gives up if they take long. They are
 the same at every start, so they are kept in `declared.json`, which a test compares with the
-server's. Whatever else a client asks, the server itself answers; see `stdio.py`.
+server's. All other requests are answered by the server itself; see `stdio.py`.
 
 This module imports nothing but the standard library.
 """
@@ -22,31 +22,32 @@ DECLARED = Path(__file__).with_name("declared.json")
 """Method -> the result for a client of this machine; `make mcp-tools` writes it."""
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a message before the server: a client's introduction has some hundred bytes."""
+"""The largest message before the server: a client's introduction has some hundred bytes."""
 
 INITIALIZE, INITIALIZED = "initialize", "notifications/initialized"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of the protocol, whose answers have the same form; to a client with another one the server
-answers itself."""
+"""The protocol versions whose answers have the same form; for another one the server itself
+answers."""
 
 
 @dataclass
 class Handshake:
-    """What has been said before the server begins."""
+    """The state of the handshake before the server starts."""
 
     unanswered: list[bytes] = field(default_factory=list)
     """The messages that the server has to read first, each with the end of its line."""
     answered_id: Any = None
-    """The id of the first of them, if the client has its answer: the server's is dropped."""
+    """The id of the first of them if the client already has its answer: then the server's answer is
+    dropped."""
 
 
 def answer_first_requests(source: int = 0, target: int = 1) -> Handshake | None:
-    """Answer a client until it asks for something that is not declared, such as to call a tool.
+    """Answer a client until it sends a request without a declared answer, such as a tool call.
 
     Most clients start their servers with every session, and call few of them.
 
     Returns:
-        What the server goes on from; None if the client has closed its end.
+        The state for the server; None if the client has closed its end.
 
     Args:
         source: The descriptor that the client writes to. No byte is read beyond the last message.
@@ -86,7 +87,7 @@ def _result(declared: Mapping[str, Any], method: Any, message: Mapping[str, Any]
 
 
 def _read_line(source: int) -> bytes:
-    """Read up to the end of a line; all that there is at the end of the input, or of a long one."""
+    """Read up to the end of a line, or all data at the end of the input or of a long line."""
     line = bytearray()
     while len(line) < MAX_LINE_BYTES and (byte := os.read(source, 1)):
         line += byte
@@ -96,7 +97,7 @@ def _read_line(source: int) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """Return a message; an empty one if the line is none, which the server answers."""
+    """Return a message; an empty one if the line is not one, which the server answers."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

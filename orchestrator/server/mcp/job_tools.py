@@ -41,7 +41,7 @@ from fanout.orchestrator.server.pages import cursor_of, position_of
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MAX_LISTED = 50
-"""Jobs of one page: a model reads all of them."""
+"""The most jobs of one page: a model reads all of them."""
 
 States = Annotated[list[JobState] | None, Field(description="Only jobs in one of these states.")]
 WantedLabels = Annotated[
@@ -57,7 +57,7 @@ CANCELS = ToolAnnotations(
     read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
 )
 MAX_LEFT_AT_HOME = 20
-"""Files that are named: a model only needs to see that there are some."""
+"""The most files that are named: a model only needs to see that there are some."""
 
 Goal = Annotated[str, Field(description=texts.GOAL)]
 Description = Annotated[str, Field(description=texts.DESCRIPTION)]
@@ -81,11 +81,11 @@ Arguments = Annotated[
 Response = Annotated[Any, Field(description="For respond: what the agent gets as the result.")]
 WAITS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MAX_WAIT_SECONDS = 45.0
-"""Common clients give up after 60 s, whether there is progress or not."""
+"""The longest wait: common clients give up after 60 s, even with progress."""
 DEFAULT_WAIT_SECONDS = 30.0
-"""Below the shortest limits of clients, and few calls of a long job."""
+"""The default wait: below the shortest limits of clients, and few calls for a long job."""
 STEP_SECONDS = 2.0
-"""Between two looks at the jobs below; the job's own end is seen at once."""
+"""The time between two checks of the jobs below; the job's own end is noticed at once."""
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)]
 
@@ -94,7 +94,7 @@ class ListTools:
     """Lists jobs and agents.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -144,7 +144,7 @@ class SubmitTools:
     """Submits and cancels jobs.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -171,7 +171,7 @@ class SubmitTools:
     ) -> Submitted:
         """Submit a job of the coordinator, and return its id."""
         if self._door.is_local and not continues:
-            workspace = workspace or "."  # as `fanout run`
+            workspace = workspace or "."  # as `fanout run` does
         return await self.submit_job(
             context,
             description=goal,
@@ -242,7 +242,7 @@ async def _submit(opened: Opened, fields: dict[str, Any], workspace: str | None)
 
 
 async def _start_files(opened: Opened, spec: JobSpec, workspace: str) -> StoredWorkspace:
-    """Return the files of a job; a repetition has those of the first time, changed meanwhile."""
+    """Return the files of a job; a repetition has those of the first time, even if they changed."""
     known = await opened.jobs.known_as(spec) if spec.idempotency_key else None
     if known is not None:
         return StoredWorkspace(known.start)
@@ -258,7 +258,7 @@ class ApprovalTools:
     """Lists waiting calls, and passes on decisions about them.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -290,10 +290,10 @@ class ApprovalTools:
         arguments: Arguments = None,
         response: Response = None,
     ) -> Answered | InputRequiredResult:
-        """Answer an approval, and return whose job goes on.
+        """Answer an approval, and return the job that continues.
 
-        Where the client can ask, its user confirms what would let the call run or answer it: a
-        model may say that its user has decided when nobody has.
+        If the client can ask, its user confirms a decision that lets the call run or answers it,
+        because a model may claim a decision that nobody made.
         """
         given = {"message": message, "arguments": arguments, "response": response}
         async with self._door.open(context) as opened:
@@ -318,7 +318,7 @@ class WaitTools:
     """Waits for jobs, and reports on them.
 
     Args:
-        door: Where the caller's jobs are found.
+        door: Finds the caller's jobs.
     """
 
     def __init__(self, door: Door) -> None:
@@ -330,14 +330,14 @@ class WaitTools:
         server.add_tool(self.get_job, None, "Show a job", texts.GET_JOB, WAITS)
 
     async def get_job(self, context: ToolContext, job_id: str) -> JobReport:
-        """Return a job as it is now."""
+        """Return the current state of a job."""
         async with self._door.open(context) as opened:
             return await self._report(opened, job_id)
 
     async def wait_job(
         self, context: ToolContext, job_id: str, timeout_seconds: Seconds = DEFAULT_WAIT_SECONDS
     ) -> JobReport | InputRequiredResult:
-        """Wait for a job's end, and return how it is then."""
+        """Wait for a job's end, and return its state then."""
         clock = asyncio.get_running_loop().time
         begin = clock()
         async with self._door.open(context) as opened:

@@ -1,4 +1,4 @@
-"""What the tools return: small, since a model reads it, with the addresses of what was left out."""
+"""The results of the tools: small, because a model reads them, with the addresses of the rest."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import printable
 
 SHOWN_CHARACTERS = 300
-"""Of a description: whoever submitted the job knows it."""
+"""The longest part of a description: the submitter knows it."""
 MAX_OUTPUT_BYTES = 16 * 1024
-"""Of a structured answer as JSON, about four thousand tokens; the resource has all of it."""
+"""The largest structured answer as JSON, about four thousand tokens; the resource has all of it."""
 MAX_FILES = 50
-"""Changed files that are named; the patch has all of them."""
+"""The most changed files that are named; the patch has all of them."""
 MAX_APPROVALS = 10
-"""Approvals that a job's report shows; `list_approvals` has all of them."""
+"""The most approvals in a job's report; `list_approvals` has all of them."""
 MAX_ARGUMENT_BYTES = 4 * 1024
-"""Of the arguments of a call that waits for approval."""
+"""The largest arguments of a call that waits for approval."""
 ACTIVE_SHOWN = 3
-"""Running jobs that a line of progress names."""
+"""The most running jobs in a line of progress."""
 ACTIVITY_CHARACTERS = 60
-"""Of what a running job does, in a line of progress."""
+"""The longest activity of a running job in a line of progress."""
 
 
 class _Report(BaseModel):
@@ -141,7 +141,7 @@ class JobOutcome(_Report):
 
     @classmethod
     def of(cls, result: JobResult) -> JobOutcome:
-        """Return what a result says."""
+        """Return the outcome of a result."""
         output, is_cut = _bounded(result.output)
         checked, error = result.verified, result.error
         return cls(
@@ -202,7 +202,7 @@ class JobReport(_Report):
             record: The job.
             below: The job and those below it.
             result: Its result, when it has ended.
-            usage: What they have used together.
+            usage: Their usage together.
             approvals: The calls of these jobs that wait for a decision.
             is_local: Whether the client can merge the changes with a tool.
         """
@@ -284,10 +284,10 @@ def links(job_id: str) -> dict[str, str]:
 
 
 def progress_line(records: Sequence[JobRecord]) -> str:
-    """Return what some jobs do now, in one line."""
+    """Return the activities of some jobs, in one line."""
     counts = Counter(record.state for record in records)
-    told = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
-    return printable("; ".join([told, *_activities(records)]))
+    states = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
+    return printable("; ".join([states, *_activities(records)]))
 
 
 def _activities(records: Iterable[JobRecord]) -> list[str]:

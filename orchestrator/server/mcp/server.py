@@ -1,6 +1,6 @@
 """The MCP server: its tools and resources, for any door; and its route in the service.
 
-Every failure becomes one sentence for the caller: never a traceback, nothing of the arguments.
+Every failure becomes one sentence for the caller, without a traceback and the arguments.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SENTENCES = (
 )
 """Failures whose text is one sentence for the caller."""
 _WRAPPERS = (ToolError, ResourceError)
-"""What the SDK wraps a failure in."""
+"""The exceptions in which the SDK wraps a failure."""
 NAME = "fanout"
 PATH = "/mcp"
 
@@ -72,10 +72,10 @@ def unwrap_failure(failure: BaseException) -> BaseException:
 
 
 def sentence(failure: BaseException, what: str) -> str:
-    """Return what a caller is told about a failure.
+    """Return the sentence about a failure for a caller.
 
     Args:
-        failure: What was raised.
+        failure: The exception.
         what: The tool or the resource, for the log.
     """
     failure = unwrap_failure(failure)
@@ -88,10 +88,12 @@ def sentence(failure: BaseException, what: str) -> str:
 
 
 def _invalid(failure: ValidationError) -> str:
-    """Return which arguments are wrong, without their values: they may be prompts."""
+    """Return the names of invalid arguments, without their values, which may be prompts."""
     errors = failure.errors(include_input=False, include_url=False, include_context=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in errors[:5]]
-    return "; ".join(told) + "."
+    problems = [
+        f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in errors[:5]
+    ]
+    return "; ".join(problems) + "."
 
 
 class FanoutServer(MCPServer[Any]):
@@ -132,7 +134,7 @@ def create_server(door: Door) -> FanoutServer:
     """Return a server.
 
     Args:
-        door: Where its tools find the caller's jobs.
+        door: Finds the caller's jobs.
     """
     server = FanoutServer(
         NAME,
@@ -147,9 +149,9 @@ def create_server(door: Door) -> FanoutServer:
 
 
 def mcp_app(service: Service) -> tuple[list[BaseRoute], AbstractAsyncContextManager[None]]:
-    """Return the server's routes, and what has to be open while they serve.
+    """Return the server's routes, and a context that has to be open while they serve.
 
-    Every request stands for itself, so that each of several servers can answer it.
+    Every request is independent, so that each of several servers can answer it.
 
     Args:
         service: What all requests share.
@@ -158,7 +160,7 @@ def mcp_app(service: Service) -> tuple[list[BaseRoute], AbstractAsyncContextMana
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         stateless_http=True,
-        # The guards of the service check hosts and origins, for all of its doors alike.
+        # The guards of the service check hosts and origins, for all of its interfaces.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     return app.routes, server.session_manager.run()

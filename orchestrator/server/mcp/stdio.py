@@ -25,7 +25,7 @@ async def serve_stdio(server: FanoutServer, said: Handshake) -> None:
 
     Args:
         server: The server.
-        said: What the client has said before, and what it has had answers to.
+        said: The client's earlier messages, and the answered ones.
     """
     to_server, incoming = create_context_streams[Message](0)
     outgoing, from_server = create_context_streams[SessionMessage](0)
@@ -72,10 +72,10 @@ def _answers(message: SessionMessage, request: object) -> bool:
 
 
 class _ValidLines:
-    """Lines of JSON with U+FFFD for what no text can hold.
+    """Lines of JSON in which U+FFFD replaces invalid characters.
 
-    The SDK drops a message that has an escaped half of a surrogate pair, and its client waits for
-    an answer for ever. Over HTTP, `ValidBodies` does the same.
+    The SDK drops a message with an escaped half of a surrogate pair, and its client waits for an
+    answer for ever. Over HTTP, `ValidBodies` does the same.
     """
 
     def __init__(self, lines: BinaryIO) -> None:
@@ -87,7 +87,7 @@ class _ValidLines:
 
 
 def _claim_stdin() -> BinaryIO:
-    """Return stdin, and leave nothing to read there for anything else of this process."""
+    """Return stdin, and replace it by an empty one for the rest of this process."""
     claimed = os.dup(0)
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)

@@ -1,4 +1,4 @@
-"""What models read about the server and its tools: short, each sentence for a reason."""
+"""The texts about the server and its tools for models: short, each sentence for a reason."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tells people and programs what happens to jobs: webhooks, and the installation's hook."""
+"""Notifies people and programs about jobs: webhooks, and the installation's hook."""

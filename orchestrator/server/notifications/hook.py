@@ -1,7 +1,7 @@
 """The hook: a command of the person who runs this machine, or a desktop notification.
 
 The command is the person's own and comes from the settings or the command line, never from Redis.
-It is told of a job by variables that hold ids, names and states only: no text of a model.
+It learns about a job from variables with ids, names and states only, without a text of a model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fanout.orchestrator.server.notifications.messages import HookEvent
 from fanout.orchestrator.shortening import short_id
 
 DESKTOP = "desktop"
-"""The value that stands for a desktop notification."""
+"""The value for a desktop notification."""
 HOOK_SECONDS = 60.0
-"""A hook that needs longer starts something that goes on by itself."""
+"""The time limit of a hook: one that needs longer has to start a background process."""
 _OSASCRIPT = (
     "on run argv\ndisplay notification (item 2 of argv) with title (item 1 of argv)\nend run"
 )
@@ -36,7 +36,7 @@ class Hook:
 
     Args:
         command: A command for a shell (bash, or sh where there is no bash), or `desktop`.
-        seconds: After how long it is killed, with its children.
+        seconds: The time after which it is killed, with its children.
     """
 
     def __init__(self, command: str, seconds: float = HOOK_SECONDS) -> None:
@@ -88,7 +88,7 @@ class Hook:
 
 
 def desktop_command(variables: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the command of a desktop notification; None where there is no program for it."""
+    """Return the command of a desktop notification; None if there is no program for it."""
     title = f"fanout: {variables['FANOUT_JOB_AGENT']}"
     state = variables["FANOUT_JOB_STATE"].replace("_", " ")
     waits = variables["FANOUT_JOB_EVENT"] == "approval"

@@ -1,8 +1,8 @@
-"""What a notification says of a job, and what is sent to a webhook.
+"""The content of a notification about a job, and the request to a webhook.
 
-A webhook gets a small JSON document, signed as Standard Webhooks says. It has no prompt, no
-summary and no file: who wants more asks the service for it, with a key. Other kinds of receivers
-bring a builder of their own.
+A webhook gets a small JSON document, signed as Standard Webhooks says. It has no prompt, no summary
+and no file: a receiver asks the service for more, with a key. Other kinds of receivers have their
+own builders.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:-]")
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets
 LEAST_SECRET_BYTES = 24
-"""The least of Standard Webhooks."""
+"""The shortest secret that Standard Webhooks permits."""
 MOST_SECRET_BYTES = 64
-"""The most of Standard Webhooks."""
+"""The longest secret that Standard Webhooks permits."""
 USER_AGENT = "fanout-notifications/1"
 SECRET_RULE = (
     f"A webhook's secret is {SECRET_PREFIX} and {LEAST_SECRET_BYTES} to {MOST_SECRET_BYTES} random "
@@ -39,7 +39,7 @@ SECRET_RULE = (
 
 
 class JobsToRead(Protocol):
-    """What a message says about a job is read here."""
+    """The source of a job's data for a message."""
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record, or raise UnknownJob."""
@@ -48,12 +48,12 @@ class JobsToRead(Protocol):
         """Return a job's result, None until it has ended."""
 
     async def usage(self, job_id: str) -> Usage:
-        """Return what a job and those below it have used."""
+        """Return the usage of a job and those below it."""
 
 
 @dataclass(frozen=True)
 class HookEvent:
-    """What a hook is told."""
+    """The data for a hook."""
 
     event: str
     """`finished` or `approval`."""
@@ -65,7 +65,7 @@ class HookEvent:
     """The type of the failure."""
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of the command: of letters, digits and `_.:-` only."""
+        """Return the variables of the command, which only have letters, digits and `_.:-`."""
         fields = {
             "EVENT": self.event,
             "ID": self.job_id,
@@ -78,15 +78,15 @@ class HookEvent:
 
 
 async def describe_end(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
-    """Return what a hook is told of a job that has ended.
+    """Return the data for a hook about a job that has ended.
 
     Args:
-        jobs: Where jobs are read.
+        jobs: Reads jobs.
         job_id: The job.
         state: The state that it has reached.
 
     Raises:
-        UnknownJob: It does not exist any more.
+        UnknownJob: It no longer exists.
     """
     record = await jobs.get(job_id)
     try:
@@ -98,10 +98,10 @@ async def describe_end(jobs: JobsToRead, job_id: str, state: str) -> HookEvent:
 
 
 async def describe_wait(jobs: JobsToRead, job_id: str) -> HookEvent:
-    """Return what a hook is told of a job that waits for a person.
+    """Return the data for a hook about a job that waits for a person.
 
     Raises:
-        UnknownJob: It does not exist any more.
+        UnknownJob: It no longer exists.
     """
     record = await jobs.get(job_id)
     waiting = JobState.WAITING.value
@@ -110,7 +110,7 @@ async def describe_wait(jobs: JobsToRead, job_id: str) -> HookEvent:
 
 @dataclass(frozen=True)
 class OutgoingMessage:
-    """The request that a subscriber gets."""
+    """The request for a subscriber."""
 
     body: bytes
     headers: Mapping[str, str]
@@ -119,7 +119,7 @@ class OutgoingMessage:
 MessageBuilder = Callable[[Notification], Awaitable[OutgoingMessage]]
 """Makes the request for a notification of its kind of subscription.
 
-It raises UnknownJob when the job does not exist any more: nothing is sent then.
+It raises UnknownJob when the job no longer exists: nothing is sent then.
 """
 
 
@@ -128,7 +128,7 @@ class WebhookMessages:
 
     Args:
         jobs: The jobs of all owners.
-        base_url: The address of the service for those who receive; links begin with it.
+        base_url: The address of the service for receivers; links begin with it.
     """
 
     def __init__(self, jobs: JobsToRead, base_url: str = "") -> None:
@@ -139,7 +139,7 @@ class WebhookMessages:
         """Return the signed request of a notification.
 
         Raises:
-            UnknownJob: The job does not exist any more.
+            UnknownJob: The job no longer exists.
             ValueError: The subscription has no secret that can be used.
         """
         content = {
@@ -180,7 +180,7 @@ class WebhookMessages:
 
 
 def event_type(sent: Notification) -> str:
-    """Return the name of what happened: job.finished, job.approval or job.state."""
+    """Return the name of an event: job.finished, job.approval or job.state."""
     if sent.what == APPROVAL:
         return "job.approval"
     return "job.finished" if sent.what in TERMINAL_STATES else "job.state"

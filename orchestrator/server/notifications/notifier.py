@@ -1,8 +1,8 @@
-"""The notifier: takes what is due from the outbox, sends it, and records what became of it.
+"""The notifier: takes due messages from the outbox, sends them, and records the outcome.
 
-Any number of processes run one. A process that dies leaves what it was sending to the others, when
-its leases lapse: a subscriber may get a message twice, with the same id, and misses none. What was
-not delivered is tried again after growing pauses.
+Any number of processes run one. When a process dies, the others send its messages after its leases
+have lapsed: a subscriber may get a message twice, with the same id, but misses none. Undelivered
+messages are tried again after growing pauses.
 """
 
 from __future__ import annotations
@@ -38,27 +38,31 @@ from fanout.orchestrator.server.notifications.receivers import (
 from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 
 MAX_TRIES = 11
-"""Over a day: a receiver that is down for a night, or is repaired the next morning, loses none."""
+"""The most tries, over a day: a receiver that is down for a night, or is repaired the next morning,
+misses no message."""
 FIRST_PAUSE_SECONDS = 5.0
-"""A receiver that is restarted answers again after it."""
+"""The first pause, after which a restarted receiver answers again."""
 LONGEST_PAUSE_SECONDS = 6 * 3600.0
-"""So that a receiver that is down for a day is tried a few times in the second half of it."""
+"""The longest pause, so that a receiver that is down for a day is tried a few times in the second
+half of it."""
 GROWTH = 4.0
 JITTER = 0.2
-"""The part of a pause by which it is shorter or longer, so that what failed together is not tried
-together."""
+"""The part of a pause by which it is shorter or longer, so that messages that failed together are
+not tried together."""
 LONGEST_WISH_SECONDS = 24 * 3600.0
-"""Of a receiver's `Retry-After`: what asks for more gets this."""
+"""The longest accepted `Retry-After` of a receiver."""
 POLL_SECONDS = 0.5
-"""Between two looks at an outbox with nothing to send: one command of Redis."""
+"""The time between two checks of an empty outbox: one command of Redis."""
 PASS_SECONDS = 2.0
-"""Before another process is offered what this one cannot send; a few of its looks at the outbox."""
+"""The time before another process is offered a message that this one cannot send; a few of its
+checks of the outbox."""
 OUTAGE_POLL_SECONDS = 2.0
-"""Between two looks while Redis does not answer."""
+"""The time between two checks while Redis does not answer."""
 MAX_AT_ONCE = 256
-"""Messages that one process sends at the same time: 64 hosts that do not answer leave room."""
+"""The most messages that one process sends at the same time: 64 hosts that do not answer leave
+room."""
 GONE = 410
-"""The status by which a receiver ends its subscription."""
+"""The status with which a receiver ends its subscription."""
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +72,7 @@ def next_try(tries: int, wish: float | None = None) -> float | None:
 
     Args:
         tries: How often it was tried.
-        wish: The seconds for which the receiver wants to be left alone.
+        wish: The seconds that the receiver asks to wait.
     """
     if tries >= MAX_TRIES:
         return None
@@ -81,7 +85,7 @@ class Poster(Protocol):
     """Sends a request to a receiver."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
-        """Return what the receiver answered, or raise UrlRefused or NotSent."""
+        """Return the receiver's answer, or raise UrlRefused or NotSent."""
 
 
 class Notifier:
@@ -90,7 +94,7 @@ class Notifier:
     Args:
         store: The outbox.
         poster: Sends requests.
-        builders: Kind of subscription -> what makes its messages; what has none is left to other
+        builders: Kind of subscription -> the builder of its messages; other kinds are left to other
             processes.
         jobs: The jobs of all owners, for the hook.
         hook: The installation's hook, run once for each job without a parent that ends, and for
@@ -116,7 +120,7 @@ class Notifier:
         self._has_outage = False
 
     async def run(self) -> None:
-        """Send until cancelled; what is being sent then is sent again by another process."""
+        """Send until cancelled; another process repeats the messages that are being sent then."""
         try:
             while True:
                 self._settled.clear()
@@ -128,13 +132,13 @@ class Notifier:
             await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until a message was sent: its receiver has room for another."""
+        """Wait, but not longer than until a message was sent: then its receiver accepts another."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._settled.wait()
 
     async def _take(self) -> bool:
-        """Begin to send what is due, and return whether there may be more."""
+        """Begin to send the due messages, and return whether there may be more."""
         room = MAX_AT_ONCE - len(self._sending)
         if room <= 0:
             return False
@@ -177,7 +181,7 @@ class Notifier:
             message = await build(sent)
             answer = await self._poster.post(url, message.headers, message.body)
         except UnknownJob:
-            await self._give_up(sent, "the job does not exist any more")
+            await self._give_up(sent, "the job no longer exists")
         except (NotSent, UrlRefused) as failure:
             await self._again(sent, str(failure))
         else:
@@ -208,7 +212,7 @@ class Notifier:
         log.warning("notification_given_up", **of, reason=reason)
 
     async def _run_hook(self, sent: Notification) -> None:
-        """Run the hook, at most once: what was started is not started again after a crash."""
+        """Run the hook at most once: a started hook is not started again after a crash."""
         if self._hook is None:
             return
         try:
@@ -225,7 +229,7 @@ class Notifier:
 
 @dataclass(frozen=True)
 class Notifications:
-    """What a process needs that registers subscriptions, and sends."""
+    """The parts for registering subscriptions, and for sending."""
 
     subscriptions: Subscriptions
     notifier: Notifier
@@ -251,7 +255,7 @@ def make_notifications(
         jobs: The jobs of all owners: `JobClient`, or `NotificationReader`.
         store: Its outbox.
         settings: The settings.
-        builders: What makes the messages of other kinds of subscriptions than webhooks, by kind.
+        builders: The builders of messages of other kinds of subscriptions than webhooks, by kind.
 
     Raises:
         OSError: The file of certificate authorities cannot be read.

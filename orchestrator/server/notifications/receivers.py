@@ -1,9 +1,9 @@
-"""Which URLs may be notified, and requests to their checked addresses: strangers choose them.
+"""The rules for receivers' URLs, which are not trusted, and requests to their checked addresses.
 
 The service is in a private network, so a URL is checked when it is registered and each time it is
-used, since names change their addresses. The connection is made to the checked address; TLS still
-asks for the name. Nothing is redirected, no proxy of the environment is used, and of an answer only
-the status is looked at.
+used, because names change their addresses. The connection is made to the checked address; TLS still
+asks for the name. Redirects are not followed, no proxy of the environment is used, and only the
+status of an answer is read.
 """
 
 from __future__ import annotations
@@ -27,42 +27,45 @@ from fanout.orchestrator.jobs.store.subscription import MAX_URL_CHARACTERS
 from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
 
 LOOKUP_SECONDS = 5.0
-"""Of a name: what takes longer fails, and is tried again."""
+"""The time for the lookup of a name: a slower one fails, and is tried again."""
 LOOKUPS_AT_ONCE = 32
-"""In threads of their own: a name server that does not answer holds up nothing else."""
+"""The most lookups at once, in separate threads: a name server that does not answer delays nothing
+else."""
 PORTS = {"https": (443, 8443), "http": (80,)}
-"""Of hosts that the operator does not name: those of web servers, and none of other services."""
+"""The ports of hosts that the operator does not name: those of web servers only."""
 NOT_PUBLIC = (
     "The host of the URL is not found on the public internet; another one has to be allowed by an "
     "operator (FANOUT_NOTIFICATIONS__ALLOWED_HOSTS)."
 )
-"""The same for a name that does not exist: a stranger learns nothing of the private network."""
+"""The text is the same for a name that does not exist, so that it reveals nothing about the private
+network."""
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host as texts; raises OSError when it has none."""
 
 _PLAIN = re.compile(r"[!-\[\]-~]+")
-"""ASCII without spaces and backslashes, which programs read differently."""
+"""The pattern of ASCII without spaces and backslashes, which programs read differently."""
 REQUEST_SECONDS = 10.0
-"""From the lookup of the name to the status: a receiver that has more to do does it afterwards."""
+"""The time from the lookup of the name to the status: a receiver with more work does it afterwards.
+"""
 MAX_CONNECTIONS = 256
-"""As many as the notifier sends at once: none waits for a connection."""
+"""The most connections, as many as the notifier sends at once: none waits for a connection."""
 PROXY_PORTS = {"http": 80, "https": 443}
 
 
 class UrlRefused(ValueError):
-    """A URL may not be notified; the text says why, and what may be."""
+    """A URL may not be notified; the text says why, and which URLs may."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A checked URL, in the parts that a request needs: nobody parses the text a second time."""
+    """A checked URL, in the parts that a request needs: the text is parsed only once."""
 
     scheme: str
     host: str
     port: int
     path: str
-    """With the query."""
+    """The path with the query."""
 
     @property
     def authority(self) -> str:
@@ -72,7 +75,7 @@ class Target:
 
 
 class Lookup:
-    """Resolves names in threads of its own."""
+    """Resolves names in separate threads."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "notify-lookup")
@@ -95,7 +98,7 @@ class Receivers:
 
     Args:
         allowed: Hosts, or `host:port`, that may have any address and any port, and be notified
-            without TLS: receivers in one's own network.
+            without TLS: receivers in the private network.
         resolve: Finds the addresses of a host.
         by_proxy: Whether a proxy makes the connections: it looks up the names, and refuses those of
             private networks.
@@ -190,16 +193,16 @@ def _is_public(address: str) -> bool:
 
 
 class NotSent(Exception):
-    """A request failed without an answer; the text is one of ours, and says why."""
+    """A request failed without an answer; the text is fanout's, and says why."""
 
 
 @dataclass(frozen=True)
 class ReceiverAnswer:
-    """What a receiver answered."""
+    """The answer of a receiver."""
 
     status: int
     retry_after: float | None = None
-    """Seconds for which the receiver wants to be left alone."""
+    """The seconds that the receiver asks to wait."""
 
 
 class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
@@ -234,7 +237,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore2.AsyncNetworkStream:
-        """Refuse: a socket of this machine is no receiver."""
+        """Refuse: a socket of this machine is not a receiver."""
         raise UrlRefused("Sockets of this machine are not notified.")
 
     async def sleep(self, seconds: float) -> None:
@@ -243,11 +246,12 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class PinnedHttp:
-    """Posts to receivers; close it when it is not needed any more.
+    """Posts to receivers; close it when it is no longer needed.
 
     Args:
         receivers: The rules for URLs.
-        ca_file: A PEM file of certificate authorities that count besides the system's.
+        ca_file: A PEM file of certificate authorities that are accepted in addition to the
+            system's.
         proxy: The URL of a proxy that makes the connections, and looks up the names.
     """
 
@@ -271,7 +275,7 @@ class PinnedHttp:
         await self._pool.aclose()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
-        """Send a request, and return what the receiver answered.
+        """Send a request, and return the receiver's answer.
 
         Raises:
             UrlRefused: The URL may not be notified.

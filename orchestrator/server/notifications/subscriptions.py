@@ -1,4 +1,4 @@
-"""`Subscriptions`: who is told of a job, for the doors of the service and the command line."""
+"""`Subscriptions`: the subscriptions to jobs, for the service's interfaces and the command line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRef
 class Subscriptions:
     """Registers, lists and deletes subscriptions.
 
-    It knows no callers: who calls it has checked that the job is the caller's (`OwnedJobs.get`), or
-    has just made its id.
+    It knows no callers: its user has checked that the job is the caller's (`OwnedJobs.get`), or has
+    just made its id.
 
     Args:
-        store: Where they are.
+        store: The store of the subscriptions.
         receivers: The rules for their URLs.
     """
 
