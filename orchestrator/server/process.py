@@ -122,11 +122,11 @@ def _application(
 ) -> FastAPI:
     api = settings.api
     rules = GitRules(GitHosts(api.git_hosts), api.git_seconds, api.git_ca_file)
-    notifications = settings.notifications
-    if notifications.base_url is None:
-        notifications = notifications.model_copy(update={"base_url": api.public_url})
+    notifier_settings = settings.notifications
+    if notifier_settings.base_url is None:
+        notifier_settings = notifier_settings.model_copy(update={"base_url": api.public_url})
     notifications = make_notifications(
-        client, client.notifications, notifications, {push.KIND: push.PushMessages(client)}
+        client, client.notifications, notifier_settings, {push.KIND: push.PushMessages(client)}
     )
     service = Service(
         client,

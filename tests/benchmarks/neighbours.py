@@ -40,7 +40,7 @@ ATTACKS = {
 BENCHMARKS = {
     resource: Benchmark(
         name=f"beside-{resource}",
-        title=f"trivial command beside one that exhausts {resource}",
+        title=f"trivial command next to one that exhausts {resource}",
         unit="ms",
         floor="the same command alone",
         target_p95_ratio=2.0,

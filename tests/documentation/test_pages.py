@@ -24,6 +24,7 @@ from tests.documentation.blocks import CHECKED, RUN, SHOWN, Block, blocks, code_
 from tests.documentation.commands import complaint, fanout_commands, groups
 
 MOST_README_LINES = 120
+MOST_GLOSSARY_LINES = 80
 OF_COMPOSE = set(re.findall(r"FANOUT_\w+", (REPOSITORY / "docker-compose.yml").read_text()))
 OF_HOOKS = set(HookEvent("finished", "id", "root", "agent", "failed").variables())
 
@@ -166,6 +167,18 @@ def test_the_readme_is_short():
 
     assert len(lines) <= MOST_README_LINES
     assert max(map(len, lines)) <= 150
+
+
+def test_the_glossary_fits_on_a_page_and_has_no_word_that_the_code_lacks():
+    text = (REPOSITORY / "GLOSSARY.md").read_text(encoding="utf-8")
+    sources = [
+        path for side in ("orchestrator", "workers") for path in (REPOSITORY / side).rglob("*.py")
+    ]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", code).lower()
+
+    assert len(text.splitlines()) <= MOST_GLOSSARY_LINES
+    assert [term for term in re.findall(r"\*\*(.+?)\*\*", text) if term not in words] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "GLOSSARY.md", "SECURITY.md", "CHANGELOG.md"])

@@ -109,7 +109,7 @@ def test_what_failed_or_waits_for_a_person_does_not_land(runs: Runs, tmp_path: P
     assert landed(client, runs, "r", success=False, state="failed") is None
     assert landed(client, runs, "later") is None
     runs.remember("gone", Landing(workspace=tmp_path / "gone"))
-    with pytest.raises(InvalidJob, match="does not exist any more"):
+    with pytest.raises(InvalidJob, match="no longer exists"):
         landed(client, runs, "gone")
 
 

@@ -52,7 +52,7 @@ async def test_a_text_is_no_approval_and_a_confirmation_is_one(server: Server) -
         assert call["args"]["originalFunctionCall"]["name"] == "execute"
         told = await events(client.send_message(message("yes", task_id=task.id)))
         assert last_state(told) == TaskState.TASK_STATE_INPUT_REQUIRED
-        assert "A text is no approval" in told[-1].task.status.message.parts[0].text
+        assert "A text is not an approval" in told[-1].task.status.message.parts[0].text
         for wrong in (confirmation("ap_unknown", confirmed=True), confirmation(call["id"])):
             with pytest.raises(InvalidParamsError):
                 await events(client.send_message(message("", wrong, task_id=task.id)))
