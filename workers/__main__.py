@@ -121,7 +121,7 @@ def _work_as(options: argparse.Namespace, number: int) -> NoReturn:
 
 
 def _work(queues: str | None, autoscale: tuple[int, int] | None) -> NoReturn:
-    """Be a worker until it is told to end.
+    """Be a worker until it is stopped.
 
     Args:
         queues: Those to serve; None: that of the settings.

@@ -28,8 +28,8 @@ verifies what it merges, or a server of its tools."""
 TURNS_AT_ONCE = 4
 """Agents between their model's reply and their next request; as above."""
 LONGEST_TURN_SECONDS = 0.04
-"""As above: its tool takes longer. So a hundred turns with long tools can begin in a second, which
-is what one processor has time for."""
+"""The longest turn, for the same reason: its tool takes longer. So a hundred turns with long tools
+can begin in a second, which is what one processor has time for."""
 
 
 class AgentGate:

@@ -75,7 +75,7 @@ log = structlog.get_logger(__name__)
 RESTART_SECONDS = 1.0
 """The pause before background work that failed is started again."""
 LEAVING_SECONDS = 0.5
-"""For telling the ledger that the worker ends, before its registration is removed."""
+"""The time for informing the ledger that the worker ends, before its registration is removed."""
 HANGING_LEASES = 4.0
 """The number of leases for which a thread makes no step until it counts as hanging: a minute."""
 REGISTRATION_SECONDS = 6.0
@@ -152,7 +152,7 @@ class WorkerProcess:
         self._redis_url = redis_url
         self._name = f"{socket.gethostname()}-{os.getpid()}"
         self.queue = queue_of_worker(settings.worker.queue, self._name)
-        """Of this worker alone, besides those that it shares."""
+        """The queue of this worker alone, in addition to those that it shares."""
         self._host = socket.gethostname()
         self._sandbox = self._why_local = ""
         self._model_faults: dict[str, str] = {}
@@ -163,9 +163,9 @@ class WorkerProcess:
         self._leaving: list[Future[None]] = []
         self._shutdown = ShutdownRequests(self._release_jobs)
         self.exit_code = 0
-        """Of the process, when it ends in order."""
+        """The exit code of the process, when it ends in order."""
         self._started_at: int | None = None
-        """By the Redis server's clock; None until it was read."""
+        """The time of the start by the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
         self._execution: Execution | None = None
         """None until it is loaded."""

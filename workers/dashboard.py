@@ -41,7 +41,7 @@ from fanout.workers.supervisor import EXIT_USAGE
 
 COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
 COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"
-"""Of the list of tasks, where the variable does not say otherwise. Flower's own list hides what
+"""The columns of the list of tasks, unless the variable names others. Flower's own list hides what
 distinguishes jobs: all have the same task name."""
 TITLES = {"kwargs": "Agent and labels", "result": "Step, outcome or reason", "uuid": "Job"}
 STATES = ("REJECTED", "PROGRESS", "WAITING")
@@ -58,7 +58,8 @@ LINK = """<li class="nav-item"><a class="nav-link" href="{url}"
   >Waiting jobs</a></li>"""
 
 EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-"""Of a service that listens on all of them: its page is also on this machine's own."""
+"""The addresses of a service that listens on all of them: its page is also on this machine's own.
+"""
 
 _REASON = re.compile(r"JobNotSucceeded\((['\"])(?P<line>.*)\1,?\)", re.DOTALL)
 

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 BEATS_PER_LEASE = 4
 FENCE = 0.8
-"""The share of a lease after which an attempt stops by itself: the rest allows for clocks and
+"""The share of a lease after which an attempt stops: the rest allows for clocks and
 pauses."""
 PENDING_STOP_SECONDS = 5.0
 """How long a request to stop a job is kept that this worker does not run: it may arrive before the

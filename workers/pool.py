@@ -105,7 +105,7 @@ class PoolTask:
         loop: Runs its code and its coroutine.
         steps: Of the code, on the loop.
         code: What Celery runs: a function, which calls `run_coroutine`, and its arguments.
-        report: Is told of its outcome.
+        report: Receives its outcome.
     """
 
     def __init__(

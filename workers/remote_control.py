@@ -50,7 +50,7 @@ OUTCOMES = {
     JobState.WAITING: "{job}: cancelled",
     JobState.RUNNING: "{job}: it runs on another worker, or terminate was not given",
 }
-"""By the state that a job had before it was revoked."""
+"""The outcomes by the state that a job had before it was revoked."""
 
 
 def _command(**description: Any) -> Callable[[Callable[..., str]], Callable[..., str]]:

@@ -45,14 +45,15 @@ _restarts = False
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_NOT_ALLOWED = 4
-"""Of a worker that cannot start: its settings or options, Redis or the engine, or its rights."""
+"""The exit code of a worker that cannot start: its settings or options, Redis or the engine, or its
+rights."""
 
 FIRST_PAUSE_SECONDS = 0.5
 """Before a process is started again; the pause doubles with each further end."""
 LONGEST_PAUSE_SECONDS = 30.0
 """Then the reason is probably one that only a person can remove."""
 STEADY_SECONDS = 60.0
-"""A process that has lived this long had no trouble starting: the pauses begin anew."""
+"""A process that has lived this long had no trouble starting: the pauses start again."""
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a process is stopped: each reads one small file."""
@@ -63,7 +64,7 @@ _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD, signal.SIGALRM}
 _FINAL = (0, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED)
-"""Exit codes of a process that was told to end, or that would end again in the same way."""
+"""Exit codes of a process that was asked to end, or that would end again in the same way."""
 
 
 def restart_when_hanging() -> None:
@@ -78,7 +79,7 @@ def restart_when_hanging() -> None:
 
 
 def end_hanging(exit_code: int) -> NoReturn:
-    """End this process, or start its program again in its place; no other thread goes on."""
+    """End this process, or start its program again in its place; no other thread continues."""
     if _restarts:
         os.execve(sys.executable, sys.orig_argv, os.environ)  # noqa: S606 - our own program
     os._exit(exit_code)
@@ -139,7 +140,7 @@ def run_processes(run: Callable[[int], None], processes: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Look after the processes that the first argument names; the others are a worker's options.
+    """Supervise the processes that the first argument names; the others are a worker's options.
 
     Raises:
         SystemExit: All have ended; with the code of the first that failed for good, if one did.

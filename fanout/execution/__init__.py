@@ -1,1 +1,1 @@
-"""Where an agent's commands run: functions beside `create_deep_agent(execution=…)`."""
+"""Where an agent's commands run: functions in addition to `create_deep_agent(execution=…)`."""

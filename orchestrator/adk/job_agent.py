@@ -51,10 +51,11 @@ LOOK_SECONDS = 1.0
 """Between two looks at the jobs below: a person does not notice a delay of this length."""
 
 TITLE_CHARACTERS = 45
-"""Of a job's labels and description: with agent and state one line of a chat in a browser."""
+"""The longest labels and description of a job: with agent and state one line of a chat in a
+browser."""
 
 REASON_CHARACTERS = 200
-"""Of what made a job fail: two such lines."""
+"""The longest reason of a job's failure: two such lines."""
 
 _MARKS = {
     JobState.QUEUED: "○",
@@ -68,7 +69,7 @@ PROGRESS_AUTHOR = "task"
 _ABOUT_CHILDREN = {EventType.CHILD_SUBMITTED, EventType.CHILD_FINISHED}
 
 _PASSED_ON = {"tool", "arguments", "decisions", "sha256", "agent"}
-"""Of an approval, in the payload of ADK's request: as `PendingApproval.payload`."""
+"""The fields of an approval in the payload of ADK's request, like `PendingApproval.payload`."""
 
 
 @dataclass

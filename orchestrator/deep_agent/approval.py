@@ -54,16 +54,16 @@ AWAITING = {
 instead of an answer."""
 
 NOTED_CHARACTERS = 2_000
-"""How much of edited arguments is repeated to the model beside the result."""
+"""The length of edited arguments that is repeated to the model next to the result."""
 
 COVERED_BY: Mapping[str, tuple[str, ...]] = {
     "multi_edit": ("multi_edit", "edit_file"),
     "apply_patch": ("apply_patch", "edit_file", "write_file", "delete_file"),
 }
-"""For a tool, those whose policies hold for it; for all others only its own."""
+"""The tools whose policies apply to a tool; for all other tools only their own policy applies."""
 
 _OVERWRITING = ("write_file", "edit_file")
-"""For write_file when it overwrites."""
+"""The names of policies for write_file when it overwrites."""
 
 KNOWN = frozenset({"edit_file", "write_file", "delete_file", *COVERED_BY})
 """Names that a policy may have although an agent has other tools in their place."""

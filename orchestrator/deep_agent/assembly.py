@@ -324,7 +324,7 @@ class BaseInstructions(Middleware):
     Args:
         own: The agent's own prompt.
         is_subagent: Whether another agent reads the result.
-        for_model: What its model needs to be told.
+        for_model: The texts for its model.
     """
 
     def __init__(self, own: str | None, *, is_subagent: bool, for_model: str = "") -> None:
@@ -349,7 +349,7 @@ class AgentFiles:
     own: BackendSource
     """Without the folders that the harness stores for the agent."""
     shown: BackendSource
-    """With these folders, for the file tools."""
+    """The file tools with these folders."""
     may_execute: bool
     """Whether there is a shell; True for a factory, of which only a call can tell."""
 
@@ -493,7 +493,7 @@ def approval_gate(
 
 
 def delegates_to_one(tool: AgentTool) -> bool:
-    """Return whether a tool stands for one sub-agent."""
+    """Return whether a tool represents one sub-agent."""
     return bool(getattr(tool, "delegates_to_one", False))
 
 

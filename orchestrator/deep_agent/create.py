@@ -106,12 +106,12 @@ def create_deep_agent(
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
         inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
         built_in_tools: The names of the built-in tools to have; all that the backend supports when
-            not given. `edit_file` stands for the edit tools of the model's profile.
+            not given. `edit_file` means the edit tools of the model's profile.
         loops: How often the same call may be made in a row, by sub-agents too; defaults when not
             given.
         permissions: Rules for files and commands, of which the first that matches decides; what
             none matches is allowed. They hold under all tools, and for sub-agents. Rules for files
-            beside a shell need one for execute as well.
+            together with a shell need one for execute as well.
         inherited_permissions: The rules of the agents that delegate to this one: the strictest of
             all lists applies.
         summarization: When and how a long conversation is summarized; defaults when not given.

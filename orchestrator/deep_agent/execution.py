@@ -71,9 +71,9 @@ class ExecutionServer(TypedDict, total=False):
     uri: str
     """The address of a running server."""
     transport: Transport
-    """With a `uri`: server-sent events, or streamable HTTP; the first when omitted."""
+    """The transport of a `uri`: server-sent events, or streamable HTTP; the first when omitted."""
     headers: Mapping[str, str]
-    """With a `uri`: sent with every request."""
+    """The headers of every request to a `uri`."""
 
 
 ExecutionChoice = Literal["local", "heimdall"] | ExecutionServer
@@ -173,7 +173,7 @@ def real_sources(
 
 
 class LocalExecution(CompositeShell):
-    """Files with a shell of this machine beside them.
+    """Files together with a shell of this machine.
 
     Args:
         files: The files.

@@ -38,11 +38,11 @@ MAX_REPEATED_CALLS = 8
 """After this many the run ends: a model that ignores four warnings wastes its budget."""
 
 MAX_SAME_COMMANDS = 10
-"""As MAX_SAME_CALLS for `execute`: a command that waits for a build prints the same until the build
-is done."""
+"""The limit MAX_SAME_CALLS for `execute`: a command that waits for a build prints the same until
+the build is done."""
 
 MAX_REPEATED_COMMANDS = 20
-"""As MAX_REPEATED_CALLS for `execute`."""
+"""The limit MAX_REPEATED_CALLS for `execute`."""
 
 MAX_CHANGING_CALLS = 50
 """Calls in a row that are executed while their results change: a result with a time in it always
@@ -198,7 +198,7 @@ class _Row:
 
     signature: Signature
     calls: int
-    """With the newest one."""
+    """The number of calls, including the newest one."""
     same: int
     """The newest calls whose results, as far as they are known, are equal."""
     since: float

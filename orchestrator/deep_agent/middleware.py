@@ -129,7 +129,8 @@ class Middleware:
 Hook = Callable[..., Awaitable[Any]]
 
 _ANY_ARGUMENTS = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
-"""Of our callbacks: ADK asks for it at each call, and to find it out takes longer than the call."""
+"""The arguments of callbacks: ADK asks for them at each call, and determining them takes longer
+than the call."""
 
 _HOOKS = (
     *("before_agent", "before_model", "after_model", "on_model_error"),

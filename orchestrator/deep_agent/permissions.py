@@ -78,7 +78,7 @@ class Access:
     path: str = ""
     """Absolute, without `.` and `..`; empty for `execute`."""
     command: str = ""
-    """Of `execute`."""
+    """The command of `execute`."""
 
 
 class Permission(BaseModel):
@@ -374,7 +374,7 @@ class PermissionGate(Middleware):
         self._approved: WeakSet[Any] = WeakSet()
 
     def check_shell(self) -> None:
-        """Refuse rules for files beside a shell about which they say nothing.
+        """Refuse rules for files together with a shell that they do not mention.
 
         Raises:
             ValueError: There is no rule for execute.
@@ -382,7 +382,8 @@ class PermissionGate(Middleware):
         if self.permissions.guard_files and not self.permissions.name_commands:
             raise ValueError(
                 "These permissions do not keep a shell from files: a command reads and writes what "
-                "it likes. Add a rule for it: Permission(mode='deny', operations=['execute']) takes "
+                "it likes. Add a rule for it: Permission(mode='deny', operations=['execute']) "
+                "takes "
                 "the shell away, 'ask' lets a person see each command, and 'allow' says that you "
                 "accept it."
             )

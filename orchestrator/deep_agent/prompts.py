@@ -1,6 +1,6 @@
 """Every standing text that a model is given, except what a tool says of itself.
 
-A sentence that is not obvious has its reason beside it.
+A sentence that is not obvious has its reason in a comment.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ For work of three steps or more, or when you are given several tasks, keep a pla
 just do it. Mark a step in_progress before you begin it, and completed as soon as it is done in full. Change
 the plan as you learn. Never call write_todos twice in one reply: each call replaces the whole list.
 """
-# "as soon as": steps that are marked together, later, show a person nothing while the work goes on.
+# "as soon as": steps that are marked together, later, show a person nothing while the work continues.
 # The rules for each status are in the tool's description: most runs need no plan.
 
 SUBAGENT = """\
@@ -116,7 +116,7 @@ The conversation above is that of the agent that gave you this task, up to the p
 for you to know what is wanted and what is known. You are its sub-agent: do this task and nothing else of it.
 
 {task}"""
-# "nothing else": with the whole conversation before it a model goes on with the parent's plan.
+# "nothing else": with the whole conversation before it a model continues the parent's plan.
 
 FORKED_CALL = "It is under way: sub-agents do it, each its own task."
 """The result of the calls that fork, in the conversation that a sub-agent sees."""
@@ -151,7 +151,8 @@ UNREADABLE_ARGUMENTS = (
 )
 
 TOO_MANY_CALLS = (
-    "Your last reply had {count} tool calls, and a reply may have {most}. None was run. Reply again "
+    "Your last reply had {count} tool calls, and a reply may have {most}. None was run. Reply "
+    "again "
     "with fewer calls."
 )
 
@@ -160,10 +161,11 @@ REPLY_CUT = (
     "smaller pieces: one call in a reply, and a long text in several calls, such as the first part "
     "of a file with write_file and each further part with an edit at its end."
 )
-# "smaller pieces": a model that is told only that its call was malformed sends the same again.
+# "smaller pieces": a model that only learns that its call was malformed sends the same again.
 
 ANSWER_CUT = (
-    "Your last message was cut at {limit}. Continue it with the very next character: repeat nothing, "
+    "Your last message was cut at {limit}. Continue it with the very next character: repeat "
+    "nothing, "
     "begin nothing again and write nothing about the cut. Both parts are joined."
 )
 REPLY_LIMIT = "{tokens} tokens, the most that one reply may have"
@@ -196,7 +198,8 @@ CALL_INTERRUPTED = (
     "effects may be partial: look before you repeat it."
 )
 PROCESSES_ENDED = (
-    "Nothing of this is running any more: the sandbox was replaced after this call. Start again what "
+    "Nothing of this is running any more: the sandbox was replaced after this call. Start again "
+    "what "
     "you still need. It was: {left_running}"
 )
 WORKSPACE_RESTORED = (
@@ -215,12 +218,15 @@ TASKS_ABANDONED = (
 )
 ANSWER_REJECTED = (
     "Your answer is not accepted yet. It is verified with this command:\n\n{command}\n\nIt ended "
-    "with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the "
+    "with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not "
+    "the "
     "command, and then answer again, completely."
 )
 CHANGES_CONFLICT = (
-    "Settle the conflicts of what you changed. It could not be put into the files of the agent that "
-    "gave you the task, because others have changed the same places meanwhile. Your workspace has its files as they are now, "
+    "Settle the conflicts of what you changed. It could not be put into the files of the agent "
+    "that "
+    "gave you the task, because others have changed the same places meanwhile. Your workspace "
+    "has its files as they are now, "
     "with your changes merged in as far as they fit. These conflict:\n\n{conflicts}\n\nWhere both "
     "sides are text, the place is marked with <<<<<<< and >>>>>>>; otherwise the file is theirs, "
     "and yours is below $HOME/conflicts. "
@@ -228,15 +234,19 @@ CHANGES_CONFLICT = (
 )
 CHANGES_BREAK = (
     "Fix what you changed. It was put into the files of the agent that gave you the task, together "
-    "with the work of others, and was taken out again. What was found: {why} Your workspace has those "
-    "files as they are now, with your changes. They are verified with this command:\n\n{command}\n\n"
-    "It ended with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nFix the cause, "
+    "with the work of others, and was taken out again. What was found: {why} Your workspace has "
+    "those "
+    "files as they are now, with your changes. They are verified with this "
+    "command:\n\n{command}\n\n"
+    "It ended with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nFix the "
+    "cause, "
     "not the command, and then answer your task again, completely."
 )
 TASKS_VERIFIED = (
     "\n\nWhat your tasks change is in your workspace when this command passes with it: {command}. "
     "If it fails before they begin, what makes it pass is in, or else what makes no further test "
-    "fail. What breaks it, or conflicts, goes back to the agent of its task first, which takes longer."
+    "fail. What breaks it, or conflicts, goes back to the agent of its task first, which takes "
+    "longer."
 )
 CALL_PENDING = (
     "This call has not answered yet. When it does, its result takes the place of this one."
@@ -318,7 +328,7 @@ RESULT_TOO_LARGE = (
     "at the part that you need: {tools}; your shell does not see the file."
 )
 RESULT_READERS = {"read_file": "read_file (offset, limit)", "grep": "grep"}
-"""The tools that read a kept result, as an agent that has them is told."""
+"""The tools that read a kept result, as named to an agent that has them."""
 RESULT_NOT_READABLE = (
     "The result was too long for the conversation, and you have no tool that could read the rest; "
     "ask for less of it."
@@ -360,7 +370,8 @@ def output_prompt(schema: Mapping[str, Any]) -> str:
     return (
         "Your final message must be one JSON value that is valid against this JSON Schema, and "
         "nothing else: "
-        f"no words around it, no code fence, no summary.\n{json.dumps(schema, ensure_ascii=False)}\n"
+        "no words around it, no code fence, no "
+        f"summary.\n{json.dumps(schema, ensure_ascii=False)}\n"
     )
 
 

@@ -40,7 +40,7 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import clean_text
 
 MAX_DEPTH = 64
-"""Of lists and mappings in each other: twice as deep as any written by hand."""
+"""The deepest nesting of lists and mappings: twice that of any written by hand."""
 
 _BEGINNING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _END = re.compile(r"^(?:---|\.\.\.)[ \t]*$", re.MULTILINE)
@@ -76,7 +76,7 @@ MAX_LISTING_CHARACTERS = 20_000
 """The length of the list of skills, about 5,000 tokens: every call pays for it."""
 
 MAX_SHOWN_FAULTS = 5
-"""Invalid skills in the list; the person is told of all of them."""
+"""The most invalid skills in the list; the person is informed of all of them."""
 
 
 class NoFrontMatter(ValueError):
@@ -88,7 +88,8 @@ class FrontMatter:
     """The front matter of a text."""
 
     fields: Mapping[str, Any]
-    """By their names in lower case, with hyphens; a value is a text, a list or a mapping."""
+    """The fields by their names in lower case, with hyphens; a value is a text, a list or a
+    mapping."""
     fault: str = ""
     """Why it is not YAML; empty if it is."""
 
@@ -301,7 +302,8 @@ class _Found:
     """The skills in the sources, and the faults."""
 
     skills: dict[str, tuple[Skill, str]] = field(default_factory=dict)
-    """By name, each with the path of its SKILL.md; a later source replaces an earlier one."""
+    """The skills by name, each with the path of its SKILL.md; a later source replaces an earlier
+    one."""
     faults: list[tuple[str, str]] = field(default_factory=list)
     """The paths of skipped files or sources, and why."""
     complete: bool = True

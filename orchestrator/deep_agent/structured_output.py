@@ -22,7 +22,7 @@ MAX_CANDIDATES = 20
 """Fenced blocks of one message that are looked at, from its end: an answer has one or two."""
 
 MAX_SEARCHED_CHARACTERS = 500_000
-"""Of a message that is searched for fenced blocks, from its end: as much as models write at once,
+"""The longest end of a message that is searched for fenced blocks: as much as models write at once,
 and two seconds at most."""
 
 _LARGEST = 2**1024

@@ -94,9 +94,9 @@ class _Fault:
     """Why a reply is rejected."""
 
     problem: str
-    """For the model: what was wrong, and what to do."""
+    """The error and the remedy, for the model."""
     reason: str
-    """For people: a sentence about the last reply."""
+    """A sentence about the last reply, for people."""
     placeholder: str = UNREADABLE_REPLY
 
 
@@ -317,7 +317,7 @@ def _corrections(events: Sequence[Event]) -> int:
 
 
 class ValidText(Middleware):
-    """Cleans what comes into a conversation; the model is told of what it sent itself."""
+    """Cleans the texts of a conversation; the model is informed of those that it sent itself."""
 
     async def before_agent(self, callback_context: CallbackContext) -> None:
         """Clean the user's message."""

@@ -46,7 +46,7 @@ from fanout.orchestrator.deep_agent.tools.documents import text_of_html
 from fanout.orchestrator.public_addresses import is_public
 
 CONNECT_SECONDS = 10.0
-"""For each address; a server that takes longer is not available."""
+"""The time for each address; a server that takes longer is not available."""
 
 MAX_REDIRECTS = 5
 """Two are usual (to https, to www); more are loops and trackers."""
@@ -54,13 +54,13 @@ MAX_REDIRECTS = 5
 USER_AGENT = "fanout-web/1 (an agent that reads a page for a person)"
 
 MAX_BYTES = 5 * 1024**2
-"""Of one answer; a page with more is an archive or a video."""
+"""The largest answer; a page with more is an archive or a video."""
 
 MAX_CHARACTERS = 40_000
-"""Of one result, about 10,000 tokens; the rest is read with `offset`."""
+"""The longest result, about 10,000 tokens; the rest is read with `offset`."""
 
 FETCH_SECONDS = 30.0
-"""For one page with all its redirects: an agent has other sources."""
+"""The time for one page with all its redirects: an agent has other sources."""
 
 _NOT_OF_PAGES = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
 """Python's encodings of names and of its own code: the time of some grows with the square of a
@@ -79,13 +79,14 @@ MAX_SNIPPET_CHARACTERS = 500
 """A few sentences; `web_fetch` reads the page."""
 
 MAX_ANSWER_BYTES = 2 * 1024**2
-"""Of an API's answer: some send whole pages with each result."""
+"""The largest answer of an API: some send whole pages with each result."""
 
 MODEL_SEARCH_SECONDS = 180.0
-"""For one question with all its searches and pages; one takes about 20 s."""
+"""The time for one question with all its searches and pages; one takes about 20 s."""
 
 MAX_PAGES = 30
-"""Of one result; a service reads about ten for each search, and names those first that it cites."""
+"""The most pages of one result; a service reads about ten for each search, and names those first
+that it cites."""
 
 NO_PAGES = "The model named no page: it may have answered from memory."
 
@@ -291,7 +292,7 @@ class SearchApi:
     """The name of the environment variable that holds the key."""
     key_header: str = "Authorization"
     key_prefix: str = ""
-    """Stands before the key in the header, such as `Bearer `."""
+    """The text before the key in the header, such as `Bearer `."""
     results: str = "results"
     """The path of the list of results; of each result these are the paths:"""
     title: str = "title"
@@ -483,7 +484,8 @@ def _searching(model: BaseLlm) -> BaseLlm:
     found = searching(model)
     if found is None:
         raise ModelNotConfigured(
-            f"{model.model} has no web search of its own. Use gemini-2.5-… or newer, or claude-…, by "
+            f"{model.model} has no web search of its own. Use gemini-2.5-… or newer, or claude-…, "
+            "by "
             "name; or give WebSearch a SearchApi."
         )
     return found

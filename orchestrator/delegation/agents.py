@@ -50,7 +50,7 @@ def create_agent(
     Args:
         definition: The agent's prompt, tools, skills, memory and policies.
         model: A model's name, as `resolve_model` takes it.
-        tools: Tools beside the built-in ones, such as `task` and those of MCP servers.
+        tools: Tools in addition to the built-in ones, such as `task` and those of MCP servers.
         added_instruction: Text after the definition's instruction.
         files_folder: The folder in which the agent finds its definition files.
         max_output_tokens: The most that a reply may have, if the definition sets no limit.

@@ -41,7 +41,7 @@ def task_result(
         result: The job's result.
         merged: The report of the merge of its changes; None if a job's journal has it.
         landed: The data of its `child.landed`, which has the entries of `merge_entries`.
-        sides: What is to be told about each path that conflicts.
+        sides: The sides of each conflicting path.
     """
     error = None
     verified = result.verified.model_dump() if result.verified is not None else None
@@ -81,7 +81,7 @@ def sent_back_result(job_id: str, reason: str) -> TaskResult:
 
 
 def started_result(job_id: str) -> TaskResult:
-    """Return the tool result of a call that has begun a task, or told it something."""
+    """Return the tool result of a call that has started a task, or sent it a message."""
     return {"status": "success", "job_id": job_id}
 
 

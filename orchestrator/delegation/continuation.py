@@ -1,6 +1,6 @@
-"""Continuation: a job that goes on with the conversation and the files of one that has ended.
+"""Continuation: a job that continues the conversation and the files of an ended one.
 
-With `at` it goes on from an earlier point, also of a job that has not ended (a fork): where a
+With `at` it continues from an earlier point, also of a job that has not ended (a fork): where a
 checkpoint was taken, because there the files that belong to the conversation are known.
 
 What it needs is copied when it is submitted. So it can run when the earlier job's container and
@@ -31,8 +31,8 @@ from fanout.orchestrator.workspace import layers
 from fanout.orchestrator.workspace.blobs import BlobStore
 
 MAX_CONVERSATION_BYTES = 32 * 1024**2
-"""Of an earlier conversation: ten times the text that a large model's window holds. Each attempt of
-the new job keeps all of it in memory."""
+"""The largest earlier conversation: ten times the text that a large model's window holds. Each
+attempt of the new job keeps all of it in memory."""
 MIB = 1024**2
 TAKEN_OVER = (
     *("agent", "tenant", "owner", "model", "output_schema"),

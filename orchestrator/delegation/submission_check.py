@@ -21,7 +21,7 @@ SCRIPTED = "scripted:"
 ANY = "*"
 DEFINITIONS_SAY = "what agent definitions say"
 SHOWN_CHARACTERS = 100
-"""Of a value of the caller's, in a refusal."""
+"""The longest part of a caller's value in a refusal."""
 
 
 def check_submission(
@@ -38,7 +38,7 @@ def check_submission(
     Raises:
         UnknownAgent: Its agent does not exist.
         LimitExceeded: A limit is above the installation's.
-        InvalidJob: It has a command that its agent could not run by itself.
+        InvalidJob: It has a command that its agent could not run without approval.
         ChoiceRefused: It asks for a host that its agent does not have, or its caller may not choose
             its model, a command or a limit.
     """
@@ -80,7 +80,7 @@ def check_commands(
         if command and (asks or has_none) and command != getattr(definition, name):
             why = "a person approves its commands" if asks else "it has no tool execute"
             raise InvalidJob(
-                f"{definition.name} may not run commands by itself ({why}): leave {name} out, name "
+                f"{definition.name} may not run commands on its own ({why}): leave {name} out, name "
                 f"another agent, or have an operator put the command into {name} of its definition."
             )
 
@@ -111,7 +111,8 @@ def _check_model(spec: JobSpec, policy: CallerPolicy, definitions: AgentDefiniti
     names = [name for part in (spec.model or "").split(",") if (name := part.strip())]
     if any(name.casefold().startswith(SCRIPTED) for name in names):
         raise ChoiceRefused(
-            "A scripted model is named by the definition of an agent, and by no caller: leave model "
+            "A scripted model is named by the definition of an agent, and by no caller: leave "
+            "model "
             "out, or have an operator define an agent with it."
         )
     if policy.anything:

@@ -240,7 +240,7 @@ async def test_a_command_does_not_run_by_an_agent_that_may_run_none_by_itself(
         refused, said = await DOORS[door](doors, key, {"agent": agent, "verify": "id"})
 
         assert refused, (key, agent, said)
-        assert "may not run commands by itself" in said
+        assert "may not run commands on its own" in said
 
 
 @every_door

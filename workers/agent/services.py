@@ -85,7 +85,7 @@ class JobServices:
     def given_limits(self, spec: JobSpec) -> Limits:
         """Return the limits that were set for a job or its agent, which bind its descendants too.
 
-        The installation's defaults are left out: they hold for each job by itself.
+        The installation's defaults are left out: they apply to each job separately.
         """
         try:
             return spec.limits.over(self.definitions[spec.agent].job_limits())

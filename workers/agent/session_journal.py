@@ -1,6 +1,6 @@
 """A sub-agent's session, written to the job's journal event by event, and read to resume it.
 
-Each complete ADK event is one journal event whose data holds it completely beside a readable
+Each complete ADK event is one journal event whose data holds it completely together with a readable
 summary; long values in both are payloads. So the next attempt needs only the journal: it replays
 the events and asks the model for the next step. Live output is appended as log events.
 """
@@ -81,7 +81,7 @@ class AttemptJournal:
         lease: The attempt's lease.
         progress: Is called with a line for a dashboard; it contains names of tools, no texts.
         approvers: Who may answer approvals; empty: everybody.
-        activity: Is told what the attempt does; None: nobody reads it.
+        activity: Receives the attempt's activity; None: nobody reads it.
         totals: Where verifications and what models use are counted; None: nowhere.
     """
 

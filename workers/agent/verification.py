@@ -22,7 +22,8 @@ from fanout.workers.sandbox import Command, Sandbox
 DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""
 SHORTEST_SECONDS = 1.0
-"""For a command that begins when the job's time is nearly over: its deadline ends it."""
+"""The least time for a command that begins when the job's time is nearly over: its deadline ends
+it."""
 
 
 def max_reworks(spec: JobSpec, definition: AgentDefinition) -> int:

@@ -16,7 +16,7 @@ from fanout.workers.heartbeat import elapsed_clock
 from fanout.workers.sandbox import Sandbox, SandboxDied
 
 CHANGES_SECONDS = 60.0
-"""The time limit for collecting the changes of a job that ended by itself."""
+"""The time limit for collecting the changes of a job that was not stopped."""
 HURRIED_CHANGES_SECONDS = 1.0
 """The time limit, from when it was stopped, for collecting the changes of a cancelled or late job:
 with the end of its processes, the job ends within two seconds. What takes longer is collected after

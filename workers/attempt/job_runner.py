@@ -79,10 +79,11 @@ the restart of a Docker engine; a faulty host does not use up the attempts of al
 MAX_RETRY_PAUSE_SECONDS = 30.0
 """The longest pause: the sixth would otherwise take half an hour."""
 SETTLE_SECONDS = 3.0
-"""Of the ten that a worker has for its end, for discarding files."""
+"""The part of a worker's ten seconds at its end for discarding files."""
 CLAIMS_AT_ONCE = 16
-"""Of the 64 connections to Redis: when a thousand jobs arrive at once, those that run go on, and a
-job that waits for its turn has neither a lease nor a time limit that runs."""
+"""The part of the 64 connections to Redis for claims: when a thousand jobs arrive at once, the
+running ones continue, and a job that waits for its turn has neither a lease nor a running time
+limit."""
 COMMITS_AT_ONCE = 8
 """When a thousand jobs are cancelled, all share one processor: with more at once none would end
 sooner, and one round of the loop would take longer."""
@@ -94,10 +95,10 @@ MAX_COMMITS = 100
 MAX_BRANCHES = 10
 """That are named: more would hide the summary."""
 MAX_NAME_CHARACTERS = 100
-"""Of a branch's name or a commit's subject."""
+"""The longest name of a branch, and the longest subject of a commit."""
 
 LOOK_SECONDS = 20.0
-"""For Git in a large repository; a usual one takes milliseconds."""
+"""The time for Git in a large repository; a usual one takes milliseconds."""
 
 
 class JobRunner:

@@ -30,7 +30,7 @@ from fanout.workers.sandbox import WORKSPACE, Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 MAX_BYTES = 64 * 1024
-"""Of a file that is read without a sandbox: an agent's memory shows less of each file."""
+"""The largest file that is read without a sandbox: an agent's memory shows less of each file."""
 MAX_KEPT = 500
 """Files of snapshots that a worker remembers, with those that are missing: 32 MB at most, and the
 jobs of some hundred workspaces."""
@@ -127,7 +127,7 @@ class StartReader:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._found: dict[tuple[str, str], asyncio.Task[Found | None]] = {}
-        """By blob and name."""
+        """The found files by blob and name."""
 
     async def read(self, start: StartFiles, name: str) -> bytes | None:
         """Return a file's content; None if only a sandbox can tell.

@@ -58,16 +58,17 @@ YOUR_CHANGES = "your changes"
 SINGLE_CONNECTIONS = 100
 """Connections of an attempt that are appended one by one: as many as a person reads."""
 SUMMARY_SECONDS = 10.0
-"""Until the first summary; the interval doubles with each one, so that a day has about 20."""
+"""The time until the first summary; the interval doubles with each one, so that a day has about 20.
+"""
 MAX_SUMMARY_SECONDS = 3600.0
 """The longest interval: a person who watches a job sees its traffic within the hour."""
 SUMMARY_HOSTS = 50
 """Hosts of a summary, the rest together: a job may ask for any number of names."""
 OTHER_HOSTS = "(other hosts)"
 REASON_CHARACTERS = 300
-"""Of a refusal's reason, which lists the hosts that are allowed."""
+"""The longest reason of a refusal, which lists the hosts that are allowed."""
 LAST_SECONDS = 1.0
-"""For the last entries of an attempt: it must end even if Redis does not answer."""
+"""The time for the last entries of an attempt: it must end even if Redis does not answer."""
 
 
 @contextlib.asynccontextmanager

@@ -34,7 +34,7 @@ _HEAD_BYTES = 64 * 1024
 _BODY_BYTES = 8 * 1024**2
 """The longest body: the steward's code, some 200 KiB, is the longest one."""
 _REQUEST_SECONDS = 30.0
-"""For a request to arrive whole."""
+"""The time in which a request has to arrive completely."""
 _PIECE_BYTES = 64 * 1024
 """Relayed at once: what a pipe holds."""
 

@@ -37,11 +37,12 @@ from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 Result = TypeVar("Result")
 
 MAX_MERGES = 4
-"""At once in a worker. They have their own threads: they wait for operations that need the default
-ones."""
+"""The most merges at once in a worker. They have their own threads: they wait for operations that
+need the default ones."""
 
 STOP_SECONDS = 5.0
-"""For the operation that a cancelled merge is at; it takes milliseconds unless the host hangs."""
+"""The time for the current operation of a cancelled merge; it takes milliseconds unless the host
+hangs."""
 
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
@@ -225,7 +226,7 @@ def _here(path: str) -> str:
 
 
 def _aside(path: str) -> str:
-    """Return a name beside the path that change lists ignore."""
+    """Return a name in the path's folder that change lists ignore."""
     folder, _, _ = path.rpartition("/")
     name = f".fanout-{secrets.token_hex(8)}~"
     return f"{folder}/{name}" if folder else name

@@ -174,9 +174,9 @@ class ConnectionRecord:
     port: int
     is_allowed: bool
     reason: str = ""
-    """Why it was refused or cut; empty for one that ended by itself."""
+    """Why it was refused or cut; empty for one that ended normally."""
     sent_bytes: int = 0
-    """To the host."""
+    """The bytes sent to the host."""
     received_bytes: int = 0
     seconds: float = 0.0
     secret: str = ""
@@ -234,11 +234,12 @@ class Command:
     stdin: bytes = b""
     timeout_seconds: float = DEFAULT_COMMAND_TIMEOUT_SECONDS
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
-    """Of output and of error output each; what lies between head and tail is dropped."""
+    """The most bytes of output and of error output each; what lies between head and tail is
+    dropped."""
     merge_stderr: bool = True
     """Error output is part of `output`, in the order in which it was written."""
     keep_output: bool = False
-    """An output above the limit is kept as a whole, in a file beside the workspace."""
+    """An output above the limit is kept as a whole, in a file outside of the workspace."""
 
 
 class Sandbox(Backend, Shell, Protocol):

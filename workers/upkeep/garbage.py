@@ -26,7 +26,7 @@ happen."""
 INTERVAL_SECONDS = 30.0
 """The time between two checks whether the oldest generation is to be collected."""
 QUIET_JOBS = 10
-"""With no more jobs than these its collection takes 20 ms at most."""
+"""The most jobs with which its collection takes at most 20 ms."""
 MAX_COLLECTIONS = 200
 """Collections of the middle generation after which the oldest is collected although many agents
 work: a thousand agents need 20, and the garbage of 200 may take some hundred megabytes."""

@@ -39,16 +39,16 @@ class OwnLedger:
         Raises:
             LedgerMisconfigured: Redis responds, and cannot be used.
         """
-        told = False
+        logged = False
         while True:
             try:
                 return cls(ledger, await ledger.installation())
             except LedgerUnavailable as error:
                 if not error.retryable:
                     raise
-                if not told:
+                if not logged:
                     log.warning("Cannot connect to Redis, the worker waits", error=str(error))
-                told = True
+                logged = True
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def is_live(self, job_id: str) -> bool:

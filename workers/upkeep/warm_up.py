@@ -37,8 +37,8 @@ LOOK_SECONDS = 1.0
 """Between two looks at the queue: a job of one second is followed by one that was expected, and a
 look takes Redis less than a millisecond."""
 SOON_SECONDS = 0.2
-"""From a claim to the next look: of jobs that start together most are claimed by then, and a job
-adopts its sandbox when its model has replied."""
+"""The time from a claim to the next check: most of the jobs that start together are claimed by
+then, and a job adopts its sandbox when its model has replied."""
 NEXT_JOBS = 16
 """Looked at, unless a setting allows more warm sandboxes: more than start in a second."""
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class Forecast:
 
     Args:
         services: The stores, the agents and the limits.
-        provider: Is told.
+        provider: Is informed of the jobs that will probably need a sandbox.
         default_image: The image of an agent whose definition names none.
         warm: How many sandboxes a setting allows to be started ahead; None: there is none.
     """

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 THREADS = 32
-"""As many as asyncio has at most: they are started when they are needed."""
+"""The number of threads, the most that asyncio has: they are started when they are needed."""
 
 LOOK_SECONDS = 0.25
 """How often the loop is checked."""
@@ -56,7 +56,7 @@ older than the block, and after 80 % of a lease its jobs may start elsewhere."""
 RELEASE_SECONDS = 2.0
 """The time limit for releasing the jobs; then the process exits without that."""
 UNFIT_SHARE = 0.5
-"""Of the threads that hang: the others are enough for a while, and do what they can."""
+"""The share of hanging threads: the others are enough for a while, and do what they can."""
 UNFIT_LEASES = 2.0
 """The number of leases for which half of the threads may hang: what they wait for may come back."""
 INTERPRETER_SECONDS = 60.0

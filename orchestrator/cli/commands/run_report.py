@@ -162,7 +162,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _failed_document(failed: FailedJob) -> dict[str, Any]:
-    # Earlier releases have the key "mended" for "done_again".
+    # The second key is the one of earlier releases.
     return output.with_id(failed.job_id, {**vars(failed), "mended": failed.done_again})
 
 

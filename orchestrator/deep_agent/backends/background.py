@@ -50,7 +50,7 @@ class LeftProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftRunning:
-    """What goes on after a command has ended: until it is killed, or its sandbox is closed."""
+    """Processes that continue after their command, until they or their sandbox are ended."""
 
     processes: tuple[LeftProcess, ...] = ()
     """The first of them."""

@@ -33,7 +33,7 @@ class OutputFile:
     """A file with the whole output of a command, or as much of its beginning as was kept."""
 
     path: str
-    """For the file tools and for the shell."""
+    """The path for the file tools and for the shell."""
     size_bytes: int
 
 

@@ -302,7 +302,7 @@ class DirectoryBackend:
         """The directory that a path is in, and the names below it.
 
         Raises:
-            FileNotFoundError: the path is above or beside the mount points.
+            FileNotFoundError: the path is outside of the mount points.
         """
         for mount, jail in self._jails.items():
             if _is_below(path, mount):
@@ -510,7 +510,7 @@ def _existing_mode(place: OpenedPlace, *, create_only: bool) -> int | None:
 
 
 def _put(place: OpenedPlace, data: bytes, *, mode: int | None, create_only: bool) -> None:
-    """Write beside the place and move into it.
+    """Write a temporary file in the same folder and move it into place.
 
     A reader sees the old file or the new one, never half.
     """

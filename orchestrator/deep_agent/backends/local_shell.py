@@ -38,7 +38,7 @@ INHERITED_VARIABLES = (
 """The environment variables that commands inherit; any other may be a key."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""For a process that was started without PATH."""
+"""The path for a process that was started without PATH."""
 
 OUTPUT_ROOT = "/var/tmp"  # noqa: S108 - the folder in it has a name that nobody can guess
 """Where the whole outputs of commands are kept while the backend exists: unlike /tmp, a disk on

@@ -297,7 +297,7 @@ def _opened(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.
 async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
-    Background processes of a command that ends by itself keep running, and what they write from
+    Background processes of a command that is not killed keep running, and what they write from
     then on is kept in a file.
     """
     started, left_running = time.monotonic(), None

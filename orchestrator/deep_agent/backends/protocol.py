@@ -63,7 +63,7 @@ class Hit:
 
     path: str
     line_number: int
-    """From 1."""
+    """The number of the line, from 1."""
     line: str
 
 

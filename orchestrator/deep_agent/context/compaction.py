@@ -37,7 +37,7 @@ CONTEXT_SUMMARY = "context_summary"
 """Key of a summary event's metadata: the fields of its `ContextSummary`."""
 
 CONTEXT_THRESHOLD = "context_threshold"
-"""Key beside it: the size in tokens at which the conversation was summed up."""
+"""The key next to it: the size in tokens at which the conversation was summarized."""
 
 MAX_FILES = 20
 """Paths in an event's statistics, the last changed; S1's limit."""

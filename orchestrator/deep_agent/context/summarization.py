@@ -118,8 +118,8 @@ class SummarizationConfig:
     another provider, and may have a window that is too small."""
     trigger: Size = DEFAULT_TRIGGER
     keep: Size = DEFAULT_KEEP
-    """By default a share of the window and no number of messages: six messages are three steps of
-    an agent that calls tools, whether they are long or short."""
+    """The part that is kept. By default it is a share of the window and not a number of messages:
+    six messages are three steps of an agent that calls tools, whether they are long or short."""
     history_path_prefix: str = CONVERSATION_HISTORY
     """The folder in which the file tools find the messages that summaries replaced."""
     window_tokens: int | None = None

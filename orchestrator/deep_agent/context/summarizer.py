@@ -82,10 +82,11 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _HEADING = re.compile(r"^#+\s*(.*)$", re.MULTILINE)
 
 MAX_CHANGED_FILES = 200
-"""In a summary; all of them are among the workspace's changes anyway."""
+"""The most changed files in a summary; all of them are among the workspace's changes anyway."""
 
 MAX_WALKED_FILES = 20_000
-"""Of a walk for newer files: a large repository; beyond it the list is not complete."""
+"""The most files of a walk for newer files: a large repository; with more, the list is not
+complete."""
 
 WALK_SECONDS = 2.0
 """A summary takes a model call of many seconds; a walk of 20,000 files takes less than one."""
@@ -374,7 +375,7 @@ def decisions_text(decisions: Sequence[str]) -> str:
 
 
 def _in_summary(summary: str) -> Iterable[str]:
-    """Yield the lines of the section of decisions, which the summarizer is told to write."""
+    """Yield the lines of the section of decisions, which the summarizer is asked to write."""
     for heading in _HEADING.finditer(summary):
         if heading[1].strip() == prompts.DECISIONS_HEADING.removeprefix("## "):
             section = summary[heading.end() :].partition("\n#")[0]
@@ -400,7 +401,8 @@ async def changed_files(
     """Return the changed files by path, each with its change, the last changed last.
 
     Files that the harness stores for itself are not among them: in a session's state they lie
-    beside the agent's own. A backend that fails costs its part of the list, not the summary.
+    in addition to the agent's own. A backend that fails costs its part of the list, not the
+    summary.
 
     Args:
         backend: The agent's files.
@@ -417,8 +419,10 @@ async def _found(backend: Backend, messages: Sequence[Event]) -> dict[str, str]:
         async with asyncio.timeout(CHANGES_SECONDS):
             if isinstance(backend, TracksChanges):
                 tracked = await backend.changed_files()
-                told = {path: by_tools[path] for path in by_tools if path in tracked}
-                return {path: change for path, change in tracked.items() if path not in told} | told
+                known = {path: by_tools[path] for path in by_tools if path in tracked}
+                return {
+                    path: change for path, change in tracked.items() if path not in known
+                } | known
             return await _with_newer(backend, by_tools, messages)
     except Exception as error:  # noqa: BLE001 - see above
         log.warning("changed files are not listed", error=type(error).__name__)

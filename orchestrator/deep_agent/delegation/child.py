@@ -396,7 +396,7 @@ def task_message(description: str, context: str, *, forked: bool = False) -> typ
     Args:
         description: The task.
         context: Further information that its parent gave.
-        forked: It stands below its parent's conversation.
+        forked: It follows its parent's conversation.
     """
     text = f"{description}\n\n<context>\n{context}\n</context>" if context.strip() else description
     text = FORKED_TASK.format(task=text) if forked else text

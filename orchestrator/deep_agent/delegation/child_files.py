@@ -54,10 +54,10 @@ Marks = Mapping[str, tuple[int, ...]]
 last change of the inode is among it, which a command cannot set back."""
 
 MAX_WATCHED_FILES = 200_000
-"""In a folder on which a child works directly: a second for comparing them."""
+"""The most files in a folder on which a child works directly: comparing them takes a second."""
 
 MAX_NAMED = 5
-"""Of the paths that are not taken over: enough to see what they are."""
+"""The most paths that are named of those that are not merged: enough to recognize them."""
 
 
 def fits(root: Path) -> bool:
@@ -85,9 +85,9 @@ class CopyChanges:
     """What commands changed since it was last asked for."""
 
     files: list[StagedFile] = field(default_factory=list)
-    """With paths relative to the folder."""
+    """The files by their paths relative to the folder."""
     marks: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of the files that exist, as they were read."""
+    """The marks of the existing files, as they were read."""
     left_out: list[str] = field(default_factory=list)
     """New files that `.gitignore` excludes, links, and other things that are no files."""
     removed_folders: list[str] = field(default_factory=list)
@@ -445,9 +445,9 @@ class DirectFiles:
 class ShellOverlay(OverlayBackend):
     """The files of a `LocalShellBackend` with changes on top, and its shell in a copy of them.
 
-    In commands the path of the folder stands for that of the copy, and in their output the other
-    way round: files have one path for the agent. A command that finds the folder otherwise, such as
-    by a path in a script, works on the folder itself, for this is no sandbox.
+    In commands the path of the folder is replaced by that of the copy, and in their output the
+    other way round: files have one path for the agent. A command that finds the folder otherwise,
+    such as by a path in a script, works on the folder itself, for this is no sandbox.
 
     Args:
         base: The files below.

@@ -62,7 +62,7 @@ class Team:
     """The sub-agents of one agent."""
 
     members: Mapping[str, RosterMember]
-    """By their names as identifiers."""
+    """The members by their names as identifiers."""
     make: ChildMaker
     approval: InheritedApproval
     """The agent's approval policy, for sub-agents that were made elsewhere."""

@@ -218,9 +218,9 @@ class _Shown:
         if not isinstance(schema, Mapping) or self._left < 0:
             return {}
         while isinstance(reference := schema.get("$ref"), str):
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            others = {key: value for key, value in schema.items() if key != "$ref"}
             target = {} if reference in within else self._target(reference)
-            schema, within = {**target, **beside}, within | {reference}
+            schema, within = {**target, **others}, within | {reference}
         shown = {
             key: self._keyword(key, value, within)
             for key, value in schema.items()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""For the start and for each call: the default of other MCP clients, which servers expect."""
+"""The time for the start and for each call: the default of other MCP clients, which servers expect.
+"""
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A reference to an environment variable in a header's value."""
@@ -48,7 +49,7 @@ class McpServer:
     tools: Collection[str] | None = None
     """The tools to use, by the server's names; all when None."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    """For the start, and for each call."""
+    """The time for the start, and for each call."""
 
     def with_environment(self, environment: Mapping[str, str]) -> McpServer:
         """Return the same server with `${NAME}` in its headers replaced by variables.

@@ -58,8 +58,8 @@ MAX_STARTS = 10
 """Places in a line that is not JSON at which a message is looked for; each costs the whole line."""
 
 MAX_DEPTH = 100
-"""Of lists and objects in a message: ten times those of a large schema. Whatever reads a deeper one
-would need more of Python's stack than there is."""
+"""The deepest nesting of lists and objects in a message: ten times that of a large schema. Reading
+a deeper one would need more of Python's stack than there is."""
 
 UNREADABLE = "the server's answer is not valid JSON-RPC"
 

@@ -35,7 +35,8 @@ NO_KEY_NEEDED = "none"
 """Sent as the key to a server of a person's own: it ignores it, or insists on any."""
 
 CONNECT_SECONDS = 1.0
-"""For a look whether this machine's own server listens; it answers within milliseconds."""
+"""The time for a check whether this machine's own server listens; it answers within milliseconds.
+"""
 
 _OWN_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
 """The domains of the services that refuse every request without a key."""
@@ -93,7 +94,7 @@ class ModelService:
     """How the models of a service are reached."""
 
     package: str = ""
-    """Of its client; empty: it is always installed."""
+    """The package of its client; empty: it is always installed."""
     extra: str = ""
     """The extra of this distribution that installs it."""
     keys: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class ModelService:
     addresses: tuple[str, ...] = ()
     """The variables of its base address, in the order in which they are read."""
     default_address: str = ""
-    """Of a server on this machine."""
+    """The address of a server on this machine."""
 
     @property
     def is_installed(self) -> bool:

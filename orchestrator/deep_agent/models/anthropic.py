@@ -73,7 +73,7 @@ _WITHOUT_SEARCH = (
 )
 
 MAX_SEARCHES = 5
-"""In one request; Anthropic bills each one besides the tokens."""
+"""The most searches in one request; Anthropic bills each one in addition to the tokens."""
 
 MAX_CONTINUATIONS = 4
 """After as many pauses (`pause_turn`) the search ends with what it has."""

@@ -63,7 +63,7 @@ _NO_CREDENTIALS = frozenset({"DefaultCredentialsError", "RefreshError"})
 _INVALID_KEY_MESSAGE = re.compile(
     r"API[ _]key not valid|API_KEY_INVALID|could not resolve auth", re.IGNORECASE
 )
-"""For Gemini, which answers a wrong key with 400, and for clients that have no key at all."""
+"""The message of Gemini, which answers a wrong key with 400, and of clients without a key."""
 
 _RATE_LIMITED_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
@@ -96,11 +96,11 @@ _QUOTA_MESSAGE = re.compile(
     r"|(?:usage|spend(?:ing)?|hard) limits?\b|exceeded your .{0,20}quota",
     re.IGNORECASE,
 )
-"""For services that say so with the status of a rate limit or of an invalid request: Anthropic's
-"credit balance is too low" is a 400 as all mistakes are."""
+"""Messages of services that report a used up quota with the status of a rate limit or of an invalid
+request: Anthropic's "credit balance is too low" is a 400, as all mistakes are."""
 
 _LONG_QUOTA = re.compile(r"Per(?:Day|Week|Month)", re.IGNORECASE)
-"""In the name of a quota of Gemini that was violated: it is full again hours later."""
+"""Parts of the name of a violated quota of Gemini that is available again hours later."""
 
 _TOO_LONG_CODES = frozenset(
     {
@@ -139,7 +139,7 @@ _PYTHON_TEXT = re.compile(
     r"|indices must be|unsupported operand|unexpected keyword"
     r"|\b[A-Z]\w+\((?:id|choices)="
 )
-"""In the message of an exception that a program raised about itself, not a service."""
+"""Texts in the message of an exception that a program raised about itself, not a service."""
 
 _KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
 """Endings of the names of variables that contain a provider's secret."""

@@ -24,7 +24,8 @@ WINDOWS_NOT_IN_THE_TABLE = {
     "gemini-3-pro-preview": 1_048_576,
     "gemini-3.1-pro-preview": 1_048_576,
 }
-"""In tokens, by the table's model ids; the input token limit on Google's page of each model."""
+"""The windows in tokens, by the table's model ids; the input token limit on Google's page of each
+model."""
 
 PROVIDERS = {
     "gemini-": "google",
@@ -158,8 +159,8 @@ PROFILES: Mapping[str, ModelProfile] = {
     "o3": _PATCHES,
     "o4": _PATCHES,
 }
-"""By the beginning of the model's name, without its provider. OpenAI trains its models on
-apply_patch from GPT-4.1 on."""
+"""The profiles by the beginning of the model's name, without its provider. OpenAI trains its models
+on apply_patch from GPT-4.1 on."""
 
 
 def profile_of(model: str) -> ModelProfile:

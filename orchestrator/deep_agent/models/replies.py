@@ -23,7 +23,7 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import REPLACEMENT, clean, clean_text
 
 UNUSABLE_REPLY = "UNUSABLE_REPLY"
-"""The error code of a reply that stands for one that had nothing to use; its message says why."""
+"""The error code of a reply that replaces an unusable one; its message says why."""
 
 _DONE = frozenset(
     {
@@ -35,7 +35,7 @@ _CUT = frozenset(
     {
         *("length", "max_tokens", "max_output_tokens", "max_length", "token_limit"),
         *("model_length", "model_context_window_exceeded"),
-        "pause_turn",  # anthropic: it goes on when it is asked to
+        "pause_turn",  # anthropic: it continues when it is asked to
     }
 )
 _STOPPED = frozenset(
@@ -134,7 +134,7 @@ def say_ending(code: object) -> str:
 
 
 def unusable(model: str, reason: str, reply: UnusableReply | None) -> LlmResponse:
-    """Return the reply that stands for one that had nothing to use.
+    """Return the reply that replaces an unusable one.
 
     Args:
         model: The model that was asked.

@@ -57,10 +57,10 @@ _loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, int]] = WeakKeyD
 """What `preload_client` has loaded: the environment at that time, by the model's name."""
 
 TRIAL_SECONDS = 120.0
-"""For one answer: a local server may load the model first."""
+"""The time for one answer: a local server may load the model first."""
 
 MAX_TRIAL_TOKENS = 256
-"""Of an answer: enough for a call, little enough for a slow machine."""
+"""The most tokens of an answer: enough for a call, little enough for a slow machine."""
 
 _STATUSES_OF_REQUESTS = {500, 501}
 """What servers also answer to a request that they do not take: llama.cpp, to tools."""
@@ -381,7 +381,7 @@ def made_by_registry(name: str) -> BaseLlm:
 
 
 def _class_in(name: str) -> str | None:
-    """Return the registered class that stands before a name's colon, however it is written."""
+    """Return the registered class before a name's colon, in any spelling."""
     prefix, colon, _ = name.partition(":")
     if not colon:
         return None

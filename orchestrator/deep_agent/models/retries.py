@@ -231,7 +231,8 @@ class ResilientModel(BaseLlm):
     rate_limiter: RateLimiter | None = None
     """Delays requests; None for no limits."""
     max_output_tokens: int | None = None
-    """Of a reply, where a request sets no other limit; None: the client's own limit."""
+    """The most tokens of a reply, where a request sets no other limit; None: the client's own
+    limit."""
 
     @property
     def capabilities(self) -> LlmCapabilities:

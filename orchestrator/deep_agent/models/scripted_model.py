@@ -60,7 +60,8 @@ CHUNK_CHARACTERS = 24
 """A streamed text has pieces of a few words, as from a real model."""
 
 MAX_SCRIPT_BYTES = 4 * 1024**2
-"""Of a script's file: YAML of this size takes many seconds to read; a demo has some kilobytes."""
+"""The largest file of a script: YAML of this size takes many seconds to read; a demo has some
+kilobytes."""
 
 _UNCOMPILED = "this is not a regular expression"
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from fanout.orchestrator.deep_agent.adk_internals import declaration_of
 
 DEFAULT_WINDOW_TOKENS = 128_000
-"""For a model that is not in the table: most models have at least this much."""
+"""The window of a model that is not in the table: most models have at least this much."""
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English and code."""

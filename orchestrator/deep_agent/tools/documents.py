@@ -18,16 +18,16 @@ CONVERSION_SECONDS = 60.0
 """How long a conversion may take on a busy machine, where it leaves the processor to others."""
 
 CONVERSION_CPU_SECONDS = 20
-"""Of processor time: about a thousand pages of a PDF."""
+"""The processor time of a conversion: about a thousand pages of a PDF."""
 
 CONVERSION_MEMORY_BYTES = 1024**3
-"""Of the process: far more than a parser of an honest document needs."""
+"""The memory of the process: far more than a parser of a valid document needs."""
 
 AT_ONCE = 4
 """Conversions in one worker: together they take no more memory than a large job."""
 
 AT_ONCE_OF_OWNER = 2
-"""Of these, for the jobs of one owner."""
+"""The most conversions at once for the jobs of one owner."""
 
 WAITING_OF_OWNER = 64
 """Conversions for the jobs of one owner that wait for a turn: more than agents ask for at once."""

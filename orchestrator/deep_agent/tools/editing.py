@@ -38,10 +38,11 @@ MAX_SIMILAR_LINES = 2_000
 """Lines that are compared letter by letter, which takes up to 0.1 ms each."""
 
 MAX_SIMILAR_CHARACTERS = 200
-"""Of such a line: a longer one takes much longer."""
+"""The longest line that is compared: a longer one takes much longer."""
 
 LEAST_SIMILARITY = 0.8
-"""Of such a line, as `difflib` measures it: a changed word, not another statement."""
+"""The least similarity of such a line, in `difflib`'s measure: a changed word, not another
+statement."""
 
 _LINE_NUMBER = re.compile(r"^[ ]*\d+(\.\d+)?\t", re.MULTILINE)
 """What read_file puts before each line."""

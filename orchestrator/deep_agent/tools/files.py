@@ -50,7 +50,7 @@ LARGE_BYTES = 256 * 1024
 """Work on more data runs in a thread: it would block all other agents for milliseconds."""
 
 READ_BLOCK_BYTES = 2 * 1024**2
-"""Of a file above MAX_FILE_BYTES, how much is read at once."""
+"""The bytes read at once of a file above MAX_FILE_BYTES."""
 
 READ_SECONDS = 15.0
 """How long reading may take until its first line is reached: as long as a search."""

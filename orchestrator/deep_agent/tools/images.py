@@ -30,8 +30,8 @@ from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.unusable_replies import IMAGES_REFUSED, as_placeholder_call
 
 MAX_IMAGE_BYTES = 3_750_000
-"""Of any file that is shown as it is: 5 MB in base64, the smallest limit on an image among the
-model providers."""
+"""The largest file that is shown unchanged: 5 MB in base64, the smallest limit on an image among
+the model providers."""
 
 _BEGINNINGS = {
     b"\x89PNG\r\n\x1a\n": "image/png",

@@ -23,7 +23,7 @@ HINT_SECONDS = 0.5
 """How long the walk for a hint may take."""
 
 LEAST_SIMILARITY = 0.75
-"""Of names, as `difflib` measures it: a typing error, not another file."""
+"""The least similarity of names, in `difflib`'s measure: a typing error, not another file."""
 
 _MESSAGES = {
     errno.EROFS: "Permission denied, the file system is read-only",

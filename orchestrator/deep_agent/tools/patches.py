@@ -33,7 +33,7 @@ ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
 MOVE, END_OF_FILE = "*** Move to: ", "*** End of File"
 
 MAX_SHOWN_CHARACTERS = 80
-"""Of a line of the patch in an error: enough to find it."""
+"""The longest part of a line of the patch in an error: enough to find it."""
 
 _UNIFIED_RANGE = re.compile(r"-\d+(,\d+)? \+\d+(,\d+)? @@ ?")
 """The line numbers of a unified diff, which some models write after `@@`."""

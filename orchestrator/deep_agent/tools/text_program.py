@@ -17,7 +17,7 @@ MAX_PAGES = 1_000
 """More are not shown; an agent reads no longer text."""
 
 MAX_CHARACTERS = 4_000_000
-"""Of the text: as much as the longest books have."""
+"""The longest text: as much as the longest books have."""
 
 ENCRYPTED = 3
 """The exit code for a file that needs a password."""

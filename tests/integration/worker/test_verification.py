@@ -182,7 +182,7 @@ async def test_a_task_cannot_run_a_command_that_a_person_would_have_to_approve(
     (returned,) = [
         one for one in await events(client, result.job_id) if one.type is EventType.TOOL_RESULT
     ]
-    assert "may not run commands by itself" in json.dumps(returned.data)
+    assert "may not run commands on its own" in json.dumps(returned.data)
 
 
 @pytest.mark.slow

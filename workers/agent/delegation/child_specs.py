@@ -169,7 +169,7 @@ class ChildSpecs:
         return self._spec.model or self._tree_model
 
     def rework(self, earlier: JobSpec, **fields: Any) -> JobSpec:
-        """Return the job that goes on with a child's work, to be completed as a continuation.
+        """Return the job that continues a child's work, to be completed as a continuation.
 
         Args:
             earlier: The child, or its last rework.

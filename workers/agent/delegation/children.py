@@ -271,7 +271,7 @@ class Children:
         waits = [call.arguments for call in calls if call.made.call.name == WAIT_TOOL]
         started = [job_id for wait in waits for job_id in wait["job_ids"]]
         started += [job.id for job in jobs if self._collector.newest(job.id) != job.id]
-        # A wait beside tasks lasts until these have ended: one of them is the job's next step.
+        # A wait with tasks lasts until these have ended: one of them is the job's next step.
         ends = [float(wait["until"]) for wait in waits] if len(waits) == len(calls) else []
         return AwaitedTasks(
             tuple(job for job in jobs if job.id not in started),

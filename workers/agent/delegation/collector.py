@@ -53,7 +53,7 @@ from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox, merge_into
 
 MAX_TASKS = 100
-"""Of one train: what each touches is kept in an open file."""
+"""The most tasks of one train: the files that each touches are kept in an open file."""
 
 
 class Collector:
@@ -95,9 +95,9 @@ class Collector:
         self._landed: dict[str, Landed] = {}
         """What became of the changes of each child."""
         self._results: dict[str, JobResult] = {}
-        """Of children that have ended."""
+        """The results of children that have ended."""
         self._sides: dict[str, Mapping[str, Sides]] = {}
-        """Of each child's conflicts, by path."""
+        """The sides of each child's conflicts, by path."""
 
     async def resume(self, history: History) -> None:
         """Continue from earlier attempts; a landing that did not end is undone.
@@ -124,7 +124,7 @@ class Collector:
         """Return the result of a child that has ended, its changes landed if it succeeded.
 
         Args:
-            job_id: A child of the job. One that was sent back stands for its rework.
+            job_id: A child of the job. One that was returned is replaced by its rework.
 
         Raises:
             NotUnderstood: A newer release wrote the child's changes.
@@ -163,7 +163,7 @@ class Collector:
         from there.
 
         Args:
-            job_ids: Children of the job. One that was sent back stands for its rework.
+            job_ids: Children of the job. One that was returned is replaced by its rework.
 
         Returns:
             Those of them that have not ended; a task that was sent back has not.
@@ -210,7 +210,7 @@ class Collector:
         return self._results.get(job_id)
 
     async def _bundles(self, ready: Mapping[str, JobResult]) -> dict[str, Path]:
-        """Return the change bundles; of one that cannot be read nothing lands, and that is told."""
+        """Return the change bundles; an unreadable one does not land, which is reported."""
         bundles = {}
         for job_id, result in ready.items():
             try:

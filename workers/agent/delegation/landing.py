@@ -40,17 +40,18 @@ from fanout.workers.sandbox import WORKSPACE, Sandbox, SandboxFolder, in_folder,
 log = structlog.get_logger(__name__)
 
 REPRODUCIBLE = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""For the command: files are exchanged within a second, and Python takes a compiled file of the
-same second and size for that of the new source."""
+"""Variables for the command: files are exchanged within a second, and Python takes a compiled file
+of the same second and size for that of the new source."""
 
 UNDO_SECONDS = 5.0
-"""For taking out what is not verified when the job is stopped. It takes milliseconds a file; a host
-that needs longer ends the job late, but not with changes that nothing has verified."""
+"""The time for taking out unverified changes when the job is stopped. It takes milliseconds a file;
+a host that needs longer ends the job late, but not with unverified changes."""
 SHOWN_CONFLICTS = 50
-"""Of one landing, in the journal and in a message: as many as one reads before beginning."""
+"""The most conflicts of one landing in the journal and in a message: as many as one reads before
+beginning."""
 
 SHOWN_PATHS = 200
-"""Of the files that a landing merged: as many as a result names itself."""
+"""The most paths of files that a landing merged: as many as a result names itself."""
 
 NAMED = 3
 """Paths or tests in one sentence; the list of conflicts and the verification's output have the
@@ -62,11 +63,11 @@ number), `paths` (the first of these), `conflicts` (path, reason), `reason`, `ve
 `rework` (the id of a job)."""
 CONFLICTS_FOLDER = "conflicts"
 MAX_CONFLICT_FILES = 50
-"""Of one job: as many conflicts as one reads."""
+"""The most files with conflicts of one job: as many as one reads."""
 MAX_CONFLICT_FILE_BYTES = 1024**2
 """Larger ones are not texts that an agent compares."""
 MAX_DIFF_CHARACTERS = 2_000
-"""Of each file, in the result of a tool: the whole versions can be read."""
+"""The longest difference of each file in the result of a tool: the whole versions can be read."""
 
 Sides = dict[str, JsonValue]
 """`diff` (of the other side, shortened) and the paths of `theirs` and `yours`, where they exist."""
@@ -104,7 +105,7 @@ class JobLanding:
         self._before: RestorePoint | None = None
         self._points: list[RestorePoint] = []
         self.reports: dict[str, MergeReport] = {}
-        """Of the last merge of each job's changes."""
+        """The reports of the last merge of each job's changes."""
 
     async def begin(self, bundles: dict[str, Path]) -> None:
         """Store what these changes touch as it is, so that the landing can be undone.
@@ -266,7 +267,7 @@ def train_note(train: Train[MergeReport]) -> str:
 
 
 def landed_message(landed: Landed) -> str:
-    """Return what the agent of a task that is sent back is told."""
+    """Return the message for the agent of a returned task."""
     verification = landed.get("verification")
     if isinstance(verification, Mapping):
         return CHANGES_BREAK.format(**verification, why=landed["reason"])
@@ -289,7 +290,8 @@ def _reason(outcome: Outcome[MergeReport], changed: Sequence[str]) -> str:
     subject = f"{_first(changed)}: " if changed else ""
     if not outcome.is_cause:
         return (
-            f"{subject}the verification fails with this change and others together {failure}; which "
+            f"{subject}the verification fails with this change and others together {failure}; "
+            "which "
             "of them is the cause was not found within the train's verifications."
         )
     if outcome.new_failures:

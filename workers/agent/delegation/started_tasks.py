@@ -130,7 +130,7 @@ class StartedTasks:
 
     @polling
     async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """Say how a task stands. The model reads `CHECK_TASK`."""
+        """Report the state of a task. The model reads `CHECK_TASK`."""
         del tool_context
         try:
             record = await self._own(job_id)

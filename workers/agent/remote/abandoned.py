@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from a2a.types import AgentCard
 
 ABANDON_SECONDS = 1.0
-"""For telling an agent that its task is cancelled: a cancelled job ends within two seconds."""
+"""The time for informing an agent that its task is cancelled: a cancelled job ends within two
+seconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ async def cancel_task(
     conversation: RemoteConversation,
     card: AgentCard | None = None,
 ) -> None:
-    """Tell an agent that its task is cancelled; that it cannot be told is logged.
+    """Inform an agent that its task is cancelled; a failure is logged.
 
     Args:
         remote: The agent.

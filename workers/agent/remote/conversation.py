@@ -19,7 +19,7 @@ from fanout.orchestrator.deep_agent import NUMBER_KEY, text_of
 from fanout.workers.agent.history import History
 
 KEY = "a2a"
-"""In the metadata of an event: what it says of a turn."""
+"""The key in the metadata of an event for the data of a turn."""
 
 State = Literal["completed", "failed", "rejected", "canceled", "input_required", "auth_required"]
 """How a turn ended, by the protocol's names of a task's states."""
@@ -33,7 +33,7 @@ class Note(BaseModel):
     agent: str
     """The name of the definition: contexts of other agents mean nothing to this one."""
     turn: int
-    """From 1."""
+    """The number of the turn, from 1."""
     message: str
     """The id of the message."""
     task: str = ""

@@ -31,13 +31,14 @@ from fanout.workers.agent.remote.conversation import Turn
 from fanout.workers.sandbox import WORKSPACE, Command, Sandbox
 
 MAX_RECEIVED_FILES = 10_000
-"""In one answer; each costs the sandbox an operation."""
+"""The most files in one answer; each costs the sandbox an operation."""
 MAX_PATH_CHARACTERS = 1_000
 """Longer than any path that a person made."""
 PATCH_SECONDS = 120.0
-"""For a patch of the largest answer."""
+"""The time for a patch of the largest answer."""
 MAX_TEXT_CHARACTERS = 200_000
-"""Of a reply: some fifty thousand tokens, more than another model would read of it."""
+"""The longest text of a reply: some fifty thousand tokens, more than another model would read of
+it."""
 CONFIRMATION = "adk_request_confirmation"
 """The function by which agents of ADK, and fanout's own service, ask for a confirmation."""
 PATCH_TYPES = frozenset({"text/x-diff", "text/x-patch", "text/diff", "application/x-patch"})
@@ -49,9 +50,9 @@ FITS_SCHEMA = "Answer with a structured data part, or with JSON only, that fits 
 """The protocol has no field for it."""
 
 MAX_SENT_FILES = 5_000
-"""Of one task: more are a repository, which is given by its address."""
+"""The most files of one task: more are a repository, which is given by its address."""
 WALK_SECONDS = 30.0
-"""For listing the workspace: some hundred thousand files."""
+"""The time for listing the workspace: some hundred thousand files."""
 MAX_WALKED = 100_000
 """Files of the workspace among which those to send are searched."""
 
@@ -61,7 +62,7 @@ class ReceivedFile:
     """A file that a remote agent sent."""
 
     path: str
-    """As the agent named it."""
+    """The path in the agent's form."""
     content: bytes
 
 

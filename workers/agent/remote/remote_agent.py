@@ -65,7 +65,7 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 5.0
 """Between two questions: an agent that does not stream works for seconds at least."""
 OUTAGE_SECONDS = 60.0
-"""How long an agent may be unreachable, while the attempt goes on asking: it restarts."""
+"""How long an agent may be unreachable while the attempt keeps asking: it restarts."""
 
 STATES: dict[int, State] = {
     TaskState.TASK_STATE_COMPLETED: "completed",
@@ -87,7 +87,7 @@ FILE_TOOLS = frozenset(
 )
 """The tools whose guard would be avoided if files came from elsewhere."""
 LEAST_SECONDS = 1.0
-"""For an answer, when the job's time is nearly over: its deadline ends it."""
+"""The least time for an answer, when the job's time is nearly over: its deadline ends it."""
 
 
 async def stopped_task(
@@ -99,7 +99,7 @@ async def stopped_task(
         remote: The connection to the agent.
         task_id: The task.
         show: Receives the updates of the task.
-        asked_by: The id of the question that was answered: a task that still asks it goes on.
+        asked_by: The id of the question that was answered: a task that still asks it continues.
 
     Raises:
         RemoteAgentUnavailable: The agent was unreachable for `OUTAGE_SECONDS`.
@@ -215,7 +215,7 @@ class RemoteAgent:
         return tasks
 
     async def abandon(self) -> None:
-        """See `JobWorker.abandon`: the agent is told that its task is cancelled."""
+        """See `JobWorker.abandon`: the agent is informed that its task is cancelled."""
         try:
             if self._conversation is None:
                 self._conversation = self._conversation_of(await self._journal.history())
@@ -463,6 +463,6 @@ def _ids(update: StreamResponse) -> tuple[str, str]:
 
 
 def _named(reply: Reply) -> str:
-    """Return what stands for the text of a reply without one."""
+    """Return the replacement for the text of a reply without one."""
     files = len(reply.files) + len(reply.patches)
     return f"The remote agent sent {count(files, 'file')} and no text." if files else "(no text)"

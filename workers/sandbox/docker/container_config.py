@@ -31,8 +31,8 @@ HOME = "/home/agent"
 _MIB = 1024**2
 _OPEN_FILES = 8192
 _TMP_SHARE, _HOME_SHARE, _SHM_SHARE = 4, 8, 8
-"""Of the memory limit, as divisors. Together they are half of it: tmpfs pages count as the
-container's memory, and a tmpfs that could fill it would let one `dd` kill the whole sandbox."""
+"""The shares of the memory limit, as divisors. Together they are half of it: tmpfs pages count as
+the container's memory, and a tmpfs that could fill it would let one `dd` kill the whole sandbox."""
 _TMP_MOST, _HOME_MOST, _SHM_MOST = 2048 * _MIB, 512 * _MIB, 64 * _MIB
 _BYTES_PER_INODE = 8192
 """Inodes of a tmpfs are kernel memory that its size does not bound."""

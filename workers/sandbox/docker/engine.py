@@ -46,7 +46,7 @@ from fanout.workers.sandbox.errors import (
 )
 
 _READ_AHEAD_BYTES = 1024 * 1024
-"""Of a sandbox's output, buffered in memory: one part of a reply fits."""
+"""The bytes of a sandbox's output that are buffered in memory: one part of a reply fits."""
 _READ_BYTES = 256 * 1024
 """Passed on at once: others have their turn in between."""
 _STDERR = 2

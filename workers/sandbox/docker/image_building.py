@@ -39,7 +39,7 @@ OnLine = Callable[[str], None]
 _SILENCE_SECONDS = 900
 """How long a build may be silent: installing packages prints nothing."""
 _PIECE_BYTES = 1 << 20
-"""Read at once of an archive: a chunk of the request, small beside the archive."""
+"""The bytes read at once of an archive: a chunk of the request, small compared to the archive."""
 
 _UNREACHABLE = re.compile(r"dial tcp|lookup |no such host|[Tt]imeout|deadline exceeded|refused|EOF")
 _UNKNOWN = re.compile(r"not found|manifest unknown|denied|unauthorized|does not exist")
@@ -55,7 +55,8 @@ _ONE_LINE = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+(\S+)\s+(\S.*)$", re.M
 _ACQUIRE = re.compile(r"^Acquire::https?::(?:Proxy|CAInfo)\b.*;$", re.MULTILINE)
 _REASON = re.compile(r"^E: (?!(?:mmdebstrap|setup) failed)(.*)$")
 KEPT_LINES = 20
-"""Of the builder's output, printed when a build fails: one screen's share that has the reason."""
+"""The lines of the builder's output that are printed when a build fails: one screen's share that
+has the reason."""
 USUAL_COLUMNS = 80
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _STEP = re.compile(r"^Step (?P<number>\d+)/(?P<all>\d+) : (?P<what>.*)$")
@@ -67,8 +68,8 @@ BASE_LABEL = "fanout.base"
 """The label with the name of the image that it was built on."""
 
 ANSWER_SECONDS = 1.5
-"""For an engine's answer to a check, so that a command refuses within 3 s; a busy engine takes
-tenths of a second. A worker itself is more patient."""
+"""The time for an engine's answer to a check, so that a command refuses within 3 s; a busy engine
+takes tenths of a second. A worker itself is more patient."""
 DEBIAN = "debian:bookworm-slim"
 """What the lowest image is built on, from a registry; the Dockerfile's own default."""
 

@@ -14,7 +14,8 @@ BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
 REPOSITORY = "fanout/"
 
 LEAST_SIMILARITY = 0.75
-"""Of an image's name to another: names of images are alike by their repositories already."""
+"""The least similarity of an image's name to another: names of images are alike by their
+repositories already."""
 
 _NO_PYTHON = re.compile(r"python3[\"`']*:? .*(not found|no such file)", re.IGNORECASE)
 """What engines say when an image has no python3 on the PATH: runc, crun, runsc."""

@@ -52,14 +52,15 @@ MODULES = (
     "ctypes", "errno", "fcntl", "hashlib", "json", "select", "shutil", "signal", "socket", "struct",
     "subprocess", "threading",
 )  # fmt: skip
-"""Of the standard library, which some images cut down: the resident imports them."""
+"""Modules of the standard library, which some images cut down: the resident imports them."""
 
 MOST_USERS = 256
 """Whose names our images have; see `sandbox_images/base/Dockerfile`."""
 
 PROBE_LABEL = "fanout.image-check"
 PROBE_SECONDS = 60.0
-"""For a container that starts, looks around and ends; on a busy engine it takes seconds."""
+"""The time for a container that starts, is inspected and ends; on a busy engine it takes seconds.
+"""
 
 _PROBE = """
 import os, shutil, sys
@@ -84,7 +85,8 @@ print(json.dumps({
 """Runs on any Python 3."""
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED = 1, 2, 3, 4
 EXIT_NOT_BUILT = 10
-"""Of `ready`: the engine answers, and an image of ours is missing that can be built there."""
+"""The exit code of `ready`: the engine answers, but lacks an image of fanout that can be built
+there."""
 
 
 class Finding(NamedTuple):

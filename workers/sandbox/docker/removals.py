@@ -56,7 +56,7 @@ processes, which share the engine: the end of each, whose changes are collected,
 _LOOK_SECONDS = 0.05
 """Between two looks whether jobs still wait; a start takes a tenth of a second."""
 FINISH_SECONDS = 5.0
-"""How long a worker that stops goes on removing: half of the time that it has for its end."""
+"""How long a worker that stops continues to remove: half of the time that it has for its end."""
 SILENT_SECONDS = 8.0
 """How long a worker must have been missing before its containers are removed: after an outage of
 Redis, all of them are missing for a moment. With the six seconds for which it counts as living and
@@ -67,7 +67,7 @@ WARM_VOLUME_SECONDS = 15.0
 """How long a volume of a sandbox that is started ahead may be without a container: the engine makes
 both in one call. If it takes longer, that start fails, and no job has lost anything."""
 PARALLEL_REMOVALS = 4
-"""At once: starting sandboxes needs the engine, too."""
+"""The most removals at once: starting sandboxes needs the engine, too."""
 
 Removal = Callable[[], Awaitable[bool]]
 LivingWorkers = Callable[[], Awaitable[Collection[str]]]

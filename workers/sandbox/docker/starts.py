@@ -62,7 +62,7 @@ begun."""
 _READY_SECONDS = 30.0
 """The longest that a container takes to start on a busy engine."""
 _MOUNT_FAILED = ("failed to mount local volume", "mounting volume")
-"""In the messages of Docker and Podman when the host cannot mount an overlay there."""
+"""Texts in the messages of Docker and Podman when the host cannot mount an overlay there."""
 
 
 _MOST_INODE = (1 << 64) - 1
@@ -127,7 +127,8 @@ class Container:
     """A container that was created, and maybe started."""
 
     name: str
-    """By which the engine finds it: once it is created its id, since an adoption renames it."""
+    """The name by which the engine finds it: once it is created its id, since an adoption renames
+    it."""
     volumes: tuple[str, ...]
     """What it mounts of the files that are its job's alone."""
     network: str
@@ -170,9 +171,9 @@ async def lighter_runtime(
     """Return an engine's lighter runtime if it is fit; None to use the engine's default.
 
     An engine lists runtimes that cannot start anything: `crun` refuses hosts with hybrid control
-    groups. With those of version 1, it gives a job a folder to write in beside its own, which no
-    limit of ours bounds. So one container is started with it and tries that. A default that is not
-    the usual one was chosen by somebody, for example for its isolation, and is kept.
+    groups. With those of version 1, it gives a job a writable folder in addition to its own, which
+    no limit of ours bounds. So one container is started with it and tries that. A default that is
+    not the usual one was chosen by somebody, for example for its isolation, and is kept.
 
     Args:
         engine: The engine.

@@ -59,12 +59,12 @@ counts as dead."""
 
 _PREPARE_TRIES = 3
 _MAX_COLLECTIONS = 32
-"""At once: each takes four of a steward's 256 processes and threads, five when git is asked. Some
-that last do not hold up the others then."""
+"""The most collections at once: each takes four of a steward's 256 processes and threads, five when
+git is asked. Long ones do not delay the others then."""
 _ASKED_JOBS = 500
-"""In one question: the ids of so many jobs, and a name for each, fit a reply's header."""
+"""The most jobs in one question: their ids, and a name for each, fit a reply's header."""
 _MAX_OPTION_BYTES = 4000
-"""Of a mount: the kernel takes one page, and cuts off the rest."""
+"""The longest options of a mount: the kernel takes one page, and cuts off the rest."""
 _OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,{2},nosuid,nodev"
 
 

@@ -44,14 +44,14 @@ EXPECTED_SECONDS = 60.0
 """How long a job is expected to want its sandbox soon: longer than most answers of a model. An idle
 container takes some ten MB of its host."""
 WARM_PER_CORE = 4
-"""Of the engine's cores, unless a setting says how many: they start within a second, and take some
-fifty MB together."""
+"""The warm sandboxes for each of the engine's cores, unless a setting gives a number: they start
+within a second, and take some fifty MB together."""
 IDLE_SECONDS = 60.0
 """How long a warm sandbox is kept that nobody expects any more: the next job of a tree comes within
 seconds, and memory is others'."""
 RENAME_SECONDS = 2.0
-"""From an adoption to the container's new name, for people: most have no time to look at one that
-is closed before, and the engine writes it to its disk."""
+"""The time from an adoption to the container's new name, for people: most have no time to look at
+one that is closed before, and the engine writes it to its disk."""
 _ALIVE_SECONDS = 0.5
 """How long a warm sandbox may take to show that it is alive; it takes a millisecond."""
 _FAILURE_PAUSE_SECONDS = 10.0
@@ -109,7 +109,7 @@ class Demand:
         self._habits = Habits()
         self._expected: dict[str, _Expectation] = {}
         self._next: dict[str, _Wish] = {}
-        """In the order in which they will probably be dispatched."""
+        """The next jobs, in the order in which they will probably be dispatched."""
         self._wanted: Counter[_Wish] = Counter()
 
     @contextlib.contextmanager

@@ -63,7 +63,7 @@ ENDED_SECONDS = 30.0
 REFUSED_SECONDS = 1.0
 """How long to read the rest of a refused request: a reset of its connection can lose the answer."""
 LOGGED_REFUSALS = 1000
-"""Of one sandbox; the rest are counted."""
+"""The refusals of one sandbox that are logged; the rest are counted."""
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 

@@ -31,7 +31,7 @@ from fanout.workers.sandbox.resident.tunnels import Tunnel, TunnelBroken
 _HANDSHAKE = b"\x16\x03"
 """A record of a handshake, in any version of TLS."""
 MAX_HELLO_BYTES = 64 << 10
-"""Of a client's greeting: a few hundred bytes, with post-quantum keys a few thousand."""
+"""The largest greeting of a client: a few hundred bytes, with post-quantum keys a few thousand."""
 VALID_DAYS = 30
 """Longer than any sandbox lives."""
 _CLOCK_SKEW = timedelta(hours=1)
@@ -45,7 +45,7 @@ SYSTEM_BUNDLES = (
     "/etc/ssl/cert.pem",
 )
 MAX_BUNDLE_BYTES = 4 << 20
-"""Of the system's authorities: several times as many as there are."""
+"""The largest file of the system's authorities: several times as many as there are."""
 
 
 def may_be_tls(data: bytes) -> bool:

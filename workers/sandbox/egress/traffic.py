@@ -24,7 +24,7 @@ IDLE_SECONDS = 600.0
 next request, and than models think."""
 
 IDLE_PRECISION = 0.01
-"""Of it: the timer is not set again for every packet."""
+"""The precision of the idle time: the timer is not set again for every packet."""
 
 
 class SandboxConnection:

@@ -29,7 +29,7 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name; OSError when it has none."""
 
 CONNECT_SECONDS = 10.0
-"""For each address."""
+"""The time for each address."""
 LAST_BYTES_SECONDS = 5.0
 """How long the last bytes to a client may take before its connection is cut."""
 READ_AHEAD_BYTES = 32 << 10
@@ -37,11 +37,12 @@ READ_AHEAD_BYTES = 32 << 10
 
 _LOOKUP_THREADS = 16
 _LOOKUPS_OF_A_JOB = 4
-"""At once: a job whose lookups hang leaves threads for the others."""
+"""The most lookups of a job at once: a job whose lookups hang leaves threads for the others."""
 _WAITING_LOOKUPS = 128
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 _MOST_CONNECTIONS = 2048
-"""Of all jobs of a worker: each uses two descriptors of the few thousand that a process has."""
+"""The most connections of all jobs of a worker: each uses two descriptors of the few thousand that
+a process has."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class _Entry:
     """An entry of the list."""
 
     host: str | Address
-    """Of a wildcard, the required ending of the name with its dot."""
+    """The name of the host; for a wildcard, the required ending of the name with its dot."""
     ports: frozenset[int]
 
     def covers(self, host: str | Address, port: int) -> bool:

@@ -63,7 +63,7 @@ cd "$4" && shift 4 && exec "$@" || exit 127
 it."""
 _MARKED_LIMIT = b"Max file locks"
 _STARTED_FIELD = 19
-"""Of what follows the name in `/proc/PID/stat`."""
+"""The index of the field after the name in `/proc/PID/stat`."""
 
 
 def check_privileges() -> None:
@@ -239,12 +239,13 @@ class _Processes:
     """
 
     by_token: dict[str, list[int]]
-    """By the token in their environment."""
+    """The processes by the token in their environment."""
     by_limit: dict[bytes, list[int]]
-    """By a value, soft or hard, of the limit that carries a sandbox's mark."""
+    """The processes by a value, soft or hard, of the limit that carries a sandbox's mark."""
     by_cwd: dict[str, list[int]]
     by_mount: dict[bytes, list[int]]
-    """By a line about the workspace in the mount table, in a mount namespace of their own."""
+    """The processes by a line about the workspace in the mount table of their own mount namespace.
+    """
     origins: dict[int, _Origin]
     """Where each comes from."""
 

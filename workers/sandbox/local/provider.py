@@ -55,7 +55,8 @@ UNUSED_SNAPSHOT_SECONDS = 3600.0
 _UNLIMITED_BYTES = 1 << 50
 """Replaces a missing limit where a number is required: a petabyte."""
 _TRIED_BYTES = 64 * 1024
-"""Written to see whether the disk takes any: more than what a file system keeps beside a name."""
+"""The bytes written to test whether the disk accepts any: more than a file system stores with a
+name."""
 _LABEL = "label.json"
 _FILES = "files"
 _TMP = "tmp"
@@ -64,7 +65,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class _Label:
-    """Whose a job's files are, written beside them."""
+    """The name of the file with the owner of a job's files, in the same folder."""
 
     installation: str
     job: str

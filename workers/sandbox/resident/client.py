@@ -37,7 +37,7 @@ _WINDOW = 3
 """Parts without an answer: the next ones are on their way while one is written."""
 
 _READ_BYTES = 4 * 1024**2
-"""Read at once: large enough to be quick, small beside a process."""
+"""The bytes read at once: enough to be quick, and little memory for a process."""
 
 _names = itertools.count(1)
 

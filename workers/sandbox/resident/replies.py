@@ -23,11 +23,11 @@ from fanout.workers.sandbox.inside import commands, frames, outputs
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
 _MAX_NAMES = 16
-"""Of files that were not searched, and the values around them."""
+"""The most names of files that were not searched, and the values around them."""
 _MAX_ERRNO = 4095
 """The kernel's."""
 _MAX_SIZE = (1 << 63) - 1
-"""Of a file: the kernel's."""
+"""The largest size of a file: the kernel's."""
 _MAX_MODE = 0o7777
 """Permissions, setuid, setgid and sticky: the kernel's."""
 _MAX_PID = 1 << 22

@@ -36,9 +36,9 @@ STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 """How long a cancelled caller waits until its command is dead."""
 
 _MOST_BYTES = 1 << 62
-"""Of a command's output: it is counted, not kept."""
+"""The largest output of a command: it is counted, not kept."""
 _LARGEST_LIST = 2 * MAX_ANSWER_BYTES
-"""Of a list: the resident stops after the entry that exceeds its limit."""
+"""The longest list: the resident stops after the entry that exceeds its limit."""
 
 
 class ResidentSandbox(Sandbox):
