@@ -3,7 +3,7 @@
 Each write is a new version of the file's artifact, and a service keeps all versions until the file
 is deleted. A file's size is in its artifact's metadata; an artifact without it is no file of ours,
 as after a session's rewind. Changes of one set of files wait for each other within a process;
-two processes that create the same file at the same moment are not told.
+two processes that create the same file at the same moment get no error.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means

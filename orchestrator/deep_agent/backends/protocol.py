@@ -207,7 +207,7 @@ class Shell(Protocol):
         """Run a shell command to its end; bash runs it where there is bash, else sh.
 
         When its time is over or the caller is cancelled, kill all of it, and nothing that earlier
-        commands left running. What a command that ended by itself has left running goes on.
+        commands left running. Processes of a command that was not killed continue.
 
         `on_output` is given the output while it runs; what it raises ends the command and the call.
         """

@@ -173,7 +173,7 @@ class ChildSpecs:
 
         Args:
             earlier: The child, or its last rework.
-            fields: What differs from it: its id, its files and what its agent is told.
+            fields: What differs from it: its id, its files and the texts for its agent.
         """
         return JobSpec(
             root_id=earlier.root_id,

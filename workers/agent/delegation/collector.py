@@ -1,6 +1,6 @@
 """Collects the results of children: what they changed is landed in the agent's files, once.
 
-Without `verify_merges` it is merged, and what conflicts is told. With it, it lands as a train
+Without `verify_merges` it is merged, and conflicts are reported. With it, it lands as a train
 (`orchestrator.landing.train`): what is not green with the rest goes back to its own agent, and the
 parent waits for the rework in its place.
 """

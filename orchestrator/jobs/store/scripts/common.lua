@@ -110,7 +110,7 @@ local MOST_LISTED = 500
 local SHORT_JOURNAL = 32
 
 -- Advances the clock of leases, in milliseconds, and returns it. It runs while scripts do: a lease
--- does not lapse while Redis hangs or is away, nor because the time of its machine is set.
+-- does not lapse while Redis hangs or is unavailable, nor because the time of its machine is set.
 local function lease_clock()
   local now, clock = now_ms(), redis.call('HMGET', key('lease_clock'), 'at', 'elapsed')
   local step = math.max(0, math.min(now - (clock[1] or now), LEASE_STEP_MS))
@@ -121,7 +121,7 @@ end
 
 -- Lets the rest of a script write although Redis has no memory left. Redis checks that before the
 -- first write of a script, and here that is one which cannot need memory. Scripts that renew, end or
--- delete begin with this: with no room for new jobs, those that run must go on and be recorded.
+-- delete begin with this: with no room for new jobs, running ones must continue and be recorded.
 local function even_if_full() redis.call('DEL', key('nothing')) end
 
 local function publish(id) redis.call('PUBLISH', key('bell', id), id) end
@@ -239,7 +239,7 @@ local LONGEST_TIMELINE = 3000
 
 -- Adds to the timeline of a job, from which a view of its tree shows when it was in which state
 -- without reading its journal: what begins now, or what has ended now and its values (timeline.py
--- reads it). What goes on is not entered again.
+-- reads it). What continues is not entered again.
 local function mark(id, what, ...)
   local marks = redis.call('HGET', key('job', id), 'timeline') or ''
   if string.match(marks, '(%a+):%d+$') == what then return end
@@ -257,7 +257,7 @@ local function count_at_root(id, what, by)
   end
 end
 
--- The receiver that stands for the installation's hook: no host has such a name.
+-- The receiver name of the installation's hook: no host has such a name.
 local HOOK = '!hook'
 
 -- Adds a notification to a receiver's outbox: what happened (a state, or 'approval') to the job

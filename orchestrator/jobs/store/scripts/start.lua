@@ -1,4 +1,4 @@
--- Submits a child of a running job, which goes on.
+-- Submits a child of a running job, which continues.
 -- ARGV: prefix, id, token, maximum number of children of a job, and of a tree; the child's values as
 -- for submit, and its entry for the journal.
 -- Returns the child's state, {'refused', why}, or false when the attempt no longer holds the job.
