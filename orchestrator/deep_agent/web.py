@@ -492,7 +492,7 @@ def _searching(model: BaseLlm) -> BaseLlm:
 
 
 class Think:
-    """Reflects; give `Think().tool()` to an agent whose model does not reason by itself."""
+    """Reflects; give `Think().tool()` to an agent whose model does not reason on its own."""
 
     def tool(self) -> MethodTool:
         """Return the tool for an agent."""

@@ -53,7 +53,7 @@ from fanout.orchestrator.logs import Logger
 
 GEMINI_MIN_TOKENS = 32_768
 """The size of the previous request from which a cache is created. Creating it is billed like one
-more request, and Gemini discounts shorter repetitions automatically; an agent that has read this much
+more request, and Gemini discounts short repetitions automatically; an agent that has read this much
 makes many more calls."""
 
 GEMINI_TTL_SECONDS = 300

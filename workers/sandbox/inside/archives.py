@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from fanout.workers.sandbox.inside.files import Upload
 
 MAX_NAMES = 257
-"""In a path of a layer: a collection goes into 256 folders, one in another."""
+"""The most names in a path of a layer: a collection goes into 256 nested folders."""
 MAX_FOLDERS = 500_000
 """That an archive makes, with those that its paths imply: five times as many as any known project
 has. A path of 4 KB implies a thousand."""
 MAX_EXTENDED_BYTES = 64 * 1024
-"""Of a member's extended header: a path and a few attributes. The time in which `tarfile` reads one
-grows with the square of its size in Python before 3.11.10 and 3.12.6."""
+"""The largest extended header of a member: a path and a few attributes. The time in which `tarfile`
+reads one grows with the square of its size in Python before 3.11.10 and 3.12.6."""
 _MAX_PATH = 4096
-"""Of a path: Linux opens no longer one."""
+"""The longest path that Linux opens."""
 _COPY_BYTES = 1 << 20
-"""Copied at once: large enough to be quick, small beside a process."""
+"""The bytes copied at once: enough to be quick, and little memory for a process."""
 _BLOCK_BYTES = 4096
-"""Of a disk."""
+"""The bytes of a disk's block."""
 _ENTRY_BYTES = 1024
-"""Of an inode and a directory entry."""
+"""The bytes of an inode and a directory entry."""
 _USUAL_HEADER = re.compile(
     rb"([0-7]{7})\0.{16}([0-7]{11})\0([0-7]{11})\0([0-7]{6})\0 ([05])\0{100}ustar\x0000.{80}\0{167}",
     re.DOTALL,
@@ -42,7 +42,7 @@ _USUAL_HEADER = re.compile(
 """After its name: of a file or folder in a ustar archive, with a path of 100 bytes at most."""
 ARCHIVE_END = bytes(2 * tarfile.BLOCKSIZE)
 _HEADER = bytearray(tarfile.TarInfo("").tobuf(tarfile.GNU_FORMAT))
-"""Of a file of `write_member`. Its checksum counts as eight spaces in the checksum."""
+"""The header of a file of `write_member`. Its checksum counts as eight spaces in the checksum."""
 _HEADER[148:156] = b" " * 8
 
 
@@ -207,7 +207,7 @@ class _Unpacking:
         self._folders: list[tuple[str, int, float]] = []
         self._made = {target}
         self.size = 0
-        """Of what was made, on a disk."""
+        """The bytes of the created files on a disk."""
         """The folders that exist: there are no links yet, and nobody else removes one."""
 
     def add(self, member: tarfile.TarInfo) -> None:

@@ -52,16 +52,18 @@ MAX_CHANGES = 10_000
 """The most changed paths that a bundle carries: a rename in all files of a large project. A worker
 needs 3 KB of memory for each."""
 MAX_LIST_BYTES = 6 << 20
-"""Of the list of changes: what `MAX_CHANGES` changes with paths of usual length need. A path may
-have 4,096 bytes and more."""
+"""The largest list of changes: what `MAX_CHANGES` changes with paths of usual length need. A path
+may have 4,096 bytes and more."""
 MAX_NAMED = 1_000
 """The most paths that a list of ignored or skipped paths names: more than anybody reads."""
 _MAX_NAMED_BYTES = 256 << 10
-"""Of such a list: its paths have 256 bytes on average, far more than usual ones."""
+"""The most bytes of names in such a list: its paths have 256 bytes on average, far more than usual
+ones."""
 _MAX_PATHS_BYTES = 64 << 20
-"""Of all paths that are compared, some 500,000; those that a scan finds later are only counted."""
+"""The most bytes of all paths that are compared, some 500,000; those that a scan finds later are
+only counted."""
 _ENTRY_BYTES = 400
-"""Of a change in the list, without its path, which it has twice if it was renamed."""
+"""The bytes of a change in the list, without its path, which it has twice if it was renamed."""
 
 _BY_PRODUCT = re.compile(
     r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules"
@@ -70,9 +72,9 @@ _BY_PRODUCT = re.compile(
 """Files that tools leave behind, and the resident when it is killed during a write."""
 
 _MAX_RULES_BYTES = 1 << 20
-"""Of one file with ignore rules: a longer one was not written by a person; the rest is not read."""
+"""The bytes that are read of one file with ignore rules: no person writes a longer one."""
 _MAX_ALL_RULES_BYTES = 16 << 20
-"""Of all of them together, which are held in memory."""
+"""The most bytes of all these files together, which are held in memory."""
 _TOO_MANY = f"a bundle carries {MAX_CHANGES} changes at most"
 
 

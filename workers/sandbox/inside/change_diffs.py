@@ -27,26 +27,27 @@ _RENAME_CANDIDATES = 400
 """Above so many files on either side, only files with equal content count as renamed (git's own
 limit)."""
 _COPY_BYTES = 1 << 20
-"""Copied at once: large enough to be quick, small beside a process."""
+"""The bytes copied at once: enough to be quick, and little memory for a process."""
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')
 _DIFF = [
     "diff-tree", "-r", f"-l{_RENAME_CANDIDATES}", "-M50%", "--no-ext-diff", "--no-textconv",
     "--root", "--numstat", "-z",
 ]  # fmt: skip
 _MAX_EDITS = 120
-"""Of lines that both texts have, in one comparison: it takes a millisecond or two; git, which is
-as quick with many, takes more than that to start."""
+"""The most edits between lines that both texts have, in one comparison: it takes a millisecond or
+two; git, which is as quick with many, takes more than that to start."""
 _MAX_STEPS = 50_000
-"""Of all comparisons of a bundle: some 10 ms; git needs that to start."""
+"""The most steps of all comparisons of a bundle: some 10 ms; git needs that to start."""
 _MAX_PAIRS = 1_000
-"""Of a file that is gone and a new one, that are compared: some milliseconds."""
+"""The most pairs of a missing file and a new one that are compared: some milliseconds."""
 _MAX_SPANS = 2_000
-"""Of a content that is compared: with more, git's hashes of spans may be equal by chance."""
+"""The most spans of a content that is compared: with more, git's hashes of spans may be equal by
+chance."""
 _SPAN_BYTES = 64
 """The longest piece of a line that git compares at once."""
 _SURE_SHARE = 0.4
-"""Of the larger content: with less in common, git, which wants a half, finds no rename. It counts
-line ends a little differently."""
+"""The share of the larger content that has to be common: with less, git, which wants a half, finds
+no rename. It counts line ends a little differently."""
 
 
 class PrivateGitFailed(RuntimeError):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 OPAQUE = ""
-"""Of a folder that lies on nothing."""
+"""The mark of a folder that has no folder below it in the lower layers."""
 
 
 def read_marks(upper: Root, prefix: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ KEPT_FOLDERS = 64
 SMALL_BYTES = 1 << 20
 """Most files are smaller; a larger one is read in pieces of this size."""
 _MAX_KEPT_BYTES = 16 << 20
-"""Of the small contents in memory: hundreds of files, and little beside a process."""
+"""The most bytes of small contents in memory: hundreds of files, and little for a process."""
 _PROBE_BYTES = 8_000
 """Git treats a file with a NUL in its first bytes as binary."""
 

@@ -47,10 +47,11 @@ then. A job has some hundreds of processes, and each command has a pipe and a fi
 MAX_LEFT_PROCESSES = 8
 """The most processes in the background that a result names; the others are counted."""
 MAX_LEFT_CHARACTERS = 200
-"""Of the command line of such a process: enough to recognize it."""
+"""The longest command line of such a process that is shown: enough to recognize it."""
 COMMAND_MARKER = "FANOUT_COMMAND"
 _STARTUP_VARIABLES = ("BASH_ENV", "BASHOPTS", "ENV", "SHELLOPTS")
-"""With which an image, or who starts it, would change what a shell does with a command."""
+"""Variables with which an image, or the program that starts it, would change how a shell runs a
+command."""
 _STOP_ROUNDS = 50
 """After so many rounds of stopping new processes, they are started faster than they can be found:
 one by one that takes two or three."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
 _LEAST_INODES = 1024
-"""Of the smallest disk: ext4 and an overlay need some themselves."""
+"""The inodes of the smallest disk: ext4 and an overlay need some themselves."""
 _INODE_BYTES = 256
 """Ext4's own default: room for the marks of an overlay."""
 _JOURNAL_BYTES = 4 << 20

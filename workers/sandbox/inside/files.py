@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 8 << 20
 """The size at which a walk or a grep stops, whatever its budget."""
 MAX_FOLDERS = 256
-"""Of a path below the root of a walk: deeper trees were not made by a person, and a path of the
-kernel has 4,096 bytes. The change scan has the same limit."""
+"""The most folders of a path below the root of a walk: deeper trees were not made by a person, and
+a path of the kernel has 4,096 bytes. The change scan has the same limit."""
 MAX_LINE_BYTES = 2000
-"""Of a line that a search found: a longer one is shown as an excerpt."""
+"""The longest line that a search shows as a whole: a longer one is shown as an excerpt."""
 SURROUNDINGS_BYTES = 500
 """The text on each side of a match in a long line: enough to recognise the place."""
 CUT = b"[\xe2\x80\xa6]"
@@ -37,11 +37,11 @@ MAX_NAMED_FILES = 10
 _CONTINUATION = range(0x80, 0xC0)
 """The bytes of a UTF-8 character after its first."""
 TEMPORARY_PREFIX = ".fanout-"
-"""Of an incomplete file beside its later path."""
+"""The beginning of the name of an incomplete file in the folder of its later path."""
 
 
 class Upload:
-    """An incomplete file beside its later path.
+    """An incomplete file in the folder of its later path.
 
     It is written through its descriptor only: a job may put a link at its path, and the resident
     may open what no process of the job may, such as the resident's own stream in /proc/self.

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     its exit code."""
 
 _MAX_REQUEST_BYTES = 1 << 16
-"""Of a process's arguments: a few paths of at most 4 KiB each."""
+"""The largest request with a process's arguments: a few paths of at most 4 KiB each."""
 _NUMBER_BYTES = 4
-"""Of a process id or an exit code, with its sign."""
+"""The bytes of a process id or an exit code, with its sign."""
 _PIPE_BYTES = 1 << 20
-"""Of output that nobody has read yet: a usual bundle, so that its process need not wait."""
+"""The size of a pipe for output that nobody has read yet: a usual bundle, so that its process need
+not wait."""
 _NOT_FORKED = 0
 """Sent in place of a process id."""
 _QUIET_SECONDS = 0.05

@@ -35,11 +35,14 @@ READY, REQUEST, CANCEL, CREDIT, MORE, REPLY, TUNNEL = range(7)
 
 PREFIX = struct.Struct(">BqII")
 MAX_HEADER_BYTES = 4 << 20
-"""Of a request: an argv and an environment fit, of which the kernel takes 2 MiB together."""
+"""The largest header of a request: an argv and an environment fit, of which the kernel takes 2 MiB
+together."""
 MAX_REPLY_HEADER_BYTES = 64 << 10
-"""Of a reply: ours have a path of at most 4 KiB, and the steward's a list of jobs."""
+"""The largest header of a reply: fanout's have a path of at most 4 KiB, and the steward's a list of
+jobs."""
 MAX_TUNNEL_HEADER_BYTES = 64
-"""Of a tunnel's frame: an event and a number; there may be thousands a second."""
+"""The largest header of a tunnel's frame: an event and a number; there may be thousands a second.
+"""
 MAX_PAYLOAD_BYTES = 16 << 20
 """Two whole outputs of a command fit, with room."""
 CHUNK_BYTES = 1 << 20
@@ -49,9 +52,10 @@ CHUNKS_IN_FLIGHT = 8
 MAX_DEPTH = 16
 """Nesting of a header: ours have four levels, and parsing must not need a deep stack."""
 MAX_DIGITS = 32
-"""Of a number in a header: parsing longer ones takes more than linear time."""
+"""The most digits of a number in a header: parsing longer ones takes more than linear time."""
 MAX_REPLY_VALUES = 4096
-"""In a reply's header, which is decoded on the client's loop: 4,096 take about 10 ms."""
+"""The most values in a reply's header, which is decoded on the client's loop: 4,096 take about 10
+ms."""
 _UNLIMITED = 1 << 62
 _INFINITE = float("inf")
 

@@ -41,18 +41,19 @@ if TYPE_CHECKING:
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
 MAX_MEMORY_BYTES = 1 << 30
-"""Of a jailed process: git maps the contents that it compares, up to half of it."""
+"""The memory of a jailed process: git maps the contents that it compares, up to half of it."""
 MAX_FILE_BYTES = 1 << 30
-"""Of a file that a jailed process writes: the patch of the largest bundle."""
+"""The largest file that a jailed process writes: the patch of the largest bundle."""
 MAX_SECONDS = 300
 """The longest that a collection takes, of the processor and by the clock: the largest bundle takes
 a minute."""
 MAX_BUNDLE_BYTES = 3 << 29
-"""Of a bundle: contents of 512 MiB, their patch, and room."""
+"""The largest bundle: contents of 512 MiB, their patch, and room."""
 _MAX_OPEN_FILES = 2048
 """A scan of two trees holds two folders of each level, and a level has 256 at most."""
 _MAX_PROCESSES = 256
-"""Of all jails of an engine's host, whose users are one: each has two at most."""
+"""The most processes of all jails of an engine's host, which share one user: each has two at most.
+"""
 
 _NEW_PROCESSES = 0x20000000
 """CLONE_NEWPID."""
@@ -81,7 +82,7 @@ class View(NamedTuple):
     before: Root
     after: Root
     marks: Marks
-    """Of the folders of an upper layer."""
+    """The marks of the folders of an upper layer."""
 
 
 class Jail:

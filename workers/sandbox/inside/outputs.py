@@ -17,8 +17,8 @@ MAX_FILE_BYTES = 64 << 20
 MAX_FILES_BYTES = 256 << 20
 """The most that is kept of all outputs; the oldest are deleted first."""
 MAX_ROLLING_BYTES = 2 << 20
-"""Of the file with the output of a process in the background: what a person reads of a log. With
-`commands.MAX_BACKGROUNDS` of them, half of `MAX_FILES_BYTES`."""
+"""The largest file with the output of a process in the background: what a person reads of a log.
+With `commands.MAX_BACKGROUNDS` of them, half of `MAX_FILES_BYTES`."""
 _ROLLING_HEAD_BYTES, _ROLLING_TAIL_BYTES = 256 << 10, 1 << 20
 _ROLLED = b"\n[... a part of the output is left out here ...]\n"
 

@@ -40,7 +40,7 @@ _LONGEST_SLEEP_SECONDS = 60.0
 """poll() does not accept longer timeouts everywhere, and one idle wake-up a minute costs
 nothing."""
 _THREAD_STACK_BYTES = 1 << 19
-"""Of each thread: they copy and compare files, and a sandbox has little memory."""
+"""The stack of each thread: they copy and compare files, and a sandbox has little memory."""
 
 
 def _network_namespace() -> int:
@@ -52,7 +52,7 @@ def _unknown(name: str, _arguments: dict[str, Any], _payload: bytes) -> Reply:
 
 
 def _without_context(operation: Operation) -> SlowOperation:
-    """Adapt an operation that has a single reply and ends by itself."""
+    """Adapt an operation that has a single reply and ends without a cancellation."""
     return lambda _context, arguments, payload: operation(arguments, payload)
 
 

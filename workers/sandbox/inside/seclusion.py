@@ -33,7 +33,8 @@ _PTRACE_SEIZE = 0x4206
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """Numbers of system calls, the same on every architecture."""
 _COPY_BYTES = 1 << 20
-"""Of the interpreter, at once: large enough to be quick, small beside a process."""
+"""The bytes of the interpreter that are copied at once: enough to be quick, little for a process.
+"""
 
 
 def seclude() -> int | None:
