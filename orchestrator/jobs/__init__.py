@@ -1,1 +1,1 @@
-"""Jobs: their models, and their store in Redis; imports nothing of ours but itself."""
+"""Jobs: their models, and their store in Redis; imports no other package of fanout."""

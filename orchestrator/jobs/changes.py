@@ -6,7 +6,7 @@ A change bundle is one uncompressed tar archive:
     objects/<sha256>    every content that an entry names, before or after
 
 It contains both sides, so that a merge needs nothing but the bundle and the workspace, and a patch
-is made of them when somebody asks for it. Bundles of older releases have a member `patch` besides,
+is made of them when it is requested. Bundles of older releases have a member `patch` besides,
 which nobody reads.
 
 Paths are path texts (`orchestrator.path_text`). A document in which one differs from the file's

@@ -110,7 +110,7 @@ class DecisionNotAllowed(ApprovalRefused):
 
 
 class AnsweredAlready(ApprovalRefused):
-    """The approval is not open any more."""
+    """The approval is no longer open."""
 
 
 class NotUnderstood(JobFailure):

@@ -134,7 +134,7 @@ def put_back(
 
     Args:
         data: The data as it is stored.
-        contents: The contents by name; None for one that is stored nowhere any more.
+        contents: The contents by name; None for one that is no longer stored.
     """
     places = _places(data)
     if not places:

@@ -118,7 +118,7 @@ class CollectionState(StrEnum):
     PENDING = "pending"
     """A worker still collects them; an event `changes.collected` follows."""
     LOST = "lost"
-    """They cannot be collected any more: the host that had the job's files is lost, or they cannot
+    """They can no longer be collected: the host that had the job's files is lost, or they cannot
     be read."""
 
 

@@ -139,7 +139,7 @@ async def land(
         everything has landed before.
 
     Raises:
-        InvalidJob: The folder does not exist any more.
+        InvalidJob: The folder no longer exists.
         BlobMissing: The changes have expired.
         WorkspaceUnusable: The folder cannot be written.
         MergeUndone, MergeUnfinished: The disk is full.
@@ -149,7 +149,7 @@ async def land(
         return None
     if not await asyncio.to_thread(landing.workspace.is_dir):
         raise InvalidJob(
-            f"The run's folder {landing.workspace} does not exist any more; to land it elsewhere: "
+            f"The run's folder {landing.workspace} no longer exists; to land it elsewhere: "
             f"fanout apply {result.job_id} --into DIR"
         )
     before = await asyncio.to_thread(_not_landed, runs, landing)

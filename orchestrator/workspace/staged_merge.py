@@ -119,7 +119,7 @@ def _carry_out(folder: RootedFolder, step: Step) -> None:
     elif step.do == "remove" and step.expected is not None:
         folder.remove(step.path, step.expected)
     elif step.do == "remove_directory":
-        with suppress(OSError):  # somebody has put a file into it
+        with suppress(OSError):  # another program has put a file into it
             folder.remove_directory(step.path)
 
 

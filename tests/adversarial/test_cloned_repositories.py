@@ -146,7 +146,7 @@ def test_a_repository_is_cloned_shallow_bounded_and_without_running_anything(
         cloned(source, replace(rules, ca_file=None))
     with pytest.raises(CloneRefused, match="took too long"):
         cloned(source, replace(rules, seconds=0.0))
-    with pytest.raises(CloneRefused, match="not wanted"):
+    with pytest.raises(CloneRefused, match="no longer wanted"):
         clone(source, _new(tmp_path), rules, max_bytes=SIZE, is_wanted=lambda: False)
 
 

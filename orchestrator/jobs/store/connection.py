@@ -43,7 +43,7 @@ from fanout.orchestrator.jobs.store.redis_errors import (
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
 COMMAND_SECONDS = 5.0
-"""No command of ours blocks, so an answer that takes longer means that Redis is lost."""
+"""No command of fanout blocks, so an answer that takes longer means that Redis is lost."""
 ANSWER_SECONDS = 2.0
 """A Redis on this machine responds within milliseconds."""
 RETRIES = 2

@@ -431,7 +431,7 @@ class _Subscriptions:
             self._receiver = asyncio.create_task(self._receive())
 
     async def _unsubscribe(self) -> None:
-        """Unsubscribe from the channels that are not followed any more."""
+        """Unsubscribe from the channels that are no longer followed."""
         async with self._lock:
             if left := self._subscribed - self._followers.keys():
                 self._subscribed -= left

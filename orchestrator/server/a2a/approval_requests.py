@@ -1,8 +1,7 @@
 """Approvals as what a task asks its client: the status message of `input_required`.
 
 A client that activates the extension `hitl/v1` gets them as typed metadata of that message, and
-answers with such metadata. The models are the extension's: their names and fields are not ours to
-choose.
+answers with such metadata. The models are the extension's: their names and fields are fixed.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class _Git:
 
     def _watch(self) -> None:
         if not self._is_wanted():
-            raise GitFailed("is not wanted any more")
+            raise GitFailed("is no longer wanted")
         packs, used = self._folder / ".git" / "objects" / "pack", 0
         with suppress(FileNotFoundError):  # not made yet, or renamed meanwhile
             used = sum(one.stat().st_size for one in packs.iterdir())
