@@ -191,7 +191,7 @@ def test_a_persons_word_is_enough_and_counts_for_its_own_services_only(fanout: F
     assert "WARNING" in started.err
     for ended in (again, other):
         assert (ended.code, ended.out) == (2, "")
-        assert "'local', but 'docker' is asked for" in ended.err
+        assert "'local', but 'docker' is requested" in ended.err
         assert ended.err.count("\n") == 1
 
 

@@ -379,10 +379,10 @@ def test_a_repository_with_sha256(tmp_path: Path) -> None:
     [
         ("main", "cannot be created"),
         ("main/x", "cannot be created"),
-        ("a..b", "no name for a branch"),
-        ("-x", "no name for a branch"),
-        ("HEAD", "no name for a branch"),
-        ("x\ny", "no name for a branch"),
+        ("a..b", "not a valid branch name"),
+        ("-x", "not a valid branch name"),
+        ("HEAD", "not a valid branch name"),
+        ("x\ny", "not a valid branch name"),
     ],
 )
 def test_a_branch_that_cannot_be_is_refused_before(root: Path, branch: str, reason: str) -> None:

@@ -120,7 +120,7 @@ def test_a_json_file_that_would_lose_something_stays_and_the_text_is_printed(
 
     assert refused.exit_code == 1
     assert path.read_text() == text
-    assert "stays as it is" in refused.stderr
+    assert "is unchanged, because" in refused.stderr
     assert "fanout" in json.loads(refused.stdout)["mcpServers"]
 
 

@@ -129,7 +129,7 @@ def test_a_run_that_continues_one_that_has_not_landed_brings_both(own: Fanout) -
     ("options", "words"),
     [
         (("--branch", "main"), "choose another name"),
-        (("--branch", "a..b"), "no name for a branch"),
+        (("--branch", "a..b"), "not a valid branch name"),
         (("--branch", "x", "--no-land"), "leave one of them out"),
         (("--branch", "x", "--workspace", "b"), "is in no Git repository"),
     ],
