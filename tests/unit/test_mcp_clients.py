@@ -170,7 +170,10 @@ def test_a_file_that_another_program_changed_meanwhile_is_not_replaced(tmp_path:
         (["--client", "windsurf", "--scope", "project"], "no file for a project"),
         (["--client", "codex", "--url", "ftp://f"], "is not like"),
         (["--client", "codex", "--url", "https://key@f.example"], "is not like"),
-        (["--client", "codex", "--url", "https://f", "--key-variable", "a b"], "no name"),
+        (
+            ["--client", "codex", "--url", "https://f", "--key-variable", "a b"],
+            "not the name of a variable",
+        ),
         (["--client", "codex", "--name", "a.b"], "letters"),
         (["--client", "codex", "--workspace", "no-such-folder"], "is not a folder"),
     ],

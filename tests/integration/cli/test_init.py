@@ -89,8 +89,8 @@ def test_what_exists_is_not_replaced_without_a_word(fanout: Fanout) -> None:
     ("arguments", "key", "said"),
     [
         (("--model", "gemni"), KEY, "Unknown model: gemni."),
-        ((), "two words", "That is no key"),
-        ((), "", "That is no key"),
+        ((), "two words", "That is not a key"),
+        ((), "", "That is not a key"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(
