@@ -15,7 +15,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.store.journal import BEGINNING
 from fanout.orchestrator.server.event_feed import position
 from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.doors import Door, ToolContext
+from fanout.orchestrator.server.mcp.doors import DoorTools, ToolContext
 from fanout.orchestrator.server.mcp.reports import Applied, Patch
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.workspace.merge_report import MergeReport
@@ -41,15 +41,8 @@ MAX_RESOURCE_PATCH_BYTES = 1024**2
 """Of a patch that is sent as one resource; `get_patch` returns larger ones in parts."""
 
 
-class ChangeTools:
-    """Returns patches, and merges changes into folders of this machine.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class ChangeTools(DoorTools):
+    """Returns patches, and merges changes into folders of this machine."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server; only a local one can merge."""
@@ -141,15 +134,8 @@ def _reasons(files: Iterable[Any]) -> list[str]:
     return [f"{file.path}: {file.reason}" for file in files]
 
 
-class Resources:
-    """Journals, results and patches of jobs.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class Resources(DoorTools):
+    """Journals, results and patches of jobs."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the resources to a server."""

@@ -195,6 +195,17 @@ class Door(Protocol):
         """
 
 
+class DoorTools:
+    """Tools or resources for all that come through one door.
+
+    Args:
+        door: Where the caller's jobs and files are found.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+
 class ServiceDoor:
     """Of `fanout serve`: the caller is the one whom the service has authenticated.
 

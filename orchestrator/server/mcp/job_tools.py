@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.doors import Door, Opened, StoredWorkspace, ToolContext
+from fanout.orchestrator.server.mcp.doors import DoorTools, Opened, StoredWorkspace, ToolContext
 from fanout.orchestrator.server.mcp.elicitation import Elicitation
 from fanout.orchestrator.server.mcp.reports import (
     AgentLine,
@@ -90,15 +90,8 @@ STEP_SECONDS = 2.0
 Seconds = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)]
 
 
-class ListTools:
-    """Lists jobs and agents.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class ListTools(DoorTools):
+    """Lists jobs and agents."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server."""
@@ -140,15 +133,8 @@ class ListTools:
         )
 
 
-class SubmitTools:
-    """Submits and cancels jobs.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class SubmitTools(DoorTools):
+    """Submits and cancels jobs."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server."""
@@ -254,15 +240,8 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class ApprovalTools:
-    """Lists waiting calls, and passes on decisions about them.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class ApprovalTools(DoorTools):
+    """Lists waiting calls, and passes on decisions about them."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server."""
@@ -314,15 +293,8 @@ class ApprovalTools:
         return Answered(approval_id=approval_id, job_id=job_id)
 
 
-class WaitTools:
-    """Waits for jobs, and reports on them.
-
-    Args:
-        door: Where the caller's jobs are found.
-    """
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class WaitTools(DoorTools):
+    """Waits for jobs, and reports on them."""
 
     def add_to(self, server: MCPServer[Any]) -> None:
         """Add the tools to a server."""
