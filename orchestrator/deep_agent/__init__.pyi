@@ -13,18 +13,15 @@ from .approval import request_of as request_of
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
 from .backends.artifact_store import StoreBackend as StoreBackend
-from .backends.background import LeftProcess as LeftProcess
-from .backends.background import LeftRunning as LeftRunning
-from .backends.bounded_output import BoundedOutput as BoundedOutput
-from .backends.bounded_output import OutputFile as OutputFile
-from .backends.bounded_output import OutputFiles as OutputFiles
+from .backends.command_result import LeftProcess as LeftProcess
+from .backends.command_result import LeftRunning as LeftRunning
+from .backends.command_result import OutputFile as OutputFile
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import ReadOnlyBackend as ReadOnlyBackend
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.directory import FilesystemBackend as FilesystemBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
-from .backends.local_shell import find_shell as find_shell
 from .backends.matching import hits_in as hits_in
 from .backends.matching import real_path as real_path
 from .backends.overlay import OverlayBackend as OverlayBackend

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink, find_shell
+from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.proc_table import (
     COMMAND_MARKER,
@@ -29,6 +29,8 @@ from fanout.orchestrator.deep_agent.backends.proc_table import (
     variable_of,
 )
 from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
+from fanout.orchestrator.portable.command_output import OutputFiles
+from fanout.orchestrator.portable.shell import find_shell
 from fanout.workers.sandbox.errors import SandboxStartFailed
 from fanout.workers.sandbox.inside.disks import call
 from fanout.workers.sandbox.protocol import WORKSPACE, Command

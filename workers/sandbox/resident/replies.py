@@ -18,7 +18,7 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.valid_text import clean_text
-from fanout.workers.sandbox.inside import commands, frames, outputs
+from fanout.workers.sandbox.inside import commands, frames
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
@@ -153,7 +153,7 @@ def _output_path(name: Any) -> str:
         return ""
     if not _OUTPUT_NAME.fullmatch(name):
         raise frames.FrameError("not the name of an output")
-    return f"{outputs.FOLDER}/{name}"
+    return f"{commands.OUTPUT_FOLDER}/{name}"
 
 
 def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:
