@@ -13,18 +13,21 @@ import posixpath
 import re
 import textwrap
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from fanout.orchestrator.git.text_merge import is_text
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
-from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.landing.conflicts import ConflictingFile, collect
+from fanout.orchestrator.landing.conflicts import (
+    ConflictingFile,
+    LandedJobs,
+    child_landings,
+    collect,
+)
 from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 from fanout.orchestrator.valid_text import printable
 from fanout.orchestrator.workspace.code_in_folder import code_in_folder
@@ -333,22 +336,6 @@ class LandedElsewhere(BranchUnusable):
     """A branch of that name has appeared since the run started."""
 
 
-class Jobs(Protocol):
-    """What a landing reads of jobs; `JobClient` documents the methods."""
-
-    async def get(self, job_id: str) -> JobRecord:
-        """Return a job's record."""
-
-    async def result(self, job_id: str) -> JobResult | None:
-        """Return a job's result."""
-
-    def events(self, job_id: str, *, follow: bool = True) -> AsyncIterator[JournalEvent]:
-        """Yield the events of a job's journal."""
-
-    def changes(self, job_id: str) -> AbstractAsyncContextManager[ChangeBundle]:
-        """Open a job's change bundle."""
-
-
 @dataclass(frozen=True)
 class LandedCommit:
     """A commit of a landing."""
@@ -452,7 +439,7 @@ class BranchLanding:
 
 
 async def land_on_branch(
-    jobs: Jobs, job_ids: Sequence[str], landing: BranchLanding
+    jobs: LandedJobs, job_ids: Sequence[str], landing: BranchLanding
 ) -> BranchReport:
     """Create a branch with the changes of jobs: a commit for each job of theirs with changes.
 
@@ -521,7 +508,7 @@ def _has_landed(commits: Commits, branch: str, job_id: str) -> bool:
 class _Walk:
     """Adds jobs and their children, depth first."""
 
-    jobs: Jobs
+    jobs: LandedJobs
     building: _Building
     seen: set[str] = field(default_factory=set)
 
@@ -562,11 +549,10 @@ class _Walk:
     async def _children(self, job_id: str) -> list[str]:
         """Return the children whose changes are in a job's files, in the order of their merges."""
         merged: dict[str, bool] = {}
-        async for event in self.jobs.events(job_id, follow=False):
-            if event.type is EventType.CHILD_LANDED:
-                child = str(event.data.get("id"))
-                merged.pop(child, None)
-                merged[child] = event.data.get("outcome") == "in"
+        async for landed in child_landings(self.jobs, job_id):
+            child = str(landed.data.get("id"))
+            merged.pop(child, None)
+            merged[child] = landed.data.get("outcome") == "in"
         return [child for child, is_in in merged.items() if is_in]
 
 
