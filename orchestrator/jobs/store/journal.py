@@ -420,6 +420,12 @@ class _Subscriptions:
 
     async def subscribe(self) -> None:
         """Subscribe to the channels that are followed: later changes are announced."""
+        # redis-py writes with wait_for, which loses cancellations before Python 3.12.
+        await asyncio.shield(asyncio.create_task(self._subscribe()))
+        if self._receiver is None or self._receiver.done():
+            self._receiver = asyncio.create_task(self._receive())
+
+    async def _subscribe(self) -> None:
         async with self._lock:
             if self._pubsub is None:
                 self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
@@ -427,8 +433,6 @@ class _Subscriptions:
                 with contextlib.suppress(Exception):  # a follower polls without announcements
                     await self._pubsub.subscribe(*new)
                     self._subscribed |= new
-        if self._receiver is None or self._receiver.done():
-            self._receiver = asyncio.create_task(self._receive())
 
     async def _unsubscribe(self) -> None:
         """Unsubscribe from the channels that are not followed any more."""
