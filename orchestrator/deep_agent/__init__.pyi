@@ -10,6 +10,9 @@ from .approval import confirmation_calls as confirmation_calls
 from .approval import pending_approvals as pending_approvals
 from .approval import request_of as request_of
 
+# The factory
+from .assembly import DEFAULT_MODEL as DEFAULT_MODEL
+
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
 from .backends.artifact_store import StoreBackend as StoreBackend
@@ -55,9 +58,6 @@ from .context.compaction import context_summary as context_summary
 from .context.compaction import later_than as later_than
 from .context.eviction import evict_results as evict_results
 from .context.summarization import SummarizationConfig as SummarizationConfig
-
-# The factory
-from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
