@@ -49,8 +49,8 @@ from .budget import Budget as Budget
 from .budget import BudgetFactory as BudgetFactory
 from .budget import BudgetLimits as BudgetLimits
 from .budget import usage_of as usage_of
-from .context.compaction import ContextStats as ContextStats
 from .context.compaction import ContextSummary as ContextSummary
+from .context.compaction import ConversationStats as ConversationStats
 from .context.compaction import context_stats as context_stats
 from .context.compaction import context_summary as context_summary
 
@@ -88,13 +88,13 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
-from .failures import McpServerUnavailable as McpServerUnavailable
+from .failures import McpServerUnresponsive as McpServerUnresponsive
 from .failures import ModelContextExceeded as ModelContextExceeded
 from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
-from .failures import ModelUnavailable as ModelUnavailable
+from .failures import ModelUnresponsive as ModelUnresponsive
 from .failures import ScriptFailed as ScriptFailed
 from .failures import ToolMistake as ToolMistake
 from .failures import UnknownGuardedTool as UnknownGuardedTool

@@ -46,7 +46,7 @@ from fanout.orchestrator.workspace.repositories.commits import (
     is_branch_name,
     open_commits,
 )
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
 from fanout.orchestrator.workspace.repositories.repository import (
     Repository,
@@ -373,7 +373,7 @@ def base_commit(folder: Path) -> str | None:
     try:
         repository = enclosing_repository(folder)
         return head_commit(repository) if repository else None
-    except (Unreadable, OSError):
+    except (RepositoryUnreadable, OSError):
         return None
 
 
@@ -392,7 +392,7 @@ def require_branch(folder: Path, branch: str) -> str:
             f"The branch {branch} cannot be created in {repository.work_tree} ({error}): choose "
             "another name."
         ) from error
-    except Unreadable as error:
+    except RepositoryUnreadable as error:
         raise _unusable(repository, error) from error
     return commit
 
@@ -408,7 +408,7 @@ def _repository(folder: Path, branch: str) -> tuple[Repository, str]:
             raise BranchUnusable(f"{branch!r} is no name for a branch.")
         repository = enclosing_repository(folder)
         commit = head_commit(repository) if repository else None
-    except (Unreadable, OSError) as error:
+    except (RepositoryUnreadable, OSError) as error:
         raise BranchUnusable(f"Git cannot use {folder} ({error}).") from error
     if repository is None:
         raise BranchUnusable(
@@ -476,7 +476,7 @@ async def land_on_branch(
             f"The branch {landing.branch} cannot be created in {repository.work_tree} ({error}). "
             f"Nothing is lost: fanout apply {job_ids[-1]} --into {landing.workspace} --branch OTHER"
         ) from error
-    except Unreadable as error:
+    except RepositoryUnreadable as error:
         raise _unusable(repository, error) from error
 
 

@@ -216,7 +216,7 @@ class Unmerged:
 
 
 @dataclass(frozen=True)
-class ShownConflict:
+class TaskConflict:
     """A conflict with the difference of its sides."""
 
     job_id: str
@@ -228,7 +228,7 @@ class ShownConflict:
     diff: str
 
 
-async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[ShownConflict]:
+async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[TaskConflict]:
     """Return what of a job's tasks could not be merged into its files.
 
     The task's side is its own change; the other one is the job's file as it ended, where it has
@@ -246,7 +246,7 @@ async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[ShownConflict]:
         _, ours = own.get(path, (None, before))
         name = f"{job_id} (at its end)" if path in own else "before the task"
         diff = await asyncio.to_thread(difference, ours, after, name, f"task {child}")
-        found.append(ShownConflict(child, path, one.reason, where, diff if path else ""))
+        found.append(TaskConflict(child, path, one.reason, where, diff if path else ""))
     return found
 
 

@@ -28,7 +28,7 @@ from fanout.orchestrator.executable_config import (
     why_code,
 )
 from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.repository import (
     all_settings,
     enclosing_repository,
@@ -240,7 +240,7 @@ def _is_program(path: Path) -> bool:
 
 def _configured(root: Path) -> Iterable[str]:
     """Yield the paths below a folder that the settings of its repository name as programs."""
-    with suppress(Unreadable, OSError):
+    with suppress(RepositoryUnreadable, OSError):
         repository = enclosing_repository(root)
         if repository is None:
             return

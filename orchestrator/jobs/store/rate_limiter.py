@@ -63,7 +63,7 @@ async def _nothing(_: str = "") -> None:
     """Do nothing: the default of callbacks."""
 
 
-class RateLimiter:
+class RedisRateLimiter:
     """The turns at all models of one installation.
 
     Args:

@@ -25,7 +25,7 @@ from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.private_files import make_private_folder
 from fanout.orchestrator.workspace.repositories.commits import Commits, open_commits
 from fanout.orchestrator.workspace.repositories.configuration import (
-    Unreadable,
+    RepositoryUnreadable,
     parse_configuration,
     read_data,
 )
@@ -113,7 +113,7 @@ class DataCopies:
             None if the folder is not its work tree, and none of its files are tracked.
 
         Raises:
-            Unreadable: There can be none; the text says why.
+            RepositoryUnreadable: There can be none; the text says why.
         """
         folder = folder.resolve()
         _require_trusted(repository)
@@ -123,7 +123,7 @@ class DataCopies:
             with _locked(place), open_commits(repository) as commits:
                 return _Copying(repository, commits, folder, place).run()
         except OSError as error:
-            raise Unreadable(f"{place} cannot be written ({error.strerror})") from error
+            raise RepositoryUnreadable(f"{place} cannot be written ({error.strerror})") from error
 
     def _remove_old(self) -> None:
         """Remove the copies that no snapshot has needed for long."""
@@ -137,19 +137,19 @@ def _require_trusted(repository: Repository) -> None:
     """Require that data elsewhere belongs to the work tree, and that data in it has no links.
 
     Raises:
-        Unreadable: It is not so; the text says what to do.
+        RepositoryUnreadable: It is not so; the text says what to do.
     """
     work_tree, git_dir = repository.work_tree, repository.git_dir
     if git_dir == work_tree / ".git" and not git_dir.is_symlink():
         if repository.common_dir != git_dir or any(_links(git_dir)):
-            raise Unreadable(f"{git_dir} takes parts of it from elsewhere by links")
+            raise RepositoryUnreadable(f"{git_dir} takes parts of it from elsewhere by links")
         return
     named = os.fsdecode(read_data(git_dir / "gitdir")).strip()
     own = parse_configuration(read_data(git_dir / "config")).get("core.worktree", "")
     places = [(git_dir / named).parent] if named else []
     places += [git_dir / own] if own else []
     if work_tree.resolve() not in (place.resolve() for place in places):
-        raise Unreadable(
+        raise RepositoryUnreadable(
             f"{git_dir} does not name {work_tree} as its work tree; if it is: "
             f"git --git-dir {git_dir} config core.worktree {work_tree}"
         )
@@ -314,7 +314,7 @@ class _Copying:
         if not is_whole:
             try:
                 self._pack_objects(private, [*tips, *(f"^{one}" for one in known)])
-            except Unreadable:  # what was reached before is gone
+            except RepositoryUnreadable:  # what was reached before is gone
                 is_whole = True
         if is_whole:
             old = list(packs.iterdir())
@@ -355,7 +355,7 @@ class _Copying:
                 seconds=PACK_SECONDS,
             )[1]
         except GitFailed as error:
-            raise Unreadable(str(error)) from error
+            raise RepositoryUnreadable(str(error)) from error
 
     def _write(self, path: str, content: bytes | None) -> None:
         """Replace a file of the copy if its content is another."""

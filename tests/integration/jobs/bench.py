@@ -24,7 +24,7 @@ from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -168,7 +168,7 @@ class Bench:
         self.fitness = HostFitness(self.provider, rehearsal, self._on_fitness)
         self.shown: list[str] = []
         self._model = f"scripted:{script}"
-        self._rate_limiter = RateLimiter(redis, Keys(), {})
+        self._rate_limiter = RedisRateLimiter(redis, Keys(), {})
         self._lease_seconds = lease_seconds
         self._definitions = load_agent_definitions()
         self._checkpoint_seconds = 0.0
