@@ -281,7 +281,7 @@ class WorkerProcess:
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(
-            *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+            self._redis_url, keys.prefix, settings.worker.queue, settings.queue.secrets
         )
         self._own_ledger = await OwnLedger.of(self._urgent_ledger)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)

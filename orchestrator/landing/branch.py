@@ -608,7 +608,7 @@ class _Building:
         )
         folder = DryRun(self.tree)
         report = FolderMerge(
-            *(folder, bundle, rule), personal=self._personal, added=self.tree.added
+            folder, bundle, rule, personal=self._personal, added=self.tree.added
         ).run()
         if not whole and (report.conflicts or report.failed):
             return None, report

@@ -434,7 +434,10 @@ async def merge(
             with Staging(root, workspace.record) as staging:
                 folder = StagedFolder(staging)
                 report = FolderMerge(
-                    *(folder, bundle, rule, umask),
+                    folder,
+                    bundle,
+                    rule,
+                    umask,
                     on_file=folder.begin_group,
                     personal=personal,
                     added=added,

@@ -275,7 +275,8 @@ class Subagent:
         self._journal = journal
         reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
-            *(spec.verify or definition.verify, reworks),
+            spec.verify or definition.verify,
+            reworks,
             sandbox=sandbox,
             journal=journal,
             ends_at=ends_at,
@@ -286,7 +287,9 @@ class Subagent:
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
         self.children = Children(
-            *(services, spec, definition),
+            services,
+            spec,
+            definition,
             sandbox=sandbox,
             journal=journal,
             lease=lease,

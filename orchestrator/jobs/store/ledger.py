@@ -559,9 +559,17 @@ class Ledger(Records):
         request = request or uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
-            *(job_id, worker.name, worker.host, worker.host_limit),
-            *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
-            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents), dispatch),
+            job_id,
+            worker.name,
+            worker.host,
+            worker.host_limit,
+            milliseconds(lease_seconds),
+            request,
+            milliseconds(HEAD_START_SECONDS),
+            worker.wire_oldest,
+            worker.wire_newest,
+            " ".join(worker.agents),
+            dispatch,
             f"{secrets.randbelow(10**TOKEN_DIGITS):0{TOKEN_DIGITS}}",
         )
         if answer[0] == "refused":
@@ -729,8 +737,15 @@ class Ledger(Records):
         why = cut_text(f"its host cannot run it: {reason}", MAX_REASON_CHARACTERS)
         names = " ".join(same), " ".join(others)
         answer = await self._run(
-            *("give_back", claim.spec.id, claim.token, why, "refusals", most, 0),
-            *(*names, int(is_final)),
+            "give_back",
+            claim.spec.id,
+            claim.token,
+            why,
+            "refusals",
+            most,
+            0,
+            *names,
+            int(is_final),
         )
         return bool(answer)
 

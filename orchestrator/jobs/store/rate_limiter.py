@@ -174,7 +174,11 @@ class RedisRateLimiter:
         )
         again, *more = await self._run(
             "model_turn",
-            *(model, request, tokens, rate.requests_per_minute or 0, rate.tokens_per_minute or 0),
+            model,
+            request,
+            tokens,
+            rate.requests_per_minute or 0,
+            rate.tokens_per_minute or 0,
             *map(milliseconds, (self._window_seconds, *times)),
         )
         wait, is_cut = more or (0, 0)

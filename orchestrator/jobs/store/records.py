@@ -437,7 +437,11 @@ class Records:
         found = zip(ids, answers[::2], answers[1::2], specs, strict=True)
         return [
             JobAccount(
-                *(job_id, root, parent or None, agent, seconds(submitted)),
+                job_id,
+                root,
+                parent or None,
+                agent,
+                seconds(submitted),
                 labels=labels_of(in_record or in_key or ""),
                 account=account_of(used),
             )

@@ -215,8 +215,14 @@ def is_clean_checkout(folder: Path) -> bool:
         with _private(repository) as private:
             private.set_head(head_commit(repository))
             return not private.git(
-                *("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"),
-                *("--untracked-files=normal", "--", "."),
+                "status",
+                "--porcelain",
+                "-z",
+                "--no-renames",
+                "--ignore-submodules=all",
+                "--untracked-files=normal",
+                "--",
+                ".",
                 folder=folder.resolve(),
                 seconds=STATUS_SECONDS,
             )
