@@ -52,7 +52,7 @@ class UsageAccount:
         return UsageAccount(self.usage.minus(part.usage), used)
 
 
-def account_of(fields: Mapping[str, str]) -> UsageAccount:
+def read_account(fields: Mapping[str, str]) -> UsageAccount:
     """Return an account as the ledger stores it."""
     whole: dict[str, str] = {}
     models: dict[str, dict[str, str]] = {}

@@ -42,9 +42,9 @@ from fanout.orchestrator.workspace.repositories.commits import (
     NewCommits,
     Person,
     TreeEntry,
-    committer_of,
     is_branch_name,
     open_commits,
+    read_committer,
 )
 from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
@@ -215,7 +215,7 @@ class CommitTree:
         """Return the state as it is now."""
         return Mark(len(self._log))
 
-    def entries_for(self, changes: Mapping[str, Found | None]) -> dict[str, TreeEntry | None]:
+    def store_entries(self, changes: Mapping[str, Found | None]) -> dict[str, TreeEntry | None]:
         """Store the new contents of merged files, and return the entries that they become."""
         kept = {
             path: found for path, found in changes.items() if found and found.content is not None
@@ -231,7 +231,7 @@ class CommitTree:
                 entries[full] = None
         return entries
 
-    def moved_to(self, start: Mark, target: Entries) -> dict[str, TreeEntry | None]:
+    def rebuild(self, start: Mark, target: Entries) -> dict[str, TreeEntry | None]:
         """Change the tree to what it was at a mark with some changes; return what differed."""
         wanted = dict(reversed(self._log[start.position :])) | dict(target)
         changed = {
@@ -573,7 +573,7 @@ class _Building:
         self._code = (
             None if landing.include_executable_config else code_in_folder(landing.workspace)
         )
-        self._committer = committer_of(commits)
+        self._committer = read_committer(commits)
         self._personal = personal_merge_settings(landing.workspace)
         self._left_out: set[str] = set()
         self.commits: list[LandedCommit] = []
@@ -585,7 +585,7 @@ class _Building:
         The root may have no commit of its own, if its children brought all of it.
         """
         tip = self._git.tip(branch)
-        if tip is None or self._git.tree_of(tip) != self._git.tree_of(self._tip):
+        if tip is None or self._git.find_tree(tip) != self._git.find_tree(self._tip):
             return False
         return job_id in self._git.trailers(tip, "Fanout-Tree")
 
@@ -616,11 +616,11 @@ class _Building:
             left = (report.conflicts, report.refused, report.failed, report.held_back)
             self.conflicts += collect(bundle, report.conflicts, self.tree.find)
             self._left_out = {one.path for some in left for one in some}
-        return self.tree.entries_for(folder.changes), report
+        return self.tree.store_entries(folder.changes), report
 
     def commit(self, start: Mark, target: Entries, record: JobRecord, summary: str) -> None:
         """Commit what a job's changes are since a mark, if anything is left of them."""
-        changed = self.tree.moved_to(start, target)
+        changed = self.tree.rebuild(start, target)
         if not changed:
             return
         author = Person(record.agent, f"{record.agent}@fanout.invalid")

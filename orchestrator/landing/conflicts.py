@@ -234,7 +234,7 @@ async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[TaskConflict]:
     The task's side is its own change; the other one is the job's file as it ended, where it has
     changed it.
     """
-    conflicts = await left_out_of(jobs, job_id)
+    conflicts = await find_unmerged(jobs, job_id)
     if not conflicts:
         return []
     own = await _sides(jobs, job_id, {one.path for one in conflicts})
@@ -250,7 +250,7 @@ async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[TaskConflict]:
     return found
 
 
-async def left_out_of(jobs: LandedJobs, job_id: str) -> tuple[Unmerged, ...]:
+async def find_unmerged(jobs: LandedJobs, job_id: str) -> tuple[Unmerged, ...]:
     """Return what of a job's tasks could not be put into its files."""
     left_out: dict[str, list[Unmerged]] = {}
     async for landed in child_landings(jobs, job_id):

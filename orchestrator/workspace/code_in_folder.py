@@ -184,14 +184,14 @@ def _called(root: Path, starters: Sequence[str]) -> Iterator[tuple[str, str]]:
     seen = set(starters)
     while waiting and len(seen) < 2 * MAX_SEARCHED_FILES:
         path, starter = waiting.pop(0)
-        for called in _files_named_in(root, path):
+        for called in _find_named_files(root, path):
             if called not in seen and find_code(called) is None:
                 seen.add(called)
                 waiting.append((called, starter))
                 yield called, starter
 
 
-def _files_named_in(root: Path, path: str) -> set[str]:
+def _find_named_files(root: Path, path: str) -> set[str]:
     """Return the files of the folder, also such as are not there yet, that a text runs or obeys."""
     try:
         with (root / path).open("rb") as file:

@@ -104,7 +104,7 @@ class HoldBack:
         return self._is_repository[key]
 
 
-def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
+def find_hold_back(root: Path, bundle: ChangeBundle) -> HoldBack:
     """Return the rule that says which changes of a job are held back in a folder; blocks.
 
     Args:

@@ -60,8 +60,8 @@ from fanout.orchestrator.jobs.store.stored import (
     Submission,
     entry_of_child,
     owner_key,
+    read_spec,
     shown_spec,
-    spec_of,
     submission,
     unique_key,
 )
@@ -381,7 +381,7 @@ class Ledger(Records):
         jobs = []
         for stored in await self._run("upcoming", most):
             with suppress(InvalidJob):  # its dispatch will say so
-                jobs.append(spec_of(stored))
+                jobs.append(read_spec(stored))
         return jobs
 
     async def reap(self, round_seconds: float = 0) -> Reaped | None:
@@ -576,11 +576,11 @@ class Ledger(Records):
             return str(answer[1])
         _, token, attempt, spec, ran, submitted, started, is_first, wire = answer
         try:
-            validated = spec_of(spec)
+            validated = read_spec(spec)
         except InvalidJob:  # another release submitted it, without raising its version
             await self.release(job_id, int(token), UNREADABLE, unread_by=worker.name)
             return UNREADABLE
-        needed = versions.version_of(json.loads(spec))
+        needed = versions.find_version(json.loads(spec))
         if needed < int(wire):
             await self._run("lower", job_id, token, needed)
         return Claim(

@@ -115,7 +115,7 @@ class Inventory:
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise Refused(f"The {self.what} has more than {MAX_MEMBERS:,} members.")
-        names = names_of(member.path)
+        names = split_member_path(member.path)
         path = "/".join(names)
         self._path_bytes += len(path)
         if self._path_bytes > MAX_ALL_PATH_BYTES:
@@ -145,7 +145,7 @@ class Inventory:
             check_link(path, member.target)
             return
         if member.kind == "hardlink":
-            original = "/".join(names_of(member.target))
+            original = "/".join(split_member_path(member.target))
             if original not in self._sizes:
                 raise Refused(
                     f"The {self.what} has a hard link to something that it does not have."
@@ -257,7 +257,7 @@ def write(
         if member.kind == "symlink":
             links[name] = member.target
         elif member.kind == "hardlink":
-            _copy(path, folder.joinpath(*names_of(member.target)))
+            _copy(path, folder.joinpath(*split_member_path(member.target)))
         else:
             _write(path, member.size, member.mode, member.open())
     for name, target in links.items():  # last, so that none is ever written through
@@ -280,7 +280,7 @@ def _write(path: Path, size: int, mode: int, source: IO[bytes] | None) -> None:
         os.fchmod(file.fileno(), mode & PERMISSION_BITS | stat.S_IRUSR | stat.S_IWUSR)
 
 
-def names_of(path: str) -> list[str]:
+def split_member_path(path: str) -> list[str]:
     """Return the names in a member's path, which stays below the archive's root.
 
     Raises:

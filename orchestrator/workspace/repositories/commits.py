@@ -124,7 +124,7 @@ class Commits:
         """Return a hash of the kind that the repository's ids are."""
         return hashlib.sha256() if self._is_sha256 else hashlib.sha1(usedforsecurity=False)
 
-    def tree_of(self, commit: str) -> str:
+    def find_tree(self, commit: str) -> str:
         """Return the id of a commit's tree."""
         return self.git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
 
@@ -344,7 +344,7 @@ def is_branch_name(name: str) -> bool:
     return run_git(asking, folder=Path("/"), accepted=(0, 1))[0] == 0
 
 
-def committer_of(commits: Commits) -> Person | None:
+def read_committer(commits: Commits) -> Person | None:
     """Return the identity that a person has configured; None if there is none.
 
     Files that a configuration includes under a condition are not read.

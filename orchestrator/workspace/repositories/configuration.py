@@ -29,7 +29,7 @@ class RepositoryUnreadable(Exception):
     """A repository's data cannot be read; the text says why."""
 
 
-def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
+def read_settings(files: Sequence[Path]) -> list[tuple[str, str]]:
     """Return the names and values of all settings that hold, or may hold, in a repository.
 
     They are read as data from its configuration, the person's and the machine's, and from the files

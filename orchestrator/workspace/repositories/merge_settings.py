@@ -20,7 +20,7 @@ from fanout.orchestrator.workspace.repositories.configuration import (
     RepositoryUnreadable,
     personal_folder,
     read_data,
-    settings_in,
+    read_settings,
 )
 from fanout.orchestrator.workspace.repositories.repository import enclosing_repository
 
@@ -33,7 +33,7 @@ def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
     Args:
         folder: The folder whose files are merged.
     """
-    settings = dict(settings_in([]))
+    settings = dict(read_settings([]))
     drivers = {
         name.removeprefix("merge.").removesuffix(".driver"): command
         for name, command in settings.items()

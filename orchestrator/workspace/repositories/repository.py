@@ -24,7 +24,7 @@ from fanout.orchestrator.workspace.repositories.configuration import (
     excludes_file,
     parse_configuration,
     read_data,
-    settings_in,
+    read_settings,
 )
 
 LISTING_SECONDS = 60.0
@@ -409,7 +409,7 @@ def private_configuration(settings: Mapping[str, str]) -> str:
 
 def all_settings(repository: Repository) -> list[tuple[str, str]]:
     """Return the names and values of all settings that hold in a repository, or may hold."""
-    return settings_in([repository.common_dir / "config", repository.git_dir / "config.worktree"])
+    return read_settings([repository.common_dir / "config", repository.git_dir / "config.worktree"])
 
 
 def _git_dir(path: Path) -> Path | None:

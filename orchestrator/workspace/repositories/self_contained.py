@@ -75,7 +75,7 @@ def is_self_contained(repository: Repository, folder: Path) -> bool:
     return not read_data(git_dir / "objects/info/alternates").strip()
 
 
-def limits_of(repository: Repository) -> str | None:
+def find_limits(repository: Repository) -> str | None:
     """Return what Git cannot do with a repository's data inside of a sandbox, in one sentence."""
     settings = parse_configuration(read_data(repository.common_dir / "config"))
     if settings.get("extensions.refstorage", "files") != "files":
@@ -192,7 +192,7 @@ class _Copying:
         """Bring the copy up to date."""
         for name in ("objects/pack", "refs", "info"):
             (self._place / name).mkdir(parents=True, exist_ok=True)
-        note = limits_of(self._repository)
+        note = find_limits(self._repository)
         with self._private_place() as private:
             if self._prefix:
                 files = self._files_of_folder(private)
@@ -302,7 +302,7 @@ class _Copying:
 
     def _pack(self, private: Path, files: Mapping[str, bytes]) -> None:
         """Add a pack with what is reached and not in the copy's packs yet."""
-        tips = {*_ids_in(files)}
+        tips = {*_read_ids(files)}
         index = hashlib.sha256(read_data(private / "index", MAX_INDEX_BYTES)).hexdigest()
         reached = "\n".join([f"index {index}", *sorted(tips)])
         listed, packs = self._place / _REACHED, self._place / "objects/pack"
@@ -368,7 +368,7 @@ class _Copying:
             draft.replace(target)
 
 
-def _ids_in(files: Mapping[str, bytes]) -> Iterator[str]:
+def _read_ids(files: Mapping[str, bytes]) -> Iterator[str]:
     """Yield the ids of the objects that references and heads name."""
     for name in (*_HEADS, "packed-refs"):
         for word in os.fsdecode(files.get(name, b"")).split():

@@ -160,13 +160,13 @@ def _removed(before: Mapping[str, StoredVersion], present: set[str]) -> set[str]
     gone = before.keys() - present
     if not gone:
         return set()
-    emptied = _folders_of(gone) & present
-    if emptied and emptied - _folders_of(present):
+    emptied = _list_folders(gone) & present
+    if emptied and emptied - _list_folders(present):
         raise WholeSnapshotNeeded
-    return gone - _folders_of(before)
+    return gone - _list_folders(before)
 
 
-def _folders_of(paths: Iterable[str]) -> set[str]:
+def _list_folders(paths: Iterable[str]) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 

@@ -24,8 +24,8 @@ from fanout.orchestrator.workspace.repositories.repository import (
 from fanout.orchestrator.workspace.repositories.self_contained import (
     DataCopies,
     DataCopy,
+    find_limits,
     is_self_contained,
-    limits_of,
 )
 
 
@@ -104,7 +104,7 @@ class GitView:
             return None
         found = ignored_paths(repository, place)
         if path not in self.not_carried:
-            limit = limits_of(repository) if repository.work_tree == place else None
+            limit = find_limits(repository) if repository.work_tree == place else None
             self.limits += [limit] if limit else []
         elif found is not None:
             self._copy(path, place, repository)

@@ -240,9 +240,9 @@ class _Walk:
                 return folder.left_out
             return _ignored(self.git.ignored(path, seen) or frozenset(), f"{path}/")
         except RepositoryUnreadable as error:
-            return self._rules_in(path, error)
+            return self._read_rules(path, error)
 
-    def _rules_in(self, path: str, problem: RepositoryUnreadable) -> LeftOut:
+    def _read_rules(self, path: str, problem: RepositoryUnreadable) -> LeftOut:
         try:
             return _ignored(self.git.ignored(path, Seen(problem=str(problem))) or (), f"{path}/")
         except RepositoryUnreadable as error:
