@@ -5,11 +5,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
-MAX_NAMED_PROCESSES = 8
-"""The most processes in the background that a result names; the others are counted."""
-
-MAX_COMMAND_LINE = 200
-"""Characters of a process's command line: enough to recognize it."""
+from fanout.orchestrator.portable.commands import MAX_COMMAND_LINE
 
 _CONTINUATION = range(0x80, 0xC0)
 """UTF-8's bytes after the first of a character."""

@@ -21,7 +21,7 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.portable.command_output import OutputFiles
-from fanout.orchestrator.portable.shell import find_shell
+from fanout.orchestrator.portable.commands import find_shell
 
 INHERITED_VARIABLES = (
     "PATH",

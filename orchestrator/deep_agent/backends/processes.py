@@ -22,13 +22,11 @@ from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends.background import read_on
 from fanout.orchestrator.deep_agent.backends.command_result import (
-    MAX_NAMED_PROCESSES,
     LeftProcess,
     LeftRunning,
     OutputFile,
 )
 from fanout.orchestrator.deep_agent.backends.proc_table import (
-    COMMAND_MARKER,
     COMMANDS,
     CommandTable,
     command_line,
@@ -41,19 +39,14 @@ from fanout.orchestrator.portable.command_output import (
     RollingFile,
     WholeOutput,
 )
-
-GRACE_SECONDS = 1.0
-"""Between SIGTERM and SIGKILL: enough to remove a lock file."""
-
-ABANDONED_GRACE_SECONDS = 0.3
-"""The same for a command whose caller was cancelled."""
-
-DRAIN_SECONDS = 0.075
-"""How long an ended command's processes are awaited: for the rest of the output that they hold
-open, and for those that are about to end."""
-
-GIVE_UP_SECONDS = 5.0
-"""How long to wait for the kernel to remove a killed process before the command is reported."""
+from fanout.orchestrator.portable.commands import (
+    ABANDONED_GRACE_SECONDS,
+    COMMAND_MARKER,
+    DRAIN_SECONDS,
+    GIVE_UP_SECONDS,
+    GRACE_SECONDS,
+    MAX_NAMED_PROCESSES,
+)
 
 READ_BYTES = 256 * 1024
 """The size of one read from a pipe; a pipe's buffer is smaller."""

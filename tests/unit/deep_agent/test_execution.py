@@ -21,7 +21,7 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep
 from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
-from fanout.orchestrator.portable.shell import find_shell
+from fanout.orchestrator.portable.commands import find_shell
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted

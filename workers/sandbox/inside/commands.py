@@ -18,7 +18,16 @@ from fanout.orchestrator.portable.command_output import (
     RollingFile,
     WholeOutput,
 )
-from fanout.orchestrator.portable.shell import find_shell
+from fanout.orchestrator.portable.commands import (
+    ABANDONED_GRACE_SECONDS,
+    COMMAND_MARKER,
+    DRAIN_SECONDS,
+    GIVE_UP_SECONDS,
+    GRACE_SECONDS,
+    MAX_COMMAND_LINE,
+    MAX_NAMED_PROCESSES,
+    find_shell,
+)
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import take_upload, write_all
 
@@ -34,25 +43,10 @@ OUTPUT_FOLDER = "/command_output"
 """Where whole outputs are kept: on the job's disk, outside of its workspace."""
 MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""
-GRACE_SECONDS = 1.0
-"""Between SIGTERM and SIGKILL: a program may remove its temporary files."""
-ABANDONED_GRACE_SECONDS = 0.3
-"""The same when nobody waits for the command any more: its job was cancelled or exceeded its
-deadline, and must end within two seconds."""
-DRAIN_SECONDS = 0.075
-"""How long to wait for an ended command's processes: for the rest of the output that they hold
-open, and for those that are about to end or to become another program."""
-GIVE_UP_SECONDS = 5.0
-"""How long after SIGKILL a command is reported although the kernel has not removed it."""
 MAX_BACKGROUNDS = 64
 """How many ended commands may have processes whose output is still read; the oldest is given up
 then. A job has some hundreds of processes, and each command has a pipe and a file. Their files are
 at most half of `MAX_OUTPUT_FILES_BYTES`."""
-MAX_LEFT_PROCESSES = 8
-"""The most processes in the background that a result names; the others are counted."""
-MAX_LEFT_CHARACTERS = 200
-"""Of the command line of such a process: enough to recognize it."""
-COMMAND_MARKER = "FANOUT_COMMAND"
 _STARTUP_VARIABLES = ("BASH_ENV", "BASHOPTS", "ENV", "SHELLOPTS")
 """With which an image, or who starts it, would change what a shell does with a command."""
 _STOP_ROUNDS = 50
@@ -119,10 +113,10 @@ def command_line(pid: int) -> str:
     """Return what a process was started as, in one line; empty when it has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(4 * MAX_LEFT_CHARACTERS).rstrip(b"\0").replace(b"\0", b" ")
+            words = file.read(4 * MAX_COMMAND_LINE).rstrip(b"\0").replace(b"\0", b" ")
     except OSError:
         return ""
-    return " ".join(words.decode("utf-8", "replace").split())[:MAX_LEFT_CHARACTERS]
+    return " ".join(words.decode("utf-8", "replace").split())[:MAX_COMMAND_LINE]
 
 
 def signal_all(pids: Collection[int], number: int) -> None:
@@ -556,7 +550,7 @@ class Commands:
             return {"left": [], "left_processes": 0, "left_output": ""}
         file = self._record(pipes) if pipes else None
         left = self._left_by(run)
-        named = [[pid, command_line(pid)] for pid in left[:MAX_LEFT_PROCESSES]]
+        named = [[pid, command_line(pid)] for pid in left[:MAX_NAMED_PROCESSES]]
         return {
             "left": named,
             "left_processes": len(left),
