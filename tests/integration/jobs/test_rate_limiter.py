@@ -70,7 +70,9 @@ SENDER = """
 import asyncio, sys, time
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
+from fanout.orchestrator.jobs.store import rate_limiter
+# The second name is that of the earlier release, which runs this program too.
+RedisRateLimiter = getattr(rate_limiter, "RedisRateLimiter", None) or rate_limiter.RateLimiter
 from fanout.orchestrator.jobs.spec import ModelRate
 
 async def main(url, who, window):
