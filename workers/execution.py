@@ -13,7 +13,7 @@ from typing import Any
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.workers.agent.activity import Activities
 from fanout.workers.agent.remote.abandoned import AbandonedTasks
@@ -29,10 +29,10 @@ from fanout.workers.upkeep.late_changes import LateChanges
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.warm_up import Forecast, load_agent_libraries, warm_up
 
-__all__ = ["Execution", "load_agent_libraries"]
+__all__ = ["JobExecution", "load_agent_libraries"]
 
 
-class Execution:
+class JobExecution:
     """The job runner, and the background loops that need what it needs.
 
     Args:
@@ -60,7 +60,7 @@ class Execution:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         fitness: HostFitness,
-        rate_limiter: RateLimiter,
+        rate_limiter: RedisRateLimiter,
         on_cancelled: Callable[[str], None],
         me: Callable[[], WorkerInfo],
     ) -> None:

@@ -162,7 +162,7 @@ async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) ->
     active = await reader.records(await reader.fleet.running(MAX_ACTIVE, tenant))
     running = [one for one in active if tenant is None or owner in (None, one.owner)]
     jobs = tuple(one.model_copy(update={"worker": None}) for one in _jobs(running))
-    return FleetView(at=at, queues=_queues_of(queued, at), jobs=jobs[:MAX_JOBS])
+    return FleetView(at=at, queues=_list_queues(queued, at), jobs=jobs[:MAX_JOBS])
 
 
 def _hosts(workers: Iterable[WorkerLoad]) -> list[ShownHost]:
@@ -224,7 +224,7 @@ def _jobs(records: Iterable[JobRecord]) -> tuple[ShownJob, ...]:
     )
 
 
-def _queues_of(queued: Sequence[JobRecord], now: float) -> tuple[ShownQueue, ...]:
+def _list_queues(queued: Sequence[JobRecord], now: float) -> tuple[ShownQueue, ...]:
     groups: dict[tuple[str, str], list[JobRecord]] = {}
     for record in queued:
         groups.setdefault((record.tenant, f"{record.agent}:{record.wire}"), []).append(record)

@@ -6,7 +6,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `SubAgentLimits`, `DelegationStyle`, `TaskRecord`; `ExecutionChoice`, `ExecutionServer`,
   `create_local_execute_tool`.
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
-  `Hits`, `Execution`, `LeftRunning`); `find_shell`; `StateBackend`, `DirectoryBackend`,
+  `Hits`, `Execution`, `LeftRunning`); `StateBackend`, `DirectoryBackend`,
   `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.

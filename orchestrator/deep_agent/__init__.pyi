@@ -10,21 +10,21 @@ from .approval import confirmation_calls as confirmation_calls
 from .approval import pending_approvals as pending_approvals
 from .approval import request_of as request_of
 
+# The factory
+from .assembly import DEFAULT_MODEL as DEFAULT_MODEL
+
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
 from .backends.artifact_store import StoreBackend as StoreBackend
-from .backends.background import LeftProcess as LeftProcess
-from .backends.background import LeftRunning as LeftRunning
-from .backends.bounded_output import BoundedOutput as BoundedOutput
-from .backends.bounded_output import OutputFile as OutputFile
-from .backends.bounded_output import OutputFiles as OutputFiles
+from .backends.command_result import LeftProcess as LeftProcess
+from .backends.command_result import LeftRunning as LeftRunning
+from .backends.command_result import OutputFile as OutputFile
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import ReadOnlyBackend as ReadOnlyBackend
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.directory import FilesystemBackend as FilesystemBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
-from .backends.local_shell import find_shell as find_shell
 from .backends.matching import hits_in as hits_in
 from .backends.matching import real_path as real_path
 from .backends.overlay import OverlayBackend as OverlayBackend
@@ -49,8 +49,8 @@ from .budget import Budget as Budget
 from .budget import BudgetFactory as BudgetFactory
 from .budget import BudgetLimits as BudgetLimits
 from .budget import usage_of as usage_of
-from .context.compaction import ContextStats as ContextStats
 from .context.compaction import ContextSummary as ContextSummary
+from .context.compaction import ConversationStats as ConversationStats
 from .context.compaction import context_stats as context_stats
 from .context.compaction import context_summary as context_summary
 
@@ -58,9 +58,6 @@ from .context.compaction import context_summary as context_summary
 from .context.compaction import later_than as later_than
 from .context.eviction import evict_results as evict_results
 from .context.summarization import SummarizationConfig as SummarizationConfig
-
-# The factory
-from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
@@ -91,13 +88,13 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
-from .failures import McpServerUnavailable as McpServerUnavailable
+from .failures import McpServerUnresponsive as McpServerUnresponsive
 from .failures import ModelContextExceeded as ModelContextExceeded
 from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
-from .failures import ModelUnavailable as ModelUnavailable
+from .failures import ModelUnresponsive as ModelUnresponsive
 from .failures import ScriptFailed as ScriptFailed
 from .failures import ToolMistake as ToolMistake
 from .failures import UnknownGuardedTool as UnknownGuardedTool

@@ -157,7 +157,7 @@ def patch_between(before: Iterable[PatchFile], after: Iterable[PatchFile]) -> by
         )[1]
 
 
-def renamed_to(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
+def find_renamed(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
     """Return which of some files Git takes for another one that was renamed; blocks.
 
     Args:

@@ -40,7 +40,7 @@ ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
 `limits.pids`; a field in one of them is as new as that one. All other fields are of version 1."""
 
 
-def version_of(stored: Mapping[str, Any]) -> int:
+def find_version(stored: Mapping[str, Any]) -> int:
     """Return the lowest version that has all fields of a specification.
 
     Args:

@@ -1,7 +1,9 @@
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 
 import pytest
 from packaging.requirements import Requirement
@@ -90,6 +92,20 @@ def test_every_side_and_every_room_of_ours_describes_itself():
     assert [
         folder for folder in sorted(folders) if not (REPOSITORY / folder / "README.md").is_file()
     ] == []
+
+
+SHOWN_BY_TWO_DOORS = {"AgentLine", "Answered", "JobLine"}
+"""Their names are in the schemas of both the HTTP service and the MCP server, with other fields."""
+
+
+def test_the_name_of_a_public_class_stands_for_one_thing():
+    places = defaultdict(set)
+    for path, text in package_sources():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add((REPOSITORY / path).resolve())
+
+    assert {name for name, paths in places.items() if len(paths) > 1} == SHOWN_BY_TWO_DOORS
 
 
 def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():

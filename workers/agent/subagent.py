@@ -75,7 +75,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks, Children
@@ -202,7 +202,7 @@ class SubagentFactory:
     services: JobServices
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
-    rate_limiter: RateLimiter
+    rate_limiter: RedisRateLimiter
     max_output_tokens: int | None = None
     """The most that a reply may have, for agents whose definition sets no limit."""
     stream_text: bool = False
@@ -275,7 +275,8 @@ class Subagent:
         self._journal = journal
         reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
-            *(spec.verify or definition.verify, reworks),
+            spec.verify or definition.verify,
+            reworks,
             sandbox=sandbox,
             journal=journal,
             ends_at=ends_at,
@@ -286,7 +287,9 @@ class Subagent:
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
         self.children = Children(
-            *(services, spec, definition),
+            services,
+            spec,
+            definition,
             sandbox=sandbox,
             journal=journal,
             lease=lease,

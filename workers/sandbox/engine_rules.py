@@ -21,8 +21,8 @@ from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
 from fanout.workers.sandbox.docker.steward_client import STORE, steward_code, steward_command
+from fanout.workers.sandbox.inside.commands import OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
-from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"

@@ -381,7 +381,7 @@ def unbound_names(records: Sequence[ApiKey], callers: CallerSettings) -> list[st
         for one in records
         if one.works(now)
         and Scope.SUBMIT in one.scopes
-        and callers.policy_of(one.tenant, one.name, one.made_with).anything
+        and callers.policy_of(one.tenant, one.name, one.own_policy).anything
     ]
 
 

@@ -332,7 +332,7 @@ def _time(at: float | None) -> str:
 
 def may_choose(record: ApiKey, callers: CallerSettings) -> str:
     """Return what a key may choose for its jobs, in words."""
-    policy = callers.policy_of(record.tenant, record.name, record.made_with)
+    policy = callers.policy_of(record.tenant, record.name, record.own_policy)
     if policy.anything:
         before = " (made before there were lists)" if record.policy is None else ""
         return f"anything{before}"

@@ -68,7 +68,7 @@ class ApiKey(BaseModel):
     and keeps what it had."""
 
     @property
-    def made_with(self) -> CallerPolicy:
+    def own_policy(self) -> CallerPolicy:
         """What it may choose, as far as settings say nothing else."""
         return ANYTHING if self.policy is None else self.policy
 

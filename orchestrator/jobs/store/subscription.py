@@ -11,12 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr, StringConstraints
 from ulid import ULID
 
-from fanout.orchestrator.jobs.bounds import KIB
-
 MAX_URL_CHARACTERS = 2_048
 """What browsers and servers accept."""
-MAX_DETAILS_BYTES = 4 * KIB
-"""Of what a kind of subscription stores for itself: Redis holds it as long as the job."""
 
 APPROVAL = "approval"
 """What has happened when a job waits for a person; otherwise it is a state."""

@@ -176,7 +176,7 @@ def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
         tenant=record.tenant,
         scopes=frozenset(Scope(name) for name in record.scopes if name in known),
         key_id=record.id,
-        policy=callers.policy_of(record.tenant, record.name, record.made_with),
+        policy=callers.policy_of(record.tenant, record.name, record.own_policy),
     )
 
 

@@ -19,13 +19,12 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import StartFiles
-from fanout.orchestrator.landing.runs import Runs, merge_into
 from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from fanout.orchestrator.server.person_folders import MergeFolders
 from fanout.orchestrator.server.uploads import Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitSource, check_source
-from fanout.orchestrator.workspace.merge_report import MergeReport
 
 _GIT = "https://"
 OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope), policy=None)
@@ -50,7 +49,7 @@ def usable_roots(given: Sequence[Path], here: Path, home: Path) -> tuple[Path, .
     return (here,) if is_project else ()
 
 
-class LocalFolders:
+class LocalFolders(MergeFolders):
     """The folders below some roots.
 
     Args:
@@ -60,9 +59,8 @@ class LocalFolders:
     """
 
     def __init__(self, client: JobClient, roots: Sequence[Path], state_dir: Path) -> None:
-        self._client = client
+        super().__init__(client, state_dir)
         self._roots = roots
-        self._runs = Runs(state_dir)
 
     async def start_files(self, workspace: str, agent: str) -> StoredWorkspace:
         """Store what jobs need to start from a folder, and return it.
@@ -76,22 +74,6 @@ class LocalFolders:
         start = await self._client.start_files(folder, agent)
         stored = self._client.workspace(folder)
         return StoredWorkspace(start, [file.path for file in stored.left_at_home], stored.limits)
-
-    async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
-        """Merge a job's changes into a folder; what becomes code by itself is held back.
-
-        Args:
-            job_id: The job, which the caller may read.
-            path: The folder.
-            check: Only report what would happen.
-
-        Raises:
-            InvalidJob: As `start_files`; or the job has not ended, or changed nothing.
-            BlobMissing: The changes have expired.
-            WorkspaceUnusable: The folder cannot be written.
-        """
-        folder = await asyncio.to_thread(self._find, path)
-        return await merge_into(self._client, self._runs, job_id, folder, check=check)
 
     def _find(self, path: str) -> Path:
         if not self._roots:

@@ -185,7 +185,10 @@ class RemoteAgent:
             ends_at=ends_at,
         )
         self._checkpoints = Checkpoints(
-            *(sandbox, services.blobs, services.ledger, lease),
+            sandbox,
+            services.blobs,
+            services.ledger,
+            lease,
             used=lambda: self.usage,
             interval_seconds=0,
         )
