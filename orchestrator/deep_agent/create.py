@@ -24,7 +24,7 @@ from fanout.orchestrator.deep_agent.context.summarization import SummarizationCo
 from fanout.orchestrator.deep_agent.delegation.child import resumable_app
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
+from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
 from fanout.orchestrator.deep_agent.execution import ExecutionChoice
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.knowledge import Notify

@@ -1,0 +1,130 @@
+"""The tools that delegate: `task` or one tool for each agent, and `tasks`, over one port.
+
+`Tasks` is that port: sub-agents in this process, jobs of a program, or jobs of a job. What differs
+between them for a model, such as texts and arguments, is in `DelegationTexts` and in the model of a
+task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Literal, Protocol
+
+from google.adk.events import Event
+from google.adk.tools.tool_context import ToolContext
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, create_model
+
+from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
+from fanout.orchestrator.deep_agent.delegation.task_record import Answer
+from fanout.orchestrator.deep_agent.tool import CheckedTool, ProgressTool, tabular
+
+Steps = AsyncGenerator[Event | Answer]
+"""Progress events, then one result."""
+
+SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
+"""The agent that does a task; other harnesses call the argument `agent_type`."""
+
+EMPTY_DESCRIPTION = "description is empty: say completely what to do."
+"""Why a task is refused, for the model."""
+
+DelegationStyle = Literal["task", "agent_tools"]
+"""One tool for all agents, or one tool for each; `tasks` is there in both styles."""
+
+
+class Tasks(Protocol):
+    """Where the tasks of one agent are done."""
+
+    def run(
+        self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
+    ) -> Steps | Awaitable[Answer]:
+        """Have the tasks of one call done, at the same time.
+
+        Args:
+            items: The tasks, as the model wrote them: those of `task` have been checked.
+            tool_context: The call.
+            combined: The result is that of `tasks`, not that of one task.
+
+        Returns:
+            Progress and a result for a `ProgressTool`, or the result alone for a `MethodTool`.
+        """
+
+
+@dataclass(frozen=True)
+class DelegationTexts:
+    """What a model reads about the tools."""
+
+    task: str
+    tasks: str
+    agent_tool: Callable[[str, str], str]
+    """Returns the description of the tool for an agent, given its name and its description."""
+    items: str | None = None
+    """The description of the argument of `tasks`."""
+
+
+@dataclass(frozen=True)
+class TaskTools:
+    """The tools of one agent."""
+
+    where: Tasks
+    task_model: type[BaseModel]
+    """The arguments of `task`."""
+    texts: DelegationTexts
+    tool: type[CheckedTool] = ProgressTool
+    """`MethodTool` where `Tasks.run` shows no progress."""
+
+    def tools(self, style: DelegationStyle, agents: Mapping[str, str]) -> list[CheckedTool]:
+        """Return the tools.
+
+        Args:
+            style: `task` for all agents, or one tool for each.
+            agents: The agents that may be called, with their descriptions.
+        """
+        tasks = self.tool(
+            self.tasks, description=self.texts.tasks, arguments=_tasks_model(self.texts.items)
+        )
+        if style == "agent_tools":
+            return [*(self._agent_tool(name, text) for name, text in agents.items()), tasks]
+        return [
+            self.tool(self.task, description=self.texts.task, arguments=self.task_model),
+            tasks,
+        ]
+
+    def task(self, tool_context: ToolContext, **item: Any) -> Steps | Awaitable[Answer]:
+        """Delegate one task. The model reads `DelegationTexts.task`."""
+        return self.where.run([item], tool_context, combined=False)
+
+    @tabular
+    def tasks(
+        self, tasks: list[dict[str, Any]], tool_context: ToolContext
+    ) -> Steps | Awaitable[Answer]:
+        """Delegate tasks. The model reads `DelegationTexts.tasks`."""
+        return self.where.run(tasks, tool_context, combined=True)
+
+    def _agent_tool(self, agent: str, description: str) -> CheckedTool:
+        made = self.tool(
+            partial(self.task, subagent_type=agent),
+            name=agent_identifier(agent),
+            description=self.texts.agent_tool(agent, description),
+            arguments=_without_agent(self.task_model),
+        )
+        made.delegates_to_one = True
+        return made
+
+
+@cache
+def _tasks_model(description: str | None) -> type[BaseModel]:
+    items: Any = (list[dict[str, Any]], Field(description=description))
+    return create_model("tasks_arguments", __config__=ConfigDict(extra="forbid"), tasks=items)
+
+
+@cache
+def _without_agent(task_model: type[BaseModel]) -> type[BaseModel]:
+    """Return the arguments of a tool that delegates to one agent."""
+    fields: dict[str, Any] = {
+        name: (field.annotation, field)
+        for name, field in task_model.model_fields.items()
+        if name != "subagent_type"
+    }
+    return create_model("delegate_arguments", __config__=ConfigDict(extra="forbid"), **fields)
