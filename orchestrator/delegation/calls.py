@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fanout.orchestrator.configuration.agent_definitions import GENERAL_PURPOSE
+from fanout.orchestrator.deep_agent import EMPTY_DESCRIPTION, SubagentType
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 
-DEFAULT_SUBAGENT = "general-purpose"
 WAIT_TOOL = "wait_tasks"
 UPDATE_TOOL = "update_task"
 
 
-@dataclass(frozen=True)
-class TaskCall:
-    """One task that an agent delegates.
+class JobTask(BaseModel):
+    """One task that becomes a job: the arguments of `task`, and an item of `tasks`."""
 
-    Raises:
-        InvalidJob: The description is empty.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     description: str
-    subagent_type: str = DEFAULT_SUBAGENT
+    subagent_type: SubagentType = GENERAL_PURPOSE
     context: str = ""
     timeout_seconds: float | None = None
     verify: str = ""
 
-    def __post_init__(self) -> None:
-        """Reject an empty description."""
-        if not self.description.strip():
-            raise InvalidJob("description is empty: say completely what to do.")
-
     @classmethod
-    def of_item(cls, item: Mapping[str, Any], number: int) -> TaskCall:
+    def of_item(cls, item: Mapping[str, Any], number: int) -> JobTask:
         """Return the task that an item of `tasks` describes.
 
         Args:
@@ -46,21 +38,25 @@ class TaskCall:
 
         Raises:
             InvalidJob: The item has no description or an unknown key.
+            ValidationError: A value has the wrong type.
         """
-        known = set(cls.__dataclass_fields__)
-        match item:
-            case {"agent_type": name, **others} if "subagent_type" not in others:
-                item = {"subagent_type": name, **others}  # as SubagentType accepts it
-        if (
-            not isinstance(item, dict)
-            or not isinstance(item.get("description"), str)
-            or item.keys() - known
-        ):
+        try:
+            task = cls.model_validate(item)
+        except ValidationError as error:
+            if all(
+                fault["loc"][:1] != ("description",)
+                and fault["type"] != "extra_forbidden"
+                and fault["loc"]
+                for fault in error.errors()
+            ):
+                raise
             raise InvalidJob(
                 f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds, "
                 "verify."
-            )
-        return cls(**item)
+            ) from None
+        if not task.description.strip():
+            raise InvalidJob(EMPTY_DESCRIPTION)
+        return task
 
     def job_spec(
         self, call_id: str, *, root_id: str, parent_id: str | None = None, **fields: Any
@@ -109,23 +105,6 @@ def agent_list(agents: Mapping[str, str]) -> str:
     return "\n".join(
         ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
     )
-
-
-def task_item(
-    description: str,
-    subagent_type: str,
-    context: str,
-    timeout_seconds: float | None,
-    verify: str,
-) -> dict[str, JsonValue]:
-    """Return one task as an item of `tasks`, for a tool that takes its parts as arguments."""
-    return {
-        "description": description,
-        "subagent_type": subagent_type,
-        "context": context,
-        "timeout_seconds": timeout_seconds,
-        "verify": verify,
-    }
 
 
 def name_of_call(event_id: str, call_id: str | None) -> str:

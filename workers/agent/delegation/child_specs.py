@@ -22,7 +22,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
 )
 from fanout.orchestrator.deep_agent import ModelUsage
-from fanout.orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
+from fanout.orchestrator.delegation.calls import JobTask, check_agent, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.ceilings import no_more_than
@@ -132,7 +132,7 @@ class ChildSpecs:
         """
         parent = self._spec
         try:
-            task = TaskCall.of_item(item, number)
+            task = JobTask.of_item(item, number)
             check_agent(task.subagent_type, self.agents)
             policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
             definition = self._services.definitions[task.subagent_type]

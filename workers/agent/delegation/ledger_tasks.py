@@ -1,7 +1,8 @@
-"""The tools for tasks that go on while their parent works: started at once, collected later.
+"""The tasks of a job's agent, each a job below it: what its tools do, over the ledger.
 
-A task is submitted when its call is made, fenced by the attempt's lease. `wait_tasks` parks the job
-until its tasks have ended or its time is over, so that a wait holds no slot (`Children.awaited`).
+The results of `task`, `tasks` and `wait_tasks` are deferred: `Children` submits the tasks of the
+first two when the run has ended, and the job is parked, so that a wait holds no slot. A task of
+`start_task` is submitted at once, fenced by the attempt's lease.
 """
 
 from __future__ import annotations
@@ -10,34 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from pydantic import ValidationError
 
-from fanout.orchestrator.deep_agent import (
-    MethodTool,
-    SubagentType,
-    deferred_result,
-    polling,
-    tabular,
-)
-from fanout.orchestrator.delegation.answers import (
-    TaskResult,
-    failed_task,
-    job_summary,
-    started_result,
-    task_error,
-)
-from fanout.orchestrator.delegation.calls import DEFAULT_SUBAGENT, name_of_call, task_item
-from fanout.orchestrator.delegation.tool_texts import (
-    CANCEL_TASK,
-    CHECK_TASK,
-    LIST_TASKS,
-    LONGEST_WAIT_SECONDS,
-    START_TASK,
-    UPDATE_TASK,
-    WAIT_TASKS,
-    described,
-)
+from fanout.orchestrator.deep_agent import combined_answer, deferred_result
+from fanout.orchestrator.delegation.answers import TaskResult, failed_task, job_summary
+from fanout.orchestrator.delegation.calls import name_of_call
 from fanout.orchestrator.jobs.failures import (
     BlobMissing,
     InvalidJob,
@@ -46,15 +25,19 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
 )
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.workers.agent.delegation.child_specs import ChildSnapshots, ChildSpecs
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.workers.agent.delegation.child_specs import (
+    ChildSnapshots,
+    ChildSpecs,
+    open_traceparent,
+)
 from fanout.workers.agent.delegation.collector import Collector
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import HeldLease
 
 
-class StartedTasks:
-    """The tools of one attempt.
+class LedgerTasks:
+    """The tasks of one attempt; see `JobTasks`.
 
     Args:
         services: What all jobs of this worker share.
@@ -64,6 +47,8 @@ class StartedTasks:
         collector: Merges what they changed.
         lease: The attempt's lease.
     """
+
+    quoted = (InvalidJob, LimitReached, BlobMissing, ValidationError)
 
     def __init__(
         self,
@@ -82,82 +67,67 @@ class StartedTasks:
         self._snapshots = snapshots
         self._collector = collector
         self._lease = lease
+        self.traceparents: dict[str | None, str | None] = {}
+        """Call that was deferred in this attempt -> the context of its span."""
 
-    def tools(self) -> list[BaseTool]:
-        """Return the tools."""
-        return [
-            described(MethodTool(self.start_task), START_TASK),
-            described(MethodTool(self.check_task), CHECK_TASK),
-            described(MethodTool(self.wait_tasks), WAIT_TASKS),
-            described(MethodTool(self.update_task), UPDATE_TASK),
-            described(MethodTool(self.cancel_task), CANCEL_TASK),
-            described(MethodTool(self.list_tasks), LIST_TASKS),
-        ]
-
-    async def start_task(
-        self,
-        description: str,
-        tool_context: ToolContext,
-        subagent_type: SubagentType = DEFAULT_SUBAGENT,
-        context: str = "",
-        timeout_seconds: float | None = None,
-        verify: str = "",
+    async def run(
+        self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
     ) -> TaskResult:
-        """Submit a task. The model reads `START_TASK`.
+        """Return the deferred result of a call, or an error if none of its tasks can start."""
+        try:
+            self._specs.check_room(len(items))
+        except LimitReached as failure:
+            return failed_task(failure)
+        children = [self._specs.child("", number, item) for number, item in enumerate(items)]
+        refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
+        if len(refusals) == len(items):
+            return combined_answer(refusals) if combined else refusals[0]
+        self.traceparents[tool_context.function_call_id] = open_traceparent()
+        return deferred_result(tool_context, {"tasks": items} if combined else items[0])
+
+    async def submit(self, item: Mapping[str, Any], tool_context: ToolContext) -> str:
+        """See `JobTasks.submit`.
 
         Raises:
+            LimitReached: The job may have no more children, or nothing is left for them.
+            InvalidJob: The task cannot become a job.
+            BlobMissing: A blob of the job's own start is missing.
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
             SandboxFailure: The sandbox failed.
         """
-        item = task_item(description, subagent_type, context, timeout_seconds, verify)
-        try:
-            self._specs.check_room(1)
-            child = self._specs.child(_name_of(tool_context), 0, item)
-            if isinstance(child, Exception):
-                return task_error(child)
-            await self._submit(child)
-        except (LimitReached, InvalidJob, BlobMissing) as failure:
-            return task_error(failure)
-        return started_result(child.id)
-
-    async def _submit(self, child: JobSpec) -> None:
+        self._specs.check_room(1)
+        child = self._specs.child(_name_of(tool_context), 0, item)
+        if isinstance(child, Exception):
+            raise child
         ready = child.model_copy(update=(await self._snapshots.now()).update())
         self._lease.check()
         claim = self._lease.claim
         if not await self._ledger.start(claim.spec.id, claim.token, ready, self._bounds):
             raise LeaseLost("Another attempt holds the job.")
+        return child.id
 
-    @polling
-    async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """Say how a task stands. The model reads `CHECK_TASK`."""
+    async def find(self, job_id: str, tool_context: ToolContext) -> JobRecord:
+        """See `JobTasks.find`."""
         del tool_context
-        try:
-            record = await self._own(job_id)
-        except UnknownJob as failure:
-            return task_error(failure, job_id)
-        if record.state.is_terminal:
-            return await self._collector.collect(job_id)
-        return {"status": "success", **job_summary(record)}
+        with suppress(UnknownJob):
+            record = await self._ledger.get(job_id)
+            if record.parent_id == self._spec.id:
+                return record
+        raise _unknown(job_id)
 
-    @polling
-    @tabular
-    async def wait_tasks(
-        self,
-        job_ids: list[str],
-        tool_context: ToolContext,
-        timeout_seconds: float = LONGEST_WAIT_SECONDS,
+    async def collect(self, job_id: str) -> TaskResult:
+        """See `JobTasks.collect` and `Collector.collect`."""
+        return await self._collector.collect(job_id)
+
+    async def wait(
+        self, job_ids: Sequence[str], seconds: float, tool_context: ToolContext
     ) -> TaskResult:
-        """Wait for tasks; the result is deferred unless they have ended.
-
-        The model reads `WAIT_TASKS`.
-        """
-        seconds = min(max(timeout_seconds, 0), LONGEST_WAIT_SECONDS)
+        """See `JobTasks.wait`; the result is deferred unless they have ended."""
         until = await self._ledger.now_ms() / 1000 + seconds
-        ids = list(dict.fromkeys(job_ids))
-        wait = {"job_ids": ids, "until": until}
+        wait = {"job_ids": [*job_ids], "until": until}
         if await self.is_over(wait):
-            return await self.collected(ids)
+            return await self.collected(job_ids)
         return deferred_result(tool_context, wait)
 
     async def is_over(self, wait: Mapping[str, Any]) -> bool:
@@ -207,32 +177,16 @@ class StartedTasks:
                 results.append(await self._collector.collect(job_id))
         return {"status": "success", "results": [*results], "unfinished": [*unfinished]}
 
-    async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
-        """Send a task's agent a message. The model reads `UPDATE_TASK`."""
-        del tool_context
-        try:
-            await self._own(job_id)
-            await self._ledger.send(self._collector.newest(job_id), message)
-        except (UnknownJob, InvalidJob) as failure:
-            return task_error(failure, job_id)
-        return started_result(job_id)
+    async def send(self, job_id: str, message: str) -> None:
+        """See `JobTasks.send`."""
+        await self._ledger.send(self._collector.newest(job_id), message)
 
-    async def cancel_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """Cancel a task. The model reads `CANCEL_TASK`."""
-        del tool_context
-        try:
-            await self._own(job_id)
-            before = await self._ledger.cancel(self._collector.newest(job_id))
-        except UnknownJob as failure:
-            return task_error(failure, job_id)
-        if before.is_terminal:
-            return task_error(InvalidJob(f"The task had ended before: {before}."), job_id)
-        return started_result(job_id)
+    async def cancel(self, job_id: str) -> JobState:
+        """See `JobTasks.cancel`."""
+        return await self._ledger.cancel(self._collector.newest(job_id))
 
-    @polling
-    @tabular
-    async def list_tasks(self, tool_context: ToolContext) -> TaskResult:
-        """List all tasks of this job. The model reads `LIST_TASKS`."""
+    async def summaries(self, tool_context: ToolContext) -> Sequence[TaskResult]:
+        """See `JobTasks.summaries`; a task that was sent back has the state of its rework."""
         del tool_context
         me, records = self._spec.id, dict[str, JobRecord]()
         async for ids in self._ledger.tree_steps(self._spec.root_id, parent_id=me):
@@ -242,24 +196,11 @@ class StartedTasks:
         again = [job_id for job_id in newest.values() if job_id not in records]
         records |= {one.id: one for one in await self._ledger.get_many(again)}
         reworks = {rework for task, rework in newest.items() if rework != task}
-        tasks = [
+        return [
             {**job_summary(records.get(newest[task], records[task])), "job_id": task}
             for task in own
             if task not in reworks
         ]
-        return {"status": "success", "tasks": [*tasks]}
-
-    async def _own(self, job_id: str) -> JobRecord:
-        """Return the record of a task of this job.
-
-        Raises:
-            UnknownJob: The job does not exist, or is not this one's.
-        """
-        with suppress(UnknownJob):
-            record = await self._ledger.get(job_id)
-            if record.parent_id == self._spec.id:
-                return record
-        raise _unknown(job_id)
 
 
 def _unknown(job_id: str) -> UnknownJob:
