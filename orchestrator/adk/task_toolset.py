@@ -24,16 +24,21 @@ from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.deep_agent import DelegationStyle, ProgressTool, Steps, combined_answer
-from fanout.orchestrator.delegation.answers import (
+from fanout.orchestrator.deep_agent import (
+    DelegationStyle,
+    ProgressTool,
     TaskResult,
+    TaskSteps,
+    combined_answer,
+)
+from fanout.orchestrator.delegation.answers import (
     failed_task,
     job_summary,
     progress_event,
     progress_line,
     task_result,
 )
-from fanout.orchestrator.delegation.calls import JobTask, agent_list, check_agent
+from fanout.orchestrator.delegation.calls import JobTask, agent_list
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.delegation.task_tools import JobTaskTools
 from fanout.orchestrator.delegation.tool_texts import OF_PROGRAM
@@ -116,7 +121,7 @@ class ClientTasks:
 
     async def run(
         self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
-    ) -> Steps:
+    ) -> TaskSteps:
         """Run tasks as jobs; see `Tasks.run`."""
         steps: asyncio.Queue[tuple[int, Event | TaskResult]] = asyncio.Queue()
 
@@ -141,7 +146,7 @@ class ClientTasks:
 
     async def _run(
         self, item: dict[str, Any], number: int, tool_context: ToolContext, *, combined: bool
-    ) -> Steps:
+    ) -> TaskSteps:
         """Run a task as a job: yield its progress, then its result or the reason of a failure.
 
         The same call, made again by a restarted parent, follows the same job. A parent that is
@@ -250,8 +255,7 @@ class ClientTasks:
     def _spec(
         self, item: Mapping[str, Any], number: int, call_id: str, tool_context: ToolContext
     ) -> JobSpec:
-        task = JobTask.of_item(item, number)
-        check_agent(task.subagent_type, self._agents)
+        task = JobTask.of_item(item, number, self._agents)
         definition = self._client.definitions[task.subagent_type]
         check_commands(definition, self._interrupt_on, verify=task.verify)
         return task.job_spec(

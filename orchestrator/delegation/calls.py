@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fanout.orchestrator.configuration.agent_definitions import GENERAL_PURPOSE
-from fanout.orchestrator.deep_agent import EMPTY_DESCRIPTION, SubagentType
+from fanout.orchestrator.deep_agent import SubagentType, task_refusal
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 
@@ -29,33 +29,31 @@ class JobTask(BaseModel):
     verify: str = ""
 
     @classmethod
-    def of_item(cls, item: Mapping[str, Any], number: int) -> JobTask:
+    def of_item(cls, item: Mapping[str, Any], number: int, agents: Collection[str]) -> JobTask:
         """Return the task that an item of `tasks` describes.
 
         Args:
             item: The item, as the model wrote it.
             number: Its index, for the error's text.
+            agents: The names of the agents that may be called.
 
         Raises:
-            InvalidJob: The item has no description or an unknown key.
+            InvalidJob: A key is missing or unknown, the description is empty, or the agent may not
+                be called.
             ValidationError: A value has the wrong type.
         """
         try:
             task = cls.model_validate(item)
         except ValidationError as error:
-            if all(
-                fault["loc"][:1] != ("description",)
-                and fault["type"] != "extra_forbidden"
-                and fault["loc"]
-                for fault in error.errors()
-            ):
+            faults = error.errors()
+            if all(_is_of_a_value(fault["loc"], fault["type"]) for fault in faults):
                 raise
             raise InvalidJob(
                 f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds, "
                 "verify."
             ) from None
-        if not task.description.strip():
-            raise InvalidJob(EMPTY_DESCRIPTION)
+        if reason := task_refusal(task.description, task.subagent_type, agents):
+            raise InvalidJob(reason)
         return task
 
     def job_spec(
@@ -86,18 +84,9 @@ class JobTask(BaseModel):
         )
 
 
-def check_agent(name: str, agents: Mapping[str, str]) -> None:
-    """Reject an agent that may not be called.
-
-    Args:
-        name: The agent that the model wants to call.
-        agents: The agents that may be called.
-
-    Raises:
-        InvalidJob: The agent is not among them; the text lists them.
-    """
-    if name not in agents:
-        raise InvalidJob(f"There is no subagent_type {name!r}; there are: {', '.join(agents)}.")
+def _is_of_a_value(where: tuple[int | str, ...], kind: str) -> bool:
+    """Return whether a fault is that of an optional value, and not of the item's keys."""
+    return bool(where) and where != ("description",) and kind != "extra_forbidden"
 
 
 def agent_list(agents: Mapping[str, str]) -> str:

@@ -16,13 +16,13 @@ from fanout.orchestrator.deep_agent import (
     DelegationTexts,
     MethodTool,
     ProgressTool,
+    TaskResult,
     Tasks,
     TaskTools,
     polling,
     tabular,
 )
 from fanout.orchestrator.delegation.answers import (
-    TaskResult,
     job_summary,
     started_result,
     task_error,

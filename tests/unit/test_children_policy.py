@@ -10,7 +10,7 @@ import pytest
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
-from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.child_jobs import ChildJobs
 from tests.builders import make_spec
 
 
@@ -33,6 +33,13 @@ def agent(name: str, **fields: Any) -> AgentDefinition:
 def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, named) -> None:
     lead = agent("lead", **fields)
     known = {one.name: one for one in (lead, agent("helper"), agent("general-purpose"))}
-    services: Any = SimpleNamespace(definitions=AgentDefinitions(known))
-    specs = ChildSpecs(services, make_spec(), lead, ends_at=math.inf, used=ModelUsage)
-    assert set(specs.agents) == (named or set())
+    services: Any = SimpleNamespace(definitions=AgentDefinitions(known), blobs=None)
+    nothing: Any = None
+    jobs = ChildJobs(
+        *(services, make_spec(), lead),
+        sandbox=nothing,
+        lease=nothing,
+        ends_at=math.inf,
+        used=ModelUsage,
+    )
+    assert set(jobs.agents) == (named or set())

@@ -254,16 +254,6 @@ class Child:
         )
 
 
-def not_begun(task_id: str, error: str) -> TaskRecord:
-    """Return the record of a task that was never begun.
-
-    Args:
-        task_id: The id of the task.
-        error: Why, as a sentence for the model.
-    """
-    return TaskRecord(task_id=task_id, error=error)
-
-
 class ChildRun:
     """A sub-agent's run, from its task or from where it had paused for an approval.
 

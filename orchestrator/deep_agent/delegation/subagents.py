@@ -30,20 +30,17 @@ from google.adk.workflow import BaseNode
 from fanout.orchestrator.cancellation import cancel_or_abandon
 from fanout.orchestrator.deep_agent.approval import PendingApproval
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question, not_begun
-from fanout.orchestrator.deep_agent.delegation.roster import (
-    ABANDON_SECONDS,
-    MAX_DEPTH,
-)
+from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question
+from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, MAX_DEPTH
 from fanout.orchestrator.deep_agent.delegation.task_record import (
-    Answer,
     TaskRecord,
+    TaskResult,
     combined_answer,
 )
 from fanout.orchestrator.deep_agent.delegation.task_tools import (
     DelegationStyle,
     DelegationTexts,
-    Steps,
+    TaskSteps,
     TaskTools,
 )
 from fanout.orchestrator.deep_agent.delegation.team import Task, Team
@@ -99,7 +96,7 @@ class DelegatedCall:
         self._seconds = seconds
         self._key = f"{PAUSED_CALL_PREFIX}{context.function_call_id}"
 
-    async def run(self, emit: Emit) -> list[Answer] | Answer:
+    async def run(self, emit: Emit) -> list[TaskResult] | TaskResult:
         """Return the answers of all tasks, or one that says that a person is asked.
 
         Args:
@@ -138,7 +135,7 @@ class DelegatedCall:
             return TaskRecord.model_validate(before["record"])
         task = self._tasks[number]
         if isinstance(task, str):
-            return not_begun(self._task_id(number), task)
+            return TaskRecord(task_id=self._task_id(number), error=task)
         child = await self._team.child(task, self._context, self._task_id(number))
         async with AsyncExitStack() as stack:
             try:
@@ -147,7 +144,7 @@ class DelegatedCall:
                     await stack.enter_async_context(child.opened())
             except TimeoutError:
                 reason = f"It was not begun: the {self._seconds:g} seconds for all were over."
-                return not_begun(child.task_id, reason)
+                return TaskRecord(task_id=child.task_id, error=reason)
             if before:
                 is_asked = saved["asked"] == number
                 child.load(before, self._context.tool_confirmation if is_asked else None)
@@ -167,7 +164,9 @@ class DelegatedCall:
                 raise
             return await child.failed(error)
 
-    def _pause(self, outcomes: Sequence[Outcome], asked: int, pending: PendingApproval) -> Answer:
+    def _pause(
+        self, outcomes: Sequence[Outcome], asked: int, pending: PendingApproval
+    ) -> TaskResult:
         """Ask a child's question in the parent's run; store all children in its state."""
         self._context.state[self._key] = {
             "asked": asked,
@@ -249,7 +248,7 @@ class Subagents(Middleware):
 
     async def run(
         self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
-    ) -> Steps:
+    ) -> TaskSteps:
         """See `Tasks.run`.
 
         Raises:

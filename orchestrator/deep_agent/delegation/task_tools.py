@@ -7,27 +7,24 @@ task.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Literal, Protocol
 
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
-from fanout.orchestrator.deep_agent.delegation.task_record import Answer
+from fanout.orchestrator.deep_agent.delegation.task_record import TaskResult
 from fanout.orchestrator.deep_agent.tool import CheckedTool, ProgressTool, tabular
 
-Steps = AsyncGenerator[Event | Answer]
+TaskSteps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""
 
 SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
 """The agent that does a task; other harnesses call the argument `agent_type`."""
-
-EMPTY_DESCRIPTION = "description is empty: say completely what to do."
-"""Why a task is refused, for the model."""
 
 DelegationStyle = Literal["task", "agent_tools"]
 """One tool for all agents, or one tool for each; `tasks` is there in both styles."""
@@ -38,7 +35,7 @@ class Tasks(Protocol):
 
     def run(
         self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
-    ) -> Steps | Awaitable[Answer]:
+    ) -> TaskSteps | Awaitable[TaskResult]:
         """Have the tasks of one call done, at the same time.
 
         Args:
@@ -91,14 +88,14 @@ class TaskTools:
             tasks,
         ]
 
-    def task(self, tool_context: ToolContext, **item: Any) -> Steps | Awaitable[Answer]:
+    def task(self, tool_context: ToolContext, **item: Any) -> TaskSteps | Awaitable[TaskResult]:
         """Delegate one task. The model reads `DelegationTexts.task`."""
         return self.where.run([item], tool_context, combined=False)
 
     @tabular
     def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
-    ) -> Steps | Awaitable[Answer]:
+    ) -> TaskSteps | Awaitable[TaskResult]:
         """Delegate tasks. The model reads `DelegationTexts.tasks`."""
         return self.where.run(tasks, tool_context, combined=True)
 
@@ -128,3 +125,24 @@ def _without_agent(task_model: type[BaseModel]) -> type[BaseModel]:
         if name != "subagent_type"
     }
     return create_model("delegate_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def task_refusal(description: str, subagent_type: str, agents: Collection[str]) -> str | None:
+    """Return why a task cannot be done, for the model; None if it can.
+
+    Args:
+        description: What is to be done.
+        subagent_type: The agent that the model wants to call.
+        agents: The names of those that it may call.
+    """
+    if not description.strip():
+        return "description is empty: say completely what to do."
+    if subagent_type not in agents:
+        return f"There is no subagent_type {subagent_type!r}; there are: {', '.join(agents)}."
+    return None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return what is wrong with arguments, without the value that is wrong."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

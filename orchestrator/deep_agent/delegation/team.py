@@ -48,7 +48,11 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     agent_identifier,
     built_in_tools_of,
 )
-from fanout.orchestrator.deep_agent.delegation.task_tools import EMPTY_DESCRIPTION, SubagentType
+from fanout.orchestrator.deep_agent.delegation.task_tools import (
+    SubagentType,
+    first_fault,
+    task_refusal,
+)
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
 
@@ -119,15 +123,12 @@ class Team:
         try:
             task = Task.model_validate(item)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            return f"tasks[{number}]: {fault}. It takes {', '.join(Task.model_fields)}."
-        if agent_identifier(task.subagent_type) not in self.members:
-            names = ", ".join(known.name for known in self.members.values())
-            return f"There is no subagent_type {task.subagent_type!r}; there are: {names}."
-        if not task.description.strip():
-            return EMPTY_DESCRIPTION
-        return task
+            takes = ", ".join(Task.model_fields)
+            return f"tasks[{number}]: {first_fault(error)}. It takes {takes}."
+        member = self.members.get(agent_identifier(task.subagent_type))
+        names = [known.name for known in self.members.values()]
+        asked = member.name if member else task.subagent_type
+        return task_refusal(task.description, asked, names) or task
 
     async def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
         """Return a sub-agent for a task that is not refused.

@@ -205,26 +205,30 @@ CONFIGURATIONS: dict[str, Callable[[], Awaitable[Caller]]] = {
 
 
 async def view(name: str) -> str:
-    """Return what the model of a configuration is shown of delegation, as JSON."""
+    """Return what the model of a configuration is shown of delegation, an entry a line."""
     model, plain = await CONFIGURATIONS[name](), await asked(delegation=None)
     known = {one.name for one in plain.declarations}
     shown = {
-        "tools": [
+        "tool": [
             one.model_dump(mode="json", exclude_none=True)
             for one in model.declarations
             if one.name not in known
         ],
-        "instruction": [line for line in model.instruction if line not in plain.instruction],
-        "answers": model.answers,
+        "line": [line for line in model.instruction if line not in plain.instruction],
+        "answer": model.answers,
     }
-    return f"{json.dumps(shown, indent=1, ensure_ascii=False)}\n"
+    return "".join(
+        f"{kind}: {json.dumps(entry, ensure_ascii=False)}\n"
+        for kind, entries in shown.items()
+        for entry in entries
+    )
 
 
 async def record() -> None:
     """Write what the code shows now."""
     RECORDED.mkdir(exist_ok=True)
     for name in CONFIGURATIONS:
-        (RECORDED / f"{name}.json").write_text(await view(name), encoding="utf-8")
+        (RECORDED / f"{name}.txt").write_text(await view(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,8 @@ async def test_the_tools_own_example_with_context_reaches_each_agent_by_its_type
 
 def test_a_task_that_becomes_a_job_has_the_seeds_keys_too(example: Example) -> None:
     tasks = example(DOCSTRING)["tasks"]
-    made = [JobTask.of_item(item, number) for number, item in enumerate(tasks)]
+    agents = ("qa-engineer", "backend-developer")
+    made = [JobTask.of_item(item, number, agents) for number, item in enumerate(tasks)]
     assert [task.subagent_type for task in made] == ["qa-engineer", "backend-developer"]
 
 

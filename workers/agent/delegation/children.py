@@ -1,4 +1,4 @@
-"""The tools by which an agent on a worker delegates tasks, and the wait for their results.
+"""The wait of a job for the tasks of its agent, and their results.
 
 The result of a call of `task`, `tasks` or `wait_tasks` is deferred, and the agent's run ends with
 it. The job is parked, and its new children are stored in the same step (`awaited`, `Ledger.park`).
@@ -24,10 +24,11 @@ from fanout.orchestrator.deep_agent import (
     DeferredCall,
     MethodTool,
     ModelUsage,
+    TaskResult,
     combined_answer,
     deferred_calls,
 )
-from fanout.orchestrator.delegation.answers import TaskResult, failed_task
+from fanout.orchestrator.delegation.answers import failed_task
 from fanout.orchestrator.delegation.calls import (
     UPDATE_TOOL,
     WAIT_TOOL,
@@ -39,12 +40,7 @@ from fanout.orchestrator.delegation.tool_texts import OF_JOB
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.delegation.child_specs import (
-    Child,
-    ChildSnapshots,
-    ChildSpecs,
-    Reworks,
-)
+from fanout.workers.agent.delegation.child_jobs import Child, ChildJobs
 from fanout.workers.agent.delegation.collector import Collector
 from fanout.workers.agent.delegation.ledger_tasks import LedgerTasks
 from fanout.workers.agent.history import History
@@ -100,21 +96,20 @@ class Children:
         self._is_root = spec.parent_id is None
         policies = (spec.interrupt_on, definition.interrupt_on)
         self._policy = merge_policies(*({**one, **delegation_policy(one)} for one in policies))
-        self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
-        self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
+        self._jobs = ChildJobs(
+            *(services, spec, definition), sandbox=sandbox, lease=lease, ends_at=ends_at, used=used
+        )
         self._collector = Collector(
             services,
             sandbox,
             journal,
-            Reworks(services, spec, self._specs, self._snapshots, lease=lease),
+            self._jobs,
             lease=lease,
             verify_merges=self._command,
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
-        self._tasks = LedgerTasks(
-            *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
-        )
+        self._tasks = LedgerTasks(services.ledger, spec, self._jobs, self._collector)
 
     @property
     def are_verified(self) -> bool:
@@ -152,22 +147,22 @@ class Children:
         Raises:
             JobFailure: A landing that did not end cannot be undone, or Redis does not answer.
         """
-        await self._specs.load_tree_model()
+        await self._jobs.load_tree_model()
         await self._collector.resume(history)
 
     def tools(self) -> list[BaseTool]:
         """Return the tools that delegate; nothing for an agent that may not call others."""
-        agents = self._specs.agents
+        agents = self._jobs.agents
         if not agents:
             return []
         return JobTaskTools(self._tasks, OF_JOB, MethodTool).tools(self._delegation, agents)
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
-        if not self._specs.agents:
+        if not self._jobs.agents:
             return ""
         verified = TASKS_VERIFIED.format(command=self._command) if self._command else ""
-        return f"\n\n{agent_list(self._specs.agents)}{verified}"
+        return f"\n\n{agent_list(self._jobs.agents)}{verified}"
 
     async def repeat(self, answers: Event, events: Sequence[Event]) -> None:
         """Put the results of tools that may be repeated in place of "interrupted".
@@ -232,7 +227,7 @@ class Children:
         """
         if awaited is None or not awaited.children:
             return awaited
-        start = await self._snapshots.of(bundle)
+        start = await self._jobs.snapshots.of(bundle)
         children = tuple(child.model_copy(update=start.update()) for child in awaited.children)
         return replace(awaited, children=children)
 
@@ -290,7 +285,7 @@ class Children:
         name = name_of_call(event.id, call.id)
         traceparent = self._tasks.traceparents.get(call.id)
         return [
-            self._specs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
+            self._jobs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
         ]
 
 

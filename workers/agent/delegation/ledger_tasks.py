@@ -14,59 +14,41 @@ from typing import Any
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from fanout.orchestrator.deep_agent import combined_answer, deferred_result
-from fanout.orchestrator.delegation.answers import TaskResult, failed_task, job_summary
+from fanout.orchestrator.deep_agent import TaskResult, combined_answer, deferred_result
+from fanout.orchestrator.delegation.answers import failed_task, job_summary
 from fanout.orchestrator.delegation.calls import name_of_call
 from fanout.orchestrator.jobs.failures import (
     BlobMissing,
     InvalidJob,
-    LeaseLost,
     LimitReached,
     UnknownJob,
 )
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.workers.agent.delegation.child_specs import (
-    ChildSnapshots,
-    ChildSpecs,
-    open_traceparent,
-)
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.workers.agent.delegation.child_jobs import ChildJobs, open_traceparent
 from fanout.workers.agent.delegation.collector import Collector
-from fanout.workers.agent.services import JobServices
-from fanout.workers.heartbeat import HeldLease
 
 
 class LedgerTasks:
     """The tasks of one attempt; see `JobTasks`.
 
     Args:
-        services: What all jobs of this worker share.
+        ledger: Holds the jobs.
         spec: The job.
-        specs: Makes the children.
-        snapshots: Makes the snapshots that they start from.
+        jobs: Makes and submits the children.
         collector: Merges what they changed.
-        lease: The attempt's lease.
     """
 
     quoted = (InvalidJob, LimitReached, BlobMissing, ValidationError)
 
     def __init__(
-        self,
-        services: JobServices,
-        spec: JobSpec,
-        specs: ChildSpecs,
-        snapshots: ChildSnapshots,
-        collector: Collector,
-        *,
-        lease: HeldLease,
+        self, ledger: Ledger, spec: JobSpec, jobs: ChildJobs, collector: Collector
     ) -> None:
-        self._ledger = services.ledger
-        self._bounds = services.bounds
+        self._ledger = ledger
         self._spec = spec
-        self._specs = specs
-        self._snapshots = snapshots
+        self._jobs = jobs
         self._collector = collector
-        self._lease = lease
         self.traceparents: dict[str | None, str | None] = {}
         """Call that was deferred in this attempt -> the context of its span."""
 
@@ -75,10 +57,10 @@ class LedgerTasks:
     ) -> TaskResult:
         """Return the deferred result of a call, or an error if none of its tasks can start."""
         try:
-            self._specs.check_room(len(items))
+            self._jobs.check_room(len(items))
         except LimitReached as failure:
             return failed_task(failure)
-        children = [self._specs.child("", number, item) for number, item in enumerate(items)]
+        children = [self._jobs.child("", number, item) for number, item in enumerate(items)]
         refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(items):
             return combined_answer(refusals) if combined else refusals[0]
@@ -96,16 +78,12 @@ class LedgerTasks:
             LedgerUnavailable: Redis does not answer.
             SandboxFailure: The sandbox failed.
         """
-        self._specs.check_room(1)
-        child = self._specs.child(_name_of(tool_context), 0, item)
+        self._jobs.check_room(1)
+        child = self._jobs.child(_name_of(tool_context), 0, item)
         if isinstance(child, Exception):
             raise child
-        ready = child.model_copy(update=(await self._snapshots.now()).update())
-        self._lease.check()
-        claim = self._lease.claim
-        if not await self._ledger.start(claim.spec.id, claim.token, ready, self._bounds):
-            raise LeaseLost("Another attempt holds the job.")
-        return child.id
+        start = await self._jobs.snapshots.now()
+        return await self._jobs.submit(child.model_copy(update=start.update()))
 
     async def find(self, job_id: str, tool_context: ToolContext) -> JobRecord:
         """See `JobTasks.find`."""
