@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
 from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
 from fanout.orchestrator.deep_agent import (
     DelegationStyle,
+    Emit,
     ProgressTool,
     TaskResult,
     TaskSteps,
     combined_answer,
+    with_progress,
 )
 from fanout.orchestrator.delegation.answers import (
     failed_task,
@@ -119,64 +120,56 @@ class ClientTasks:
         self._agents = agents
         self._interrupt_on = interrupt_on
 
-    async def run(
+    def run(
         self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
     ) -> TaskSteps:
         """Run tasks as jobs; see `Tasks.run`."""
-        steps: asyncio.Queue[tuple[int, Event | TaskResult]] = asyncio.Queue()
 
-        async def one(number: int, item: dict[str, Any]) -> None:
-            async with aclosing(self._run(item, number, tool_context, combined=combined)) as made:
-                async for step in made:
-                    await steps.put((number, step))
+        async def work(emit: Emit) -> TaskResult:
+            call_id = str(tool_context.function_call_id)
+            ids = [f"{call_id}.{number}" if combined else call_id for number in range(len(items))]
+            answers = await asyncio.gather(
+                *(
+                    self._run(item, number, ids[number], tool_context, emit)
+                    for number, item in enumerate(items)
+                )
+            )
+            return combined_answer(answers) if combined else answers[0]
 
-        runners = [asyncio.create_task(one(*numbered)) for numbered in enumerate(items)]
-        results: dict[int, TaskResult] = {}
-        try:
-            while len(results) < len(runners):
-                number, value = await steps.get()
-                if isinstance(value, Event):
-                    yield value
-                else:
-                    results[number] = value
-        finally:
-            await cancel_and_wait(*runners)
-        answers = [results[number] for number in range(len(items))]
-        yield combined_answer(answers) if combined else answers[0]
+        return with_progress(work)
 
     async def _run(
-        self, item: dict[str, Any], number: int, tool_context: ToolContext, *, combined: bool
-    ) -> TaskSteps:
-        """Run a task as a job: yield its progress, then its result or the reason of a failure.
+        self,
+        item: dict[str, Any],
+        number: int,
+        call_id: str,
+        tool_context: ToolContext,
+        emit: Emit,
+    ) -> TaskResult:
+        """Run a task as a job, and return its result or the reason of a failure.
 
-        The same call, made again by a restarted parent, follows the same job. A parent that is
-        cancelled cancels the job.
+        The same call, made again by a restarted parent, follows the same job.
         """
         job_id = ""
-        suffix = f".{number}" if combined else ""
         try:
-            spec = self._spec(
-                item, number, f"{tool_context.function_call_id}{suffix}", tool_context
-            )
+            spec = self._spec(item, number, call_id, tool_context)
             job_id = spec.id
-            async with aclosing(self._progress(spec)) as steps:
-                async for step in steps:
-                    yield step
-            yield await self.collect(job_id)
+            await self._follow(spec, emit)
+            return await self.collect(job_id)
         except Exception as failure:  # noqa: BLE001 - a tool that raises would end its siblings
-            yield failed_task(failure, job_id)
+            return failed_task(failure, job_id)
 
-    async def _progress(self, spec: JobSpec) -> AsyncGenerator[Event]:
-        """Submit a job and yield its progress; cancel it if this is cancelled or closed."""
+    async def _follow(self, spec: JobSpec, emit: Emit) -> None:
+        """Submit a job and emit its progress until it ends; cancel it if this is cancelled."""
         try:
             await self._client.submit(spec, workspace=self._workspace)
             async with aclosing(self._client.events(spec.id)) as events:
                 async for event in events:
                     if (line := progress_line(event, spec.agent)) is not None:
-                        yield progress_event(line, event)
-        except (asyncio.CancelledError, GeneratorExit):
+                        emit(progress_event(line, event))
+        except asyncio.CancelledError:
             # It may have been stored before `submit` returned.
-            await asyncio.shield(self._cancel_quietly(spec.id))
+            await uninterrupted(self._cancel_quietly(spec.id))
             raise
 
     async def _cancel_quietly(self, job_id: str) -> None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
@@ -30,7 +30,7 @@ from google.adk.workflow import BaseNode
 from fanout.orchestrator.cancellation import cancel_or_abandon
 from fanout.orchestrator.deep_agent.approval import PendingApproval
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question
+from fanout.orchestrator.deep_agent.delegation.child import Child, Question
 from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, MAX_DEPTH
 from fanout.orchestrator.deep_agent.delegation.task_record import (
     TaskRecord,
@@ -40,8 +40,10 @@ from fanout.orchestrator.deep_agent.delegation.task_record import (
 from fanout.orchestrator.deep_agent.delegation.task_tools import (
     DelegationStyle,
     DelegationTexts,
+    Emit,
     TaskSteps,
     TaskTools,
+    with_progress,
 )
 from fanout.orchestrator.deep_agent.delegation.team import Task, Team
 from fanout.orchestrator.deep_agent.middleware import Middleware
@@ -81,6 +83,7 @@ class DelegatedCall:
         tasks: The tasks; a text is the reason why a task cannot be done.
         context: The context of the parent's call.
         seconds: The time limit of the whole call; None for no limit.
+        combined: The result is that of `tasks`, not that of one task.
     """
 
     def __init__(
@@ -88,16 +91,19 @@ class DelegatedCall:
         team: Team,
         tasks: Sequence[Task | str],
         context: ToolContext,
-        seconds: float | None = None,
+        seconds: float | None,
+        *,
+        combined: bool,
     ) -> None:
         self._team = team
+        self._combined = combined
         self._tasks = tasks
         self._context = context
         self._seconds = seconds
         self._key = f"{PAUSED_CALL_PREFIX}{context.function_call_id}"
 
-    async def run(self, emit: Emit) -> list[TaskResult] | TaskResult:
-        """Return the answers of all tasks, or one that says that a person is asked.
+    async def run(self, emit: Emit) -> TaskResult:
+        """Return the result of the call, or one that says that a person is asked.
 
         Args:
             emit: Called with each progress event.
@@ -124,7 +130,8 @@ class DelegatedCall:
                 return self._pause(outcomes, number, outcome.pending)
         if saved:
             self._context.state[self._key] = None
-        return [one.answer() for one in outcomes if isinstance(one, TaskRecord)]
+        answers = [one.answer() for one in outcomes if isinstance(one, TaskRecord)]
+        return combined_answer(answers) if self._combined else answers[0]
 
     async def _outcome(
         self, number: int, saved: Mapping[str, Any], deadline: float | None, emit: Emit
@@ -246,7 +253,7 @@ class Subagents(Middleware):
             if isinstance(tool, BaseToolset)
         ]
 
-    async def run(
+    def run(
         self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
     ) -> TaskSteps:
         """See `Tasks.run`.
@@ -256,20 +263,8 @@ class Subagents(Middleware):
         """
         tasks = [self._team.task(item, number) for number, item in enumerate(items)]
         seconds = self._team.limits.tasks_timeout_seconds if combined else None
-        steps: asyncio.Queue[Event | None] = asyncio.Queue()
-        call = DelegatedCall(self._team, tasks, tool_context, seconds)
-        work = asyncio.create_task(call.run(steps.put_nowait))
-        work.add_done_callback(lambda _: steps.put_nowait(None))
-        try:
-            while (event := await steps.get()) is not None:
-                yield event
-            answers = await work
-            if isinstance(answers, list):
-                yield combined_answer(answers) if combined else answers[0]
-            else:
-                yield answers
-        finally:
-            await cancel_or_abandon(3 * ABANDON_SECONDS, work)
+        call = DelegatedCall(self._team, tasks, tool_context, seconds, combined=combined)
+        return with_progress(call.run, partial(cancel_or_abandon, 3 * ABANDON_SECONDS))
 
     def tools(self) -> list[BaseTool]:
         """Return `task`, or one tool for each sub-agent; and `tasks`."""

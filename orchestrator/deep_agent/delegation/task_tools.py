@@ -7,7 +7,16 @@ task.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Literal, Protocol
@@ -16,12 +25,15 @@ from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskResult
 from fanout.orchestrator.deep_agent.tool import CheckedTool, ProgressTool, tabular
 
 TaskSteps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""
+
+Emit = Callable[[Event], None]
 
 SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
 """The agent that does a task; other harnesses call the argument `agent_type`."""
@@ -108,6 +120,30 @@ class TaskTools:
         )
         made.delegates_to_one = True
         return made
+
+
+async def with_progress(
+    work: Callable[[Emit], Coroutine[Any, Any, TaskResult]],
+    stop: Callable[[asyncio.Task[TaskResult]], Awaitable[object]] = cancel_and_wait,
+) -> TaskSteps:
+    """Yield the progress events of work, and then its result.
+
+    Args:
+        work: Gets the function to call with each event.
+        stop: Ends it if the caller does not want its result any more.
+
+    Raises:
+        Exception: What the work raises.
+    """
+    steps: asyncio.Queue[Event | None] = asyncio.Queue()
+    task = asyncio.create_task(work(steps.put_nowait))
+    task.add_done_callback(lambda _: steps.put_nowait(None))
+    try:
+        while (event := await steps.get()) is not None:
+            yield event
+        yield await task
+    finally:
+        await stop(task)
 
 
 @cache
