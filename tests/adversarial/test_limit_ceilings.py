@@ -144,7 +144,7 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
     spec = make_spec(agent="lead", limits=parent)
     nothing: Any = None
     jobs = ChildJobs(
-        *(shared, spec, lead), sandbox=nothing, lease=nothing, ends_at=math.inf, used=ModelUsage
+        shared, spec, lead, sandbox=nothing, lease=nothing, ends_at=math.inf, used=ModelUsage
     )
     child = jobs.child("call", 0, {"description": "do it", "subagent_type": "helper", **task})
     assert isinstance(child, JobSpec), child

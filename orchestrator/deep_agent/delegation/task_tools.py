@@ -76,7 +76,7 @@ class DelegationTexts:
 class TaskTools:
     """The tools of one agent."""
 
-    where: Tasks
+    port: Tasks
     task_model: type[BaseModel]
     """The arguments of `task`."""
     texts: DelegationTexts
@@ -102,14 +102,14 @@ class TaskTools:
 
     def task(self, tool_context: ToolContext, **item: Any) -> TaskSteps | Awaitable[TaskResult]:
         """Delegate one task. The model reads `DelegationTexts.task`."""
-        return self.where.run([item], tool_context, combined=False)
+        return self.port.run([item], tool_context, combined=False)
 
     @tabular
     def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
     ) -> TaskSteps | Awaitable[TaskResult]:
         """Delegate tasks. The model reads `DelegationTexts.tasks`."""
-        return self.where.run(tasks, tool_context, combined=True)
+        return self.port.run(tasks, tool_context, combined=True)
 
     def _agent_tool(self, agent: str, description: str) -> CheckedTool:
         made = self.tool(

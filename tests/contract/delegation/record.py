@@ -148,7 +148,9 @@ async def of_job(**fields: Any) -> Caller:
         bounds=LIMITS.tree_bounds(),
     )
     children = Children(
-        *(services, make_spec(agent="lead"), lead),
+        services,
+        make_spec(agent="lead"),
+        lead,
         sandbox=nothing,
         journal=nothing,
         lease=nothing,
@@ -208,7 +210,7 @@ async def view(name: str) -> str:
     """Return what the model of a configuration is shown of delegation, an entry a line."""
     model, plain = await CONFIGURATIONS[name](), await asked(delegation=None)
     known = {one.name for one in plain.declarations}
-    shown = {
+    shown: dict[str, list[Any]] = {
         "tool": [
             one.model_dump(mode="json", exclude_none=True)
             for one in model.declarations

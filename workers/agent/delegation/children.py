@@ -97,7 +97,7 @@ class Children:
         policies = (spec.interrupt_on, definition.interrupt_on)
         self._policy = merge_policies(*({**one, **delegation_policy(one)} for one in policies))
         self._jobs = ChildJobs(
-            *(services, spec, definition), sandbox=sandbox, lease=lease, ends_at=ends_at, used=used
+            services, spec, definition, sandbox=sandbox, lease=lease, ends_at=ends_at, used=used
         )
         self._collector = Collector(
             services,
