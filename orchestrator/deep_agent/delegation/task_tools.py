@@ -34,6 +34,7 @@ TaskSteps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""
 
 Emit = Callable[[Event], None]
+"""Takes a progress event."""
 
 SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
 """The agent that does a task; other harnesses call the argument `agent_type`."""
