@@ -26,8 +26,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   subclasses.
 - For extensions: `Middleware`, with the hooks of every ability of an agent, and `StateSlot` for its
   own state.
-- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, and the
-  functions that read and repair a conversation's events.
+- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, `TaskTools`
+  over the port `Tasks`, and the functions that read and repair a conversation's events.
 
 Each name is loaded when it is first used: importing this package does not import ADK, which takes
 seconds.

@@ -74,11 +74,20 @@ from .delegation.roster import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 
 # Helpers for tools and parts of an agent
-from .delegation.roster import SubagentType as SubagentType
 from .delegation.roster import agent_identifier as agent_identifier
-from .delegation.subagents import DelegationStyle as DelegationStyle
 from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import TaskResult as TaskResult
 from .delegation.task_record import combined_answer as combined_answer
+from .delegation.task_tools import DelegationStyle as DelegationStyle
+from .delegation.task_tools import DelegationTexts as DelegationTexts
+from .delegation.task_tools import Emit as Emit
+from .delegation.task_tools import SubagentType as SubagentType
+from .delegation.task_tools import Tasks as Tasks
+from .delegation.task_tools import TaskSteps as TaskSteps
+from .delegation.task_tools import TaskTools as TaskTools
+from .delegation.task_tools import first_fault as first_fault
+from .delegation.task_tools import task_refusal as task_refusal
+from .delegation.task_tools import with_progress as with_progress
 
 # Where an agent's commands and code run, if not on its backend
 from .execution import ExecutionChoice as ExecutionChoice

@@ -35,7 +35,8 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     agent_identifier,
     tool_name,
 )
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.delegation.subagents import Subagents
+from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
 from fanout.orchestrator.deep_agent.execution import (
     ExecutionChoice,
     execution_tools,

@@ -22,7 +22,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
 )
 from fanout.orchestrator.deep_agent import ModelUsage
-from fanout.orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
+from fanout.orchestrator.delegation.calls import JobTask, job_id_of_call
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.delegation.submission_check import check_commands
 from fanout.orchestrator.jobs.ceilings import no_more_than
@@ -50,13 +50,15 @@ Child = JobSpec | Exception
 """The job that a task becomes, or the reason why it cannot become one."""
 
 
-class ChildSpecs:
-    """Makes the children of one job, during one attempt.
+class ChildJobs:
+    """Makes and submits the children of one job, during one attempt.
 
     Args:
         services: What all jobs of this worker share.
         spec: The job.
         definition: The definition of its agent.
+        sandbox: The job's sandbox.
+        lease: The attempt's lease.
         ends_at: When the job's time is over, on `elapsed_clock`.
         used: Returns what the job and its children have used.
     """
@@ -67,6 +69,8 @@ class ChildSpecs:
         spec: JobSpec,
         definition: AgentDefinition,
         *,
+        sandbox: Sandbox,
+        lease: HeldLease,
         ends_at: float,
         used: Callable[[], ModelUsage],
     ) -> None:
@@ -75,7 +79,9 @@ class ChildSpecs:
         self._definition = definition
         self._ends_at = ends_at
         self._used = used
+        self._lease = lease
         self._tree_model: str | None = None
+        self.snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
         self.agents = _callable(definition, services.definitions)
         """The agents that may be called, with their descriptions."""
 
@@ -132,8 +138,7 @@ class ChildSpecs:
         """
         parent = self._spec
         try:
-            task = TaskCall.of_item(item, number)
-            check_agent(task.subagent_type, self.agents)
+            task = JobTask.of_item(item, number, self.agents)
             policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
             definition = self._services.definitions[task.subagent_type]
             check_commands(definition, policies, verify=task.verify)
@@ -168,24 +173,64 @@ class ChildSpecs:
             return None
         return self._spec.model or self._tree_model
 
-    def rework(self, earlier: JobSpec, **fields: Any) -> JobSpec:
-        """Return the job that goes on with a child's work, to be completed as a continuation.
+    async def submit(self, child: JobSpec) -> str:
+        """Submit a child of the running job and return its id; the same one for every call.
 
         Args:
-            earlier: The child, or its last rework.
-            fields: What differs from it: its id, its files and what its agent is told.
+            child: The child, with the files that it starts from.
+
+        Raises:
+            LimitReached: The job or its tree has all the children that it may have.
+            InvalidJob: The child cannot be stored.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
         """
-        return JobSpec(
-            root_id=earlier.root_id,
-            parent_id=earlier.parent_id,
-            depth=earlier.depth,
-            caller_policy=earlier.caller_policy,
-            priority=earlier.priority,
-            max_attempts=earlier.max_attempts,
-            traceparent=earlier.traceparent,
-            limits=self._limits_of(earlier.agent, earlier.limits.timeout_seconds),
-            **fields,
+        self._lease.check()
+        claim, ledger = self._lease.claim, self._services.ledger
+        if not await ledger.start(claim.spec.id, claim.token, child, self._services.bounds):
+            raise LeaseLost("Another attempt holds the job.")
+        return child.id
+
+    async def send_back(self, result: JobResult, message: str) -> str:
+        """Submit the rework of a task, and return its id; the same one for every call.
+
+        Args:
+            result: The result of the task, or of its last rework.
+            message: Tells its agent what is wrong.
+
+        Raises:
+            LimitReached: The job may have no more children, or nothing is left for them.
+            InvalidJob: The task cannot be continued; the text says why.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+            SandboxFailure: The sandbox failed.
+        """
+        self.check_room(1)
+        services = self._services
+        continuations = Continuations(
+            services.ledger, services.journal, services.blobs, services.definitions
         )
+        try:
+            earlier = await services.ledger.specification(result.job_id)
+            rework = JobSpec(
+                id=job_id_of_call(self._spec.id, f"rework/{result.job_id}"),
+                root_id=earlier.root_id,
+                parent_id=earlier.parent_id,
+                depth=earlier.depth,
+                caller_policy=earlier.caller_policy,
+                priority=earlier.priority,
+                max_attempts=earlier.max_attempts,
+                traceparent=earlier.traceparent,
+                limits=self._limits_of(earlier.agent, earlier.limits.timeout_seconds),
+                description=message,
+                continues=result.job_id,
+                changes=result.changes,
+                **(await self.snapshots.now()).update(),
+            )
+            completed = await continuations.completed(rework)
+        except (UnknownJob, BlobMissing) as failure:
+            raise InvalidJob(str(failure)) from failure
+        return await self.submit(completed)
 
     def _limits_of(self, agent: str, timeout_seconds: float | None) -> Limits:
         """Return a child's limits: those of its agent, but no more than its parent has or has left.
@@ -295,69 +340,3 @@ class ChildSnapshots:
             JobFailure: The layer cannot be stored.
         """
         return await layers.start_after(self._blobs, self._own, bundle)
-
-
-class Reworks:
-    """Sends tasks back, during one attempt.
-
-    Args:
-        services: What all jobs of this worker share.
-        spec: The job whose tasks they are.
-        specs: Makes the children.
-        snapshots: Makes the snapshots that they start from.
-        lease: The attempt's lease.
-    """
-
-    def __init__(
-        self,
-        services: JobServices,
-        spec: JobSpec,
-        specs: ChildSpecs,
-        snapshots: ChildSnapshots,
-        *,
-        lease: HeldLease,
-    ) -> None:
-        self._services = services
-        self._spec = spec
-        self._specs = specs
-        self._snapshots = snapshots
-        self._lease = lease
-        self._continuations = Continuations(
-            services.ledger, services.journal, services.blobs, services.definitions
-        )
-
-    async def send_back(self, result: JobResult, message: str) -> str:
-        """Submit the rework of a task, and return its id; the same one for every call.
-
-        Args:
-            result: The result of the task, or of its last rework.
-            message: Tells its agent what is wrong.
-
-        Raises:
-            LimitReached: The job may have no more children, or nothing is left for them.
-            InvalidJob: The task cannot be continued; the text says why.
-            LeaseLost: The attempt's lease is lost.
-            LedgerUnavailable: Redis does not answer.
-            SandboxFailure: The sandbox failed.
-        """
-        self._specs.check_room(1)
-        try:
-            earlier = await self._services.ledger.specification(result.job_id)
-            rework = self._specs.rework(
-                earlier,
-                id=job_id_of_call(self._spec.id, f"rework/{result.job_id}"),
-                description=message,
-                continues=result.job_id,
-                changes=result.changes,
-                **(await self._snapshots.now()).update(),
-            )
-            completed = await self._continuations.completed(rework)
-        except (UnknownJob, BlobMissing) as failure:
-            raise InvalidJob(str(failure)) from failure
-        self._lease.check()
-        claim = self._lease.claim
-        if not await self._services.ledger.start(
-            claim.spec.id, claim.token, completed, self._services.bounds
-        ):
-            raise LeaseLost("Another attempt holds the job.")
-        return completed.id
