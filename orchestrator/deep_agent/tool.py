@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
@@ -51,6 +52,13 @@ class CheckedTool(BaseTool):
         function = getattr(method, "__func__", method)
         super().__init__(name=function.__name__, description=_description(function))
         self._arguments = _arguments_model(function)
+
+    def check_for(self, model: BaseLlm) -> None:
+        """Check that an agent's model can do what the tool asks of it.
+
+        Raises:
+            ModelNotConfigured: It cannot.
+        """
 
     def is_shown(self, context: ReadonlyContext) -> bool:
         """Return whether the model is shown the tool in its next request.

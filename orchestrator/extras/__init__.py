@@ -4,6 +4,7 @@
 - `mcp_server`: jobs as tools of coding agents (`mcp_app`, `create_server`, `serve_stdio`).
 - `oidc`: callers with tokens of an OpenID Connect issuer (`token_verifier`).
 - `remote_agents`: connections to agents of other services by A2A (`connect_agent`).
+- `web`: tools for research on the public web, which programs import from `fanout.web`.
 
 A name is loaded when it is first used: only composition roots use them, when something is asked of
 the extra.
