@@ -467,7 +467,7 @@ def check_for_model(tools: Sequence[AgentTool], model: BaseLlm) -> None:
     """
     for tool in tools:
         if isinstance(tool, CheckedTool):
-            tool.check_for(model)
+            tool.check_model(model)
 
 
 def approval_gate(

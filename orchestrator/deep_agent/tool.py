@@ -53,7 +53,7 @@ class CheckedTool(BaseTool):
         super().__init__(name=function.__name__, description=_description(function))
         self._arguments = _arguments_model(function)
 
-    def check_for(self, model: BaseLlm) -> None:
+    def check_model(self, model: BaseLlm) -> None:
         """Check that an agent's model can do what the tool asks of it.
 
         Raises:

@@ -4,6 +4,13 @@ from .a2a.grpc_door import GrpcUnusable as GrpcUnusable
 from .a2a.grpc_door import grpc_door as grpc_door
 from .a2a.handler import a2a_routes as a2a_routes
 from .a2a.push import push_builders as push_builders
+from .mcp_clients import CLIENTS as CLIENTS
+from .mcp_clients import InstallScope as InstallScope
+from .mcp_clients import LocalServer as LocalServer
+from .mcp_clients import McpClient as McpClient
+from .mcp_clients import NotMergeable as NotMergeable
+from .mcp_clients import PlacedEntry as PlacedEntry
+from .mcp_clients import RemoteServer as RemoteServer
 from .mcp_server.doors import LocalDoor as LocalDoor
 from .mcp_server.doors import LocalFolders as LocalFolders
 from .mcp_server.doors import usable_roots as usable_roots

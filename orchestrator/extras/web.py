@@ -421,7 +421,7 @@ def _at(value: Any, path: str) -> Any:
 class ModelSearchTool(MethodTool):
     """A tool that needs a model with a search of its own."""
 
-    def check_for(self, model: BaseLlm) -> None:
+    def check_model(self, model: BaseLlm) -> None:
         """Check a model.
 
         Raises:

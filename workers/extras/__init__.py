@@ -1,9 +1,11 @@
-"""What most workers never load.
+"""What most workers never load. The rest of `workers` imports only this door, in `execution.py`.
 
-- `remote_agents`: jobs of agents of other services, by A2A (`RemoteAgent`, `AbandonedTasks`). A
-  name is loaded when it is first used; `__init__.pyi` lists them.
-- Programs, each started by its module's name: `engine_proxy` (the engine's socket for workers in
-  containers), `images` (`fanout images`) and `dashboard` (Flower).
+- `remote_agents/`: the job of an agent of another service (A2A). Begin with `RemoteAgent.run`; the
+  client and its bounds are in `orchestrator/extras/remote_agents.py`. A name of the door is loaded
+  when it is first used; `__init__.pyi` lists them.
+- Programs, each started by its module's name: `engine_proxy.py` (the engine's socket for workers in
+  containers; `engine_rules.py`: which calls pass), `images.py` with `image_building.py`
+  (`fanout images`), `dashboard.py` (Flower).
 """
 
 import lazy_loader

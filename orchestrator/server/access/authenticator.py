@@ -34,7 +34,7 @@ class TokenCheck(Protocol):
     """Finds the caller of a token of an issuer."""
 
     async def caller(self, token: str) -> Caller:
-        """Return whom a token stands for.
+        """Return the caller to whom a token was issued.
 
         Raises:
             NotAuthenticated: It is not valid.
