@@ -8,6 +8,7 @@ jobs are on their way.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import cached_property
 from typing import Any
 
 from fanout.orchestrator.configuration.settings import Settings
@@ -15,8 +16,9 @@ from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers import extras
 from fanout.workers.agent.activity import Activities
-from fanout.workers.agent.remote.abandoned import AbandonedTasks
+from fanout.workers.agent.answer import JobWorker
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
@@ -67,9 +69,9 @@ class JobExecution:
         collections = ChangeCollections(services.blobs)
         late_changes = LateChanges(services.ledger, provider, own_ledger, collections, me)
         activities = Activities(urgent_ledger, services.totals)
-        abandoned = AbandonedTasks(services)
+        self._services = services
         cancellations = Cancellations(
-            urgent_ledger, heartbeats, (abandoned.cancel_of, on_cancelled)
+            urgent_ledger, heartbeats, (self._cancel_remote_task, on_cancelled)
         )
         forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
@@ -89,6 +91,7 @@ class JobExecution:
                 default_model=settings.model,
                 max_output_tokens=settings.max_output_tokens,
                 rate_limiter=rate_limiter,
+                create_remote=_create_remote_agent,
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),
@@ -109,3 +112,16 @@ class JobExecution:
             models: Names of models.
         """
         await warm_up(models)
+
+    def _cancel_remote_task(self, job_id: str) -> None:
+        if any(definition.a2a for definition in self._services.definitions.values()):
+            self._abandoned_tasks.cancel_of(job_id)
+
+    @cached_property
+    def _abandoned_tasks(self) -> extras.AbandonedTasks:
+        return extras.AbandonedTasks(self._services)
+
+
+def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:
+    """Return a `RemoteAgent`; the extra is loaded for the first one."""
+    return extras.RemoteAgent(*arguments, **options)

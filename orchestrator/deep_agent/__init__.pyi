@@ -48,6 +48,7 @@ from .budget import Accounts as Accounts
 from .budget import Budget as Budget
 from .budget import BudgetFactory as BudgetFactory
 from .budget import BudgetLimits as BudgetLimits
+from .budget import budget_of as budget_of
 from .budget import usage_of as usage_of
 from .context.compaction import ContextSummary as ContextSummary
 from .context.compaction import ConversationStats as ConversationStats
@@ -138,6 +139,8 @@ from .models.access import service_name as service_name
 # Models, their retries, usage and prices
 from .models.facts import ModelProfile as ModelProfile
 from .models.facts import price as price
+from .models.own_search import search_request as search_request
+from .models.own_search import searching as searching
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.replies import say_ending as say_ending
 from .models.resolve import Trial as Trial
@@ -156,6 +159,7 @@ from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
 from .models.tokens import ModelUsage as ModelUsage
+from .models.tokens import reply_usage as reply_usage
 
 # Permissions
 from .permissions import Access as Access
@@ -174,12 +178,7 @@ from .tool import MethodTool as MethodTool
 from .tool import ProgressTool as ProgressTool
 from .tool import polling as polling
 from .tool import tabular as tabular
+from .tools.documents import text_of_html as text_of_html
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
 from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS
-from .web import SearchApi as SearchApi
-
-# Tools for research
-from .web import Think as Think
-from .web import WebFetch as WebFetch
-from .web import WebSearch as WebSearch

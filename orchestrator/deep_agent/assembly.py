@@ -63,6 +63,7 @@ from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_mod
 from fanout.orchestrator.deep_agent.permissions import Permission, PermissionGate
 from fanout.orchestrator.deep_agent.skills import Skills
 from fanout.orchestrator.deep_agent.structured_output import OutputSchema, OutputType
+from fanout.orchestrator.deep_agent.tool import CheckedTool
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
@@ -74,7 +75,6 @@ from fanout.orchestrator.deep_agent.unusable_replies import (
     ToolErrors,
     ValidText,
 )
-from fanout.orchestrator.deep_agent.web import ModelSearchTool
 from fanout.orchestrator.shortening import one_line
 
 DEFAULT_MODEL = "gemini-2.5-flash"
@@ -550,8 +550,8 @@ def check_for_model(tools: Sequence[AgentTool], model: BaseLlm) -> None:
         ModelNotConfigured: The model has no search of its own, and a tool needs it.
     """
     for tool in tools:
-        if isinstance(tool, ModelSearchTool):
-            tool.check_for(model)
+        if isinstance(tool, CheckedTool):
+            tool.check_model(model)
 
 
 def approval_gate(

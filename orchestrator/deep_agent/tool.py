@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
@@ -68,6 +69,13 @@ class CheckedTool(BaseTool):
             name=name or function.__name__, description=description or _description(function)
         )
         self._arguments = arguments or _arguments_model(function)
+
+    def check_model(self, model: BaseLlm) -> None:
+        """Check that an agent's model can do what the tool asks of it.
+
+        Raises:
+            ModelNotConfigured: It cannot.
+        """
 
     def is_shown(self, context: ReadonlyContext) -> bool:
         """Return whether the model is shown the tool in its next request.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -203,6 +203,8 @@ class SubagentFactory:
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RedisRateLimiter
+    create_remote: Callable[..., JobWorker]
+    """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     max_output_tokens: int | None = None
     """The most that a reply may have, for agents whose definition sets no limit."""
     stream_text: bool = False
@@ -225,12 +227,8 @@ class SubagentFactory:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
         shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
         if definition.a2a is not None:
-            from fanout.workers.agent.remote.remote_agent import (  # noqa: PLC0415 - A2A's library
-                RemoteAgent,
-            )
-
             turns.end()  # it works elsewhere
-            return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
+            return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
         return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 

@@ -11,6 +11,8 @@ from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 OPERATOR = "operator"
 """The credential of who has this machine or its Redis, and the owner of the jobs which that person
 submits: no key and no token has the name."""
+TOKEN = "token:"  # noqa: S105 - the beginning of an id
+"""The beginning of the id of a token; its end follows, in seconds since the epoch."""
 
 
 class NotAuthenticated(Exception):

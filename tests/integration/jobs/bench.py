@@ -33,6 +33,7 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
+from fanout.workers.extras import RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox.local.provider import LocalProvider
@@ -206,6 +207,7 @@ class Bench:
                 services=services,
                 default_model=self._model,
                 rate_limiter=self._rate_limiter,
+                create_remote=RemoteAgent,
                 checkpoint_seconds=self._checkpoint_seconds,
             ),
             collections=ChangeCollections(self.blobs),

@@ -1,6 +1,6 @@
 """The program of `fanout images`, also for commands that are about to start a worker.
 
-`python -P -m fanout.workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE |
+`python -P -m fanout.workers.extras.images ls [--json] | build [NAME…] | check IMAGE |
 ready IMAGE`.
 
 `check` finds out what an image lacks of what sandboxes need, in a container of it that is like a
@@ -20,9 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.container_config import FIRST_UID, probe_config
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.image_building import (
+from fanout.workers.extras.image_building import (
     ImageBuildFailed,
     WantedImages,
     build,
@@ -31,6 +29,8 @@ from fanout.workers.sandbox.docker.image_building import (
     require_images,
     to_build,
 )
+from fanout.workers.sandbox.docker.container_config import FIRST_UID, probe_config
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.image_failures import (
     BUILT_ON,
     image_missing,

@@ -4,7 +4,7 @@ Who can open the engine's socket is root on its host. A worker therefore opens t
 proxy, which passes only what `engine_rules` permits: a worker's calls, with the configurations that
 `workers/sandbox/docker` builds. It needs no right but to open the engine's socket:
 
-    python -P -m fanout.workers.sandbox.engine_proxy --listen /run/fanout/engine.sock
+    python -P -m fanout.workers.extras.engine_proxy --listen /run/fanout/engine.sock
 
 Building images is not a worker's call: `fanout images build` needs the engine itself.
 """
@@ -26,8 +26,8 @@ import h11
 import structlog
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.extras.engine_rules import Call, CallRefused, Passed, Rules
 from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.engine_rules import Call, CallRefused, Passed, Rules
 
 _HEAD_BYTES = 64 * 1024
 """The longest head of a request: a list's filters are its longest part."""
@@ -171,7 +171,7 @@ def main() -> None:
         SystemExit: The options are not usable, or the engine does not answer.
     """
     parser = argparse.ArgumentParser(
-        prog="python -P -m fanout.workers.sandbox.engine_proxy",
+        prog="python -P -m fanout.workers.extras.engine_proxy",
         description="Let workers use a Docker engine for sandboxes, and for nothing else.",
     )
     parser.add_argument("--listen", required=True, type=Path, help="path of the socket to create")

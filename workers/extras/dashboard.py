@@ -1,4 +1,4 @@
-"""`python -P -m fanout.workers.dashboard`: Flower, with the options of its FLOWER_… variables.
+"""`python -P -m fanout.workers.extras.dashboard`: Flower, with the options of its FLOWER_… names.
 
 Flower's own command runs a `flowerconfig.py` of the working directory, and Celery's puts that
 folder in front of the path; so it is started here.

@@ -21,16 +21,13 @@ from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
 from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.jobs.failures import UnknownJob
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord
-from fanout.orchestrator.server.a2a.approval_requests import (
+from fanout.orchestrator.extras.a2a.approval_requests import (
     CONFIRMATION,
     MalformedAnswer,
     read_response,
 )
-from fanout.orchestrator.server.a2a.cards import DEFAULT_AGENT, INPUT_MODES
-from fanout.orchestrator.server.a2a.protocol import (
+from fanout.orchestrator.extras.a2a.cards import DEFAULT_AGENT, INPUT_MODES
+from fanout.orchestrator.extras.a2a.protocol import (
     CONTEXT_LABEL,
     DIGEST_LABEL,
     MESSAGE_LABEL,
@@ -38,6 +35,9 @@ from fanout.orchestrator.server.a2a.protocol import (
     context_of,
     plain,
 )
+from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.owned_jobs import OwnedJobs

@@ -17,11 +17,11 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.approvals import DECISIONS, Decision
 from fanout.orchestrator.configuration.api_settings import Scope
+from fanout.orchestrator.extras.mcp_server import texts
+from fanout.orchestrator.extras.mcp_server.doors import ToolContext
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import fit
 from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
-from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.doors import ToolContext
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import escape_hidden, printable

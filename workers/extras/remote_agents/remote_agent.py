@@ -22,6 +22,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     RemoteAgentDefinition,
 )
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema, summary_of
+from fanout.orchestrator.extras import RemoteConnection, connect_agent
 from fanout.orchestrator.jobs.approvals import Approval, waiting_approval
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,
@@ -32,15 +33,17 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.remote_agents import RemoteConnection, connect
 from fanout.orchestrator.shortening import count
 from fanout.workers.agent.answer import AgentAnswer
 from fanout.workers.agent.checkpoint import Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks
 from fanout.workers.agent.history import History
-from fanout.workers.agent.remote.abandoned import cancel_task
-from fanout.workers.agent.remote.conversation import RemoteConversation, State, Turn
-from fanout.workers.agent.remote.messages import (
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import AttemptJournal, LiveLog
+from fanout.workers.agent.verification import Verifier, max_reworks, rejection
+from fanout.workers.extras.remote_agents.abandoned import cancel_task
+from fanout.workers.extras.remote_agents.conversation import RemoteConversation, State, Turn
+from fanout.workers.extras.remote_agents.messages import (
     Reply,
     SentFiles,
     answer_text,
@@ -54,9 +57,6 @@ from fanout.workers.agent.remote.messages import (
     reply_of_message,
     task_text,
 )
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal, LiveLog
-from fanout.workers.agent.verification import Verifier, max_reworks, rejection
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox
 
@@ -200,7 +200,7 @@ class RemoteAgent:
         history = await self._journal.history()
         self._checkpoints.resume_from(history.checkpoints)
         self._conversation = self._conversation_of(history)
-        async with connect(self._remote, self._services.secrets) as remote:
+        async with connect_agent(self._remote, self._services.secrets) as remote:
             self._card = remote.card
             await self._fetch_lost_files(remote, self._conversation.without_files)
             while True:

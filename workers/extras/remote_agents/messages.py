@@ -24,10 +24,10 @@ from wcmatch import glob
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
+from fanout.orchestrator.extras import RemoteConnection
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.remote_agents import RemoteConnection
-from fanout.workers.agent.remote.conversation import Turn
+from fanout.workers.extras.remote_agents.conversation import Turn
 from fanout.workers.sandbox import WORKSPACE, Command, Sandbox
 
 MAX_RECEIVED_FILES = 10_000

@@ -61,6 +61,18 @@ from starlette.routing import BaseRoute, Route
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.api_settings import Scope
+from fanout.orchestrator.extras.a2a import cards, received
+from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.extras.a2a.cards import PATH, card
+from fanout.orchestrator.extras.a2a.protocol import DIGEST_LABEL, context_of, plain
+from fanout.orchestrator.extras.a2a.push import PushConfigs
+from fanout.orchestrator.extras.a2a.received import (
+    find_place,
+    give_decisions,
+    read_decisions,
+    read_files,
+)
+from fanout.orchestrator.extras.a2a.tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
 from fanout.orchestrator.jobs.failures import (
     JobFailure,
     LedgerFull,
@@ -68,18 +80,6 @@ from fanout.orchestrator.jobs.failures import (
     UnknownAgent,
     UnknownJob,
 )
-from fanout.orchestrator.server.a2a import cards, received
-from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
-from fanout.orchestrator.server.a2a.cards import PATH, card
-from fanout.orchestrator.server.a2a.protocol import DIGEST_LABEL, context_of, plain
-from fanout.orchestrator.server.a2a.push import PushConfigs
-from fanout.orchestrator.server.a2a.received import (
-    find_place,
-    give_decisions,
-    read_decisions,
-    read_files,
-)
-from fanout.orchestrator.server.a2a.tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
 from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
 from fanout.orchestrator.server.http.requests import Service, caller_of
 from fanout.orchestrator.server.owned_jobs import KeyReused, OwnedJobs

@@ -257,7 +257,7 @@ class RemoteConnection:
 
 
 @contextlib.asynccontextmanager
-async def connect(
+async def connect_agent(
     definition: RemoteAgentDefinition,
     secrets: Mapping[str, SecretStr],
     card: AgentCard | None = None,

@@ -16,9 +16,9 @@ from a2a.types import Message, Part, Role
 from google.protobuf.json_format import MessageToDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fanout.orchestrator.extras.a2a.protocol import context_of, data_part
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.server.a2a.protocol import context_of, data_part
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import escape_hidden, printable

@@ -30,21 +30,15 @@ from a2a.utils.task import validate_page_size
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
-from fanout.orchestrator.jobs.failure_texts import what_happened
-from fanout.orchestrator.jobs.failures import BlobMissing
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.server.a2a.approval_requests import (
+from fanout.orchestrator.extras.a2a.approval_requests import (
     LONG_RUNNING,
     AwaitedCall,
     asking,
     waiting_below,
     waiting_calls,
 )
-from fanout.orchestrator.server.a2a.conversation import convert_entry, history
-from fanout.orchestrator.server.a2a.protocol import (
+from fanout.orchestrator.extras.a2a.conversation import convert_entry, history
+from fanout.orchestrator.extras.a2a.protocol import (
     CONTEXT_LABEL,
     STATES,
     changed_at,
@@ -54,6 +48,12 @@ from fanout.orchestrator.server.a2a.protocol import (
     link_part,
     to_timestamp,
 )
+from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
+from fanout.orchestrator.jobs.failure_texts import what_happened
+from fanout.orchestrator.jobs.failures import BlobMissing
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.server.event_feed import ChangedJobs
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import cursor_of, position_of

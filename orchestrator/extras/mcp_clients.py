@@ -255,6 +255,42 @@ class NotMergeable(Exception):
     """The file cannot be changed without losing something; the text says what."""
 
 
+@dataclass(frozen=True)
+class PlacedEntry:
+    """An entry, and where it belongs."""
+
+    path: Path
+    section: str
+    name: str
+    entry: Entry
+    inputs: Sequence[Entry]
+
+    def merged(self, text: str = "") -> str:
+        """Return the text of the file with the entry.
+
+        Args:
+            text: The file's text without it.
+
+        Raises:
+            NotMergeable: The entry cannot be put there.
+        """
+        if self.path.suffix == ".toml":
+            return put_toml_entry(text, self.section, self.name, self.entry)
+        return put_json_entry(text, self.section, self.name, self.entry, self.inputs)
+
+    def write(self) -> None:
+        """Put the entry into the file; nothing is written where it is there.
+
+        Raises:
+            NotMergeable: The entry cannot be put there.
+            OSError: The file cannot be read or written.
+        """
+        before = read(self.path)
+        after = self.merged(before)
+        if after != before:
+            replace(self.path, before, after)
+
+
 def put_json_entry(
     text: str, section: str, name: str, entry: dict[str, Any], inputs: Sequence[dict[str, Any]] = ()
 ) -> str:

@@ -12,10 +12,10 @@ from importlib import import_module
 
 from a2a.types import Message, Part, Role
 
+from fanout.orchestrator.extras.a2a.protocol import MESSAGE_LABEL, context_of
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from fanout.orchestrator.server.a2a.protocol import MESSAGE_LABEL, context_of
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 SHOWN = frozenset({EventType.MODEL_REPLY, EventType.TOOL_RESULT, EventType.SESSION_EVENT})
@@ -25,7 +25,7 @@ MAX_HISTORY = 100
 DEFAULT_HISTORY = 20
 """When the client names no length: enough for the last steps, and a task stays small."""
 PAGE = 500
-AGENT_EVENTS = "fanout.orchestrator.server.a2a.agent_events"
+AGENT_EVENTS = "fanout.orchestrator.extras.a2a.agent_events"
 """Loaded in a thread when a client first asks for what an agent did: the loop serves meanwhile."""
 
 
@@ -88,6 +88,6 @@ async def _filled(message: Message, jobs: OwnedJobs, entry: JournalEvent) -> boo
     if content is None:
         return False
     await asyncio.to_thread(import_module, AGENT_EVENTS)
-    from fanout.orchestrator.server.a2a.agent_events import fill  # noqa: PLC0415 - see there
+    from fanout.orchestrator.extras.a2a.agent_events import fill  # noqa: PLC0415 - see there
 
     return fill(message, content)

@@ -20,6 +20,7 @@ import structlog
 from fanout.orchestrator.configuration.api_settings import (
     DEFAULT_TENANT,
     EVERYBODY,
+    ApiSettings,
     CallerSettings,
     OidcSettings,
     Scope,
@@ -28,6 +29,7 @@ from fanout.orchestrator.configuration.api_settings import (
 )
 from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
 from fanout.orchestrator.server.access.callers import (
+    TOKEN,
     AuthenticationUnavailable,
     Caller,
     NotAuthenticated,
@@ -190,8 +192,6 @@ def _public_key(data: object) -> jwt.PyJWK | None:
         return None
 
 
-TOKEN = "token:"  # noqa: S105 - the beginning of an id
-"""The beginning of the id of a token; its end follows, in seconds since the epoch."""
 MAX_TENANT_CHARACTERS = 64
 """As of a job's tenant."""
 NEEDED_CLAIMS = ["exp", "iss", "aud", "sub"]
@@ -277,6 +277,17 @@ class TokenVerifier:
             if isinstance(name, str) and name in prefixed
         }
         return frozenset(found or (Scope(scope) for scope in self._settings.default_scopes))
+
+
+def token_verifier(issuer: str, settings: ApiSettings) -> TokenVerifier:
+    """Return what checks the tokens of an issuer.
+
+    Args:
+        issuer: Its address.
+        settings: Those of the service.
+    """
+    keys = IssuerKeys(issuer, settings.oidc.keys_seconds)
+    return TokenVerifier(settings.oidc, keys, settings.callers)
 
 
 def _name(claims: dict[str, Any], claim: str, most_characters: int) -> str:

@@ -15,15 +15,15 @@ from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
 from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.http.models import JobRequest
-from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.doors import DoorTools, Opened, StoredWorkspace, ToolContext
-from fanout.orchestrator.server.mcp.elicitation import Elicitation
-from fanout.orchestrator.server.mcp.reports import (
+from fanout.orchestrator.extras.mcp_server import texts
+from fanout.orchestrator.extras.mcp_server.doors import (
+    DoorTools,
+    Opened,
+    StoredWorkspace,
+    ToolContext,
+)
+from fanout.orchestrator.extras.mcp_server.elicitation import Elicitation
+from fanout.orchestrator.extras.mcp_server.reports import (
     AgentLine,
     AgentLines,
     Answered,
@@ -36,6 +36,11 @@ from fanout.orchestrator.server.mcp.reports import (
     links,
     progress_line,
 )
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.server.http.models import JobRequest
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import cursor_of, position_of
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import structlog
 from google.adk.events import Event
 
+from fanout.orchestrator import extras
 from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.workers.agent.history import History
-from fanout.workers.agent.remote.conversation import RemoteConversation
 from fanout.workers.agent.services import JobServices
+from fanout.workers.extras.remote_agents.conversation import RemoteConversation
 
 if TYPE_CHECKING:
     from a2a.types import AgentCard
@@ -44,14 +45,10 @@ async def cancel_task(
     """
     if not conversation.task:
         return
-    from fanout.orchestrator.remote_agents import (  # noqa: PLC0415 - A2A's library
-        connect,
-    )
-
     try:
         async with (
             asyncio.timeout(ABANDON_SECONDS),
-            connect(remote, services.secrets, card) as connection,
+            extras.connect_agent(remote, services.secrets, card) as connection,
         ):
             await connection.cancel(conversation.task)
     except (JobFailure, TimeoutError) as error:
@@ -71,10 +68,9 @@ class AbandonedTasks:
 
     def cancel_of(self, job_id: str) -> None:
         """Begin to cancel the remote task of a job, if it has one and does not run."""
-        if any(definition.a2a for definition in self._services.definitions.values()):
-            task = asyncio.create_task(self._cancel_of(job_id))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+        task = asyncio.create_task(self._cancel_of(job_id))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _cancel_of(self, job_id: str) -> None:
         services = self._services

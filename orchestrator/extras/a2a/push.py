@@ -21,6 +21,7 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.json_format import MessageToJson
 from pydantic import SecretStr, ValidationError
 
+from fanout.orchestrator.extras.a2a.protocol import STATES, context_of, to_timestamp
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.subscription import (
     APPROVAL,
@@ -28,7 +29,6 @@ from fanout.orchestrator.jobs.store.subscription import (
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.server.a2a.protocol import STATES, context_of, to_timestamp
 from fanout.orchestrator.server.notifications.messages import (
     SECRET_PREFIX,
     JobsToRead,
@@ -157,6 +157,15 @@ class PushMessages:
         )
         body = MessageToJson(StreamResponse(status_update=update), indent=None)
         return OutgoingMessage(body.encode(), _headers(sent, body))
+
+
+def push_builders(jobs: JobsToRead) -> dict[str, PushMessages]:
+    """Return what makes the messages of push notifications, by the kind of their subscriptions.
+
+    Args:
+        jobs: The jobs of all owners.
+    """
+    return {KIND: PushMessages(jobs)}
 
 
 def _headers(sent: Notification, body: str) -> dict[str, str]:

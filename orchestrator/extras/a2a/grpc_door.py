@@ -22,15 +22,15 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERS
 from a2a.utils.errors import VersionNotSupportedError
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
-from fanout.orchestrator.server.a2a.handler import (
+from fanout.orchestrator.extras.a2a.handler import (
     AGENT,
     BASE_URL,
     CALLER,
     JobRequestHandler,
     KnownCaller,
 )
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
 from fanout.orchestrator.server.access.authenticator import presented
 from fanout.orchestrator.server.access.callers import (
     AuthenticationUnavailable,

@@ -19,6 +19,15 @@ from pydantic import AnyUrl, ValidationError
 from starlette.routing import BaseRoute
 
 from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
+from fanout.orchestrator.extras.mcp_server import texts
+from fanout.orchestrator.extras.mcp_server.change_tools import ChangeTools, Resources
+from fanout.orchestrator.extras.mcp_server.doors import Door, ServiceDoor
+from fanout.orchestrator.extras.mcp_server.job_tools import (
+    ApprovalTools,
+    ListTools,
+    SubmitTools,
+    WaitTools,
+)
 from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
 from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
 from fanout.orchestrator.server.access.callers import (
@@ -27,15 +36,6 @@ from fanout.orchestrator.server.access.callers import (
     NotAuthenticated,
 )
 from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.mcp import texts
-from fanout.orchestrator.server.mcp.change_tools import ChangeTools, Resources
-from fanout.orchestrator.server.mcp.doors import Door, ServiceDoor
-from fanout.orchestrator.server.mcp.job_tools import (
-    ApprovalTools,
-    ListTools,
-    SubmitTools,
-    WaitTools,
-)
 from fanout.orchestrator.server.owned_jobs import KeyReused
 from fanout.orchestrator.server.problems import Problem
 from fanout.orchestrator.version import VERSION
