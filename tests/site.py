@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from fanout.orchestrator import extras
 from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.store.access_stores import AccessStores
 from fanout.orchestrator.jobs.store.api_keys import KeyStore
@@ -63,7 +64,10 @@ async def running_sites(redis: FakeAsyncRedis) -> AsyncIterator[Callable[..., Si
     async with AsyncExitStack() as opened:
 
         def make(base_url: str = HERE, address: str = "127.0.0.1", **settings: Any) -> Site:
-            access = make_access(ApiSettings(**settings), stores)
+            api = ApiSettings(**settings)
+            issuer = api.oidc.issuer
+            tokens = None if issuer is None else extras.token_verifier(issuer, api)
+            access = make_access(api, stores, tokens)
             paths = ("/", "/healthz", "/v1/jobs", "/v1/jobs/{id}")
             routes = [Route(path, who, methods=["GET", "POST"]) for path in paths]
             app = Starlette(routes=[*Login(access).routes(), *routes])

@@ -45,7 +45,7 @@ from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue, queue_of_worker
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
@@ -67,7 +67,7 @@ from fanout.workers.upkeep.watchdog import CallThreads, Watchdog, release_claims
 
 if TYPE_CHECKING:
     from fanout.workers.attempt.job_runner import Progress
-    from fanout.workers.execution import Execution
+    from fanout.workers.execution import JobExecution
 
 
 log = structlog.get_logger(__name__)
@@ -167,7 +167,7 @@ class WorkerProcess:
         self._started_at: int | None = None
         """The time of the start by the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
-        self._execution: Execution | None = None
+        self._execution: JobExecution | None = None
         """None until it is loaded."""
         self._is_warm = asyncio.Event()
         self._totals = Totals()
@@ -281,7 +281,7 @@ class WorkerProcess:
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(
-            *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+            self._redis_url, keys.prefix, settings.worker.queue, settings.queue.secrets
         )
         self._own_ledger = await OwnLedger.of(self._urgent_ledger)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)
@@ -289,7 +289,7 @@ class WorkerProcess:
         self._fitness = HostFitness(self._provider, self._rehearsal(), self._tell_fitness)
         self._admission = Admission(self._ledger, self._queue)
         self._services = self._job_services()
-        self._rate_limiter = RateLimiter(self._redis, keys, settings.models)
+        self._rate_limiter = RedisRateLimiter(self._redis, keys, settings.models)
         self._heartbeats = Heartbeats(self._urgent_ledger, settings.worker.lease_seconds)
         self._loop_delays = LoopDelays(lambda: bool(len(self._heartbeats)), self._totals)
         self._counting = Counting(FleetTotals(self._redis, keys), self._totals, self._name)
@@ -448,10 +448,10 @@ class WorkerProcess:
         self._watchdog.start()  # the warm-up blocks the loop, which is then a fault
         self._is_warm.set()
 
-    async def _load_execution(self) -> Execution:
+    async def _load_execution(self) -> JobExecution:
         with self._garbage.exempt_import(), absent("rich"):  # HTTPX has a command line, with it
             module = await asyncio.to_thread(import_module, "fanout.workers.execution")
-        kind: type[Execution] = module.Execution
+        kind: type[JobExecution] = module.JobExecution
         return kind(
             self._settings,
             self._services,

@@ -8,15 +8,17 @@ jobs are on their way.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import cached_property
 from typing import Any
 
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers import extras
 from fanout.workers.agent.activity import Activities
-from fanout.workers.agent.remote.abandoned import AbandonedTasks
+from fanout.workers.agent.answer import JobWorker
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
@@ -29,10 +31,10 @@ from fanout.workers.upkeep.late_changes import LateChanges
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from fanout.workers.upkeep.warm_up import Forecast, load_agent_libraries, warm_up
 
-__all__ = ["Execution", "load_agent_libraries"]
+__all__ = ["JobExecution", "load_agent_libraries"]
 
 
-class Execution:
+class JobExecution:
     """The job runner, and the background loops that need what it needs.
 
     Args:
@@ -60,16 +62,16 @@ class Execution:
         provider: SandboxProvider,
         heartbeats: Heartbeats,
         fitness: HostFitness,
-        rate_limiter: RateLimiter,
+        rate_limiter: RedisRateLimiter,
         on_cancelled: Callable[[str], None],
         me: Callable[[], WorkerInfo],
     ) -> None:
         collections = ChangeCollections(services.blobs)
         late_changes = LateChanges(services.ledger, provider, own_ledger, collections, me)
         activities = Activities(urgent_ledger, services.totals)
-        abandoned = AbandonedTasks(services)
+        self._services = services
         cancellations = Cancellations(
-            urgent_ledger, heartbeats, (abandoned.cancel_of, on_cancelled)
+            urgent_ledger, heartbeats, (self._cancel_remote_task, on_cancelled)
         )
         forecast = Forecast(services, provider, settings.sandbox.image, settings.sandbox.warm)
         self.loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
@@ -89,6 +91,7 @@ class Execution:
                 default_model=settings.model,
                 max_output_tokens=settings.max_output_tokens,
                 rate_limiter=rate_limiter,
+                create_remote=_create_remote_agent,
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),
@@ -109,3 +112,16 @@ class Execution:
             models: Names of models.
         """
         await warm_up(models)
+
+    def _cancel_remote_task(self, job_id: str) -> None:
+        if any(definition.a2a for definition in self._services.definitions.values()):
+            self._abandoned_tasks.cancel_of(job_id)
+
+    @cached_property
+    def _abandoned_tasks(self) -> extras.AbandonedTasks:
+        return extras.AbandonedTasks(self._services)
+
+
+def _create_remote_agent(*arguments: Any, **options: Any) -> JobWorker:
+    """Return a `RemoteAgent`; the extra is loaded for the first one."""
+    return extras.RemoteAgent(*arguments, **options)

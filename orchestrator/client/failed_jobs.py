@@ -54,14 +54,14 @@ def done_again_ids(records: Sequence[JobRecord]) -> set[str]:
         if failed.parent_id in done_again:
             done_again.add(failed.id)
             continue
-        later = (one for one in records if one.id not in used and _makes_up_for(one, failed))
+        later = (one for one in records if one.id not in used and _replaces(one, failed))
         if (success := next(later, None)) is not None:
             done_again.add(failed.id)
             used.add(success.id)
     return done_again
 
 
-def _makes_up_for(other: JobRecord, failed: JobRecord) -> bool:
+def _replaces(other: JobRecord, failed: JobRecord) -> bool:
     if other.state is not JobState.SUCCEEDED or other.parent_id != failed.parent_id:
         return False
     is_repeated = _words(failed.description) in _words(other.description)

@@ -91,7 +91,7 @@ class ShownJob(_Shown):
 
 
 class FleetView(_Shown):
-    """An installation at one moment. None stands for what its reader may not know."""
+    """An installation at one moment. None replaces what its reader may not know."""
 
     at: float
     """The time in seconds since the epoch, by Redis's clock."""
@@ -163,7 +163,7 @@ async def own_fleet(reader: JobReader, tenant: str | None, owner: str | None) ->
     active = await reader.records(await reader.fleet.running(MAX_ACTIVE, tenant))
     running = [one for one in active if tenant is None or owner in (None, one.owner)]
     jobs = tuple(one.model_copy(update={"worker": None}) for one in _jobs(running))
-    return FleetView(at=at, queues=_queues_of(queued, at), jobs=jobs[:MAX_JOBS])
+    return FleetView(at=at, queues=_list_queues(queued, at), jobs=jobs[:MAX_JOBS])
 
 
 def _hosts(workers: Iterable[WorkerLoad]) -> list[ShownHost]:
@@ -225,7 +225,7 @@ def _jobs(records: Iterable[JobRecord]) -> tuple[ShownJob, ...]:
     )
 
 
-def _queues_of(queued: Sequence[JobRecord], now: float) -> tuple[ShownQueue, ...]:
+def _list_queues(queued: Sequence[JobRecord], now: float) -> tuple[ShownQueue, ...]:
     groups: dict[tuple[str, str], list[JobRecord]] = {}
     for record in queued:
         groups.setdefault((record.tenant, f"{record.agent}:{record.wire}"), []).append(record)

@@ -54,7 +54,7 @@ class GrowingTree:
             count = RECORDS_AT_ONCE
             if limit is not None:
                 count = min(count, limit - len(self._known))
-            page = await self._records.tree_after(root_id, self._newest, count)
+            page = await self._records.list_tree(root_id, self._newest, count)
             if not page:
                 break
             self._newest = page[-1][1]

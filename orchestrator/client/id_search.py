@@ -34,14 +34,14 @@ class IdSearch:
         self._redis = redis
         self._keys = keys
 
-    async def beginning_with(self, prefix: str, most: int) -> list[str]:
+    async def find_by_beginning(self, prefix: str, most: int) -> list[str]:
         """Return the ids of jobs with this beginning, in any order; some beyond `most`."""
         ids, behind = self._keys.ids, f"({prefix}{BEHIND_IDS}"
         search = methodcaller("zrangebylex", ids, f"[{prefix}", behind, 0, most + 1)
         found = await self._indexed(ids, search)
         return await self._scanned(f"{prefix}*", most) if found is None else found
 
-    async def ending_with(self, end: str, most: int) -> list[str]:
+    async def find_by_ending(self, end: str, most: int) -> list[str]:
         """Return the ids of jobs with this end, in any order; some beyond `most`."""
         ids, (first, behind) = self._keys.ids_by_end, end_scores(end)
         enough = most + 1 if len(end) <= SCORED_CHARACTERS else SAME_END

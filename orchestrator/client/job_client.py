@@ -75,7 +75,7 @@ class JobClient(JobReader):
         self._settings = settings
         self._records = self._ledger = Ledger(self._redis, self._keys)
         self._queue = CeleryQueue(
-            *(redis_url, self._keys.prefix, settings.worker.queue), settings.queue.secrets
+            redis_url, self._keys.prefix, settings.worker.queue, settings.queue.secrets
         )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs, timeout_seconds=settings.blobs_timeout_seconds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.records import JobSketch, Records
-from fanout.orchestrator.jobs.store.stored import fields_of, owner_key
+from fanout.orchestrator.jobs.store.stored import owner_key, read_fields
 
 STEP = 500
 """The most records fetched in one round trip."""
@@ -48,7 +48,7 @@ class JobFilter:
         )
 
     def _describes(self, job: JobSketch) -> bool:
-        spec = fields_of(job.spec)
+        spec = read_fields(job.spec)
         labels: dict[str, str] = spec.get("labels") or {}
         if not (self.labels or {}).items() <= labels.items():
             return False

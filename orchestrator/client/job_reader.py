@@ -425,13 +425,13 @@ class JobReader:
             return [prefix]
         if not ID_PART.fullmatch(prefix):
             return []
-        return sorted(await self._ids.beginning_with(prefix, most))
+        return sorted(await self._ids.find_by_beginning(prefix, most))
 
     async def ids_ending_with(self, end: str, most: int) -> Ids:
         """Return the ids of jobs that end with a text, sorted; of more than `most`, only some."""
         if not ID_PART.fullmatch(end):
             return []
-        return sorted(await self._ids.ending_with(end, most))
+        return sorted(await self._ids.find_by_ending(end, most))
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True

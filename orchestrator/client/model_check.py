@@ -81,13 +81,13 @@ def check_models_of_workers(
         for agent, model in _models(definitions, root, named or "", ""):
             able = [worker for worker in workers if worker.knows(agent)]
             digest = None if agent == root and named else definitions[agent].digest()
-            faults = [_fault_at(worker, agent, digest, model) for worker in able]
+            faults = [_find_fault(worker, agent, digest, model) for worker in able]
             if faults and all(faults):
                 its = "this job's" if agent == root else f"agent {agent}'s"
                 raise InvalidJob(f"No worker can ask {its} model: {faults[0]}")
 
 
-def _fault_at(worker: WorkerInfo, agent: str, digest: str | None, model: str) -> str:
+def _find_fault(worker: WorkerInfo, agent: str, digest: str | None, model: str) -> str:
     """Return why a worker cannot ask an agent's model; empty if it can, or does not report it.
 
     Args:

@@ -64,10 +64,10 @@ class EmbeddedRecord(BaseModel):
     @property
     def pool(self) -> str:
         """The pool of the last used worker; empty in a release without pools."""
-        return pool_of(self.environment)
+        return name_pool(self.environment)
 
 
-def pool_of(fingerprint: str) -> str:
+def name_pool(fingerprint: str) -> str:
     """Return the name of the pool of workers with these settings and keys.
 
     Args:

@@ -174,21 +174,21 @@ class CallerSettings(CallerPolicy):
     may choose anything until it is named here."""
 
     def policy_of(
-        self, tenant: str, key: str | None = None, made_with: CallerPolicy | None = None
+        self, tenant: str, key: str | None = None, own_policy: CallerPolicy | None = None
     ) -> CallerPolicy:
         """Return what a caller may choose.
 
         Args:
             tenant: The tenant of the caller, or `*`.
             key: The name of its key; None for a token.
-            made_with: The policy with which the key was made; None for a key of the configuration.
+            own_policy: The policy with which the key was made; None for a key of the configuration.
         """
         by_key = self.keys.get(key, DEFINITIONS_ONLY) if key else DEFINITIONS_ONLY
         general = CallerPolicy.model_validate(
             {name: getattr(self, name) for name in CallerPolicy.model_fields}
         )
         by_tenant = self.tenants.get(share_of(tenant), DEFINITIONS_ONLY).over(general)
-        return by_key.over((made_with or DEFINITIONS_ONLY).over(by_tenant))
+        return by_key.over((own_policy or DEFINITIONS_ONLY).over(by_tenant))
 
 
 class OidcSettings(_Section):

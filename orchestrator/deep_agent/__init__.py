@@ -6,7 +6,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `SubAgentLimits`, `DelegationStyle`, `TaskRecord`; `ExecutionChoice`, `ExecutionServer`,
   `create_local_execute_tool`.
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
-  `Hits`, `Execution`, `LeftRunning`); `find_shell`; `StateBackend`, `DirectoryBackend`,
+  `Hits`, `Execution`, `LeftRunning`); `StateBackend`, `DirectoryBackend`,
   `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
@@ -14,7 +14,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `service_name`, `preload_client`, `ResilientModel`,
   `RetryPolicy`, `ModelProgress` with `watched_by`, `try_model` with its `Trial`, `ModelUsage`,
   `price`, and `ScriptedModel` with its `Script` for runs without a model.
-- Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.
+- For tools of your own: `MethodTool`, `ProgressTool`, `tabular`, `polling`, `budget_of`,
+  `reply_usage`, `text_of_html`, and `search_request` with `searching`, a model's own web search.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`,
   `LoopPolicy`, `LoopLimits`.
@@ -26,7 +27,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   subclasses.
 - For extensions: `Middleware`, with the hooks of every ability of an agent, and `StateSlot` for its
   own state.
-- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, and the
+- For what runs agents (the coordinator and the worker): `TaskTools` over the port `Tasks`, and the
   functions that read and repair a conversation's events.
 
 Each name is loaded when it is first used: importing this package does not import ADK, which takes

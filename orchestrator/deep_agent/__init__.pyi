@@ -10,21 +10,21 @@ from .approval import confirmation_calls as confirmation_calls
 from .approval import pending_approvals as pending_approvals
 from .approval import request_of as request_of
 
+# The factory
+from .assembly import DEFAULT_MODEL as DEFAULT_MODEL
+
 # Files and shells that an agent works on
 from .backends.artifact_store import ArtifactBackend as ArtifactBackend
 from .backends.artifact_store import StoreBackend as StoreBackend
-from .backends.background import LeftProcess as LeftProcess
-from .backends.background import LeftRunning as LeftRunning
-from .backends.bounded_output import BoundedOutput as BoundedOutput
-from .backends.bounded_output import OutputFile as OutputFile
-from .backends.bounded_output import OutputFiles as OutputFiles
+from .backends.command_result import LeftProcess as LeftProcess
+from .backends.command_result import LeftRunning as LeftRunning
+from .backends.command_result import OutputFile as OutputFile
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import ReadOnlyBackend as ReadOnlyBackend
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.directory import FilesystemBackend as FilesystemBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
-from .backends.local_shell import find_shell as find_shell
 from .backends.matching import hits_in as hits_in
 from .backends.matching import real_path as real_path
 from .backends.overlay import OverlayBackend as OverlayBackend
@@ -48,9 +48,10 @@ from .budget import Accounts as Accounts
 from .budget import Budget as Budget
 from .budget import BudgetFactory as BudgetFactory
 from .budget import BudgetLimits as BudgetLimits
+from .budget import budget_of as budget_of
 from .budget import usage_of as usage_of
-from .context.compaction import ContextStats as ContextStats
 from .context.compaction import ContextSummary as ContextSummary
+from .context.compaction import ConversationStats as ConversationStats
 from .context.compaction import context_stats as context_stats
 from .context.compaction import context_summary as context_summary
 
@@ -58,9 +59,6 @@ from .context.compaction import context_summary as context_summary
 from .context.compaction import later_than as later_than
 from .context.eviction import evict_results as evict_results
 from .context.summarization import SummarizationConfig as SummarizationConfig
-
-# The factory
-from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
@@ -77,11 +75,20 @@ from .delegation.roster import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 
 # Helpers for tools and parts of an agent
-from .delegation.roster import SubagentType as SubagentType
 from .delegation.roster import agent_identifier as agent_identifier
-from .delegation.subagents import DelegationStyle as DelegationStyle
 from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import TaskResult as TaskResult
 from .delegation.task_record import combined_answer as combined_answer
+from .delegation.task_tools import DelegationStyle as DelegationStyle
+from .delegation.task_tools import DelegationTexts as DelegationTexts
+from .delegation.task_tools import Emit as Emit
+from .delegation.task_tools import SubagentType as SubagentType
+from .delegation.task_tools import Tasks as Tasks
+from .delegation.task_tools import TaskSteps as TaskSteps
+from .delegation.task_tools import TaskTools as TaskTools
+from .delegation.task_tools import first_fault as first_fault
+from .delegation.task_tools import task_refusal as task_refusal
+from .delegation.task_tools import with_progress as with_progress
 
 # Where an agent's commands and code run, if not on its backend
 from .execution import ExecutionChoice as ExecutionChoice
@@ -91,13 +98,13 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
-from .failures import McpServerUnavailable as McpServerUnavailable
+from .failures import McpServerUnresponsive as McpServerUnresponsive
 from .failures import ModelContextExceeded as ModelContextExceeded
 from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
-from .failures import ModelUnavailable as ModelUnavailable
+from .failures import ModelUnresponsive as ModelUnresponsive
 from .failures import ScriptFailed as ScriptFailed
 from .failures import ToolMistake as ToolMistake
 from .failures import UnknownGuardedTool as UnknownGuardedTool
@@ -132,6 +139,8 @@ from .models.access import service_name as service_name
 # Models, their retries, usage and prices
 from .models.facts import ModelProfile as ModelProfile
 from .models.facts import price as price
+from .models.own_search import search_request as search_request
+from .models.own_search import searching as searching
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.replies import say_ending as say_ending
 from .models.resolve import Trial as Trial
@@ -150,6 +159,7 @@ from .models.scripted_model import ScriptedCall as ScriptedCall
 from .models.scripted_model import ScriptedModel as ScriptedModel
 from .models.scripted_model import ScriptedReply as ScriptedReply
 from .models.tokens import ModelUsage as ModelUsage
+from .models.tokens import reply_usage as reply_usage
 
 # Permissions
 from .permissions import Access as Access
@@ -168,12 +178,7 @@ from .tool import MethodTool as MethodTool
 from .tool import ProgressTool as ProgressTool
 from .tool import polling as polling
 from .tool import tabular as tabular
+from .tools.documents import text_of_html as text_of_html
 from .tools.execute import text_mode as text_mode
 from .tools.execute import with_ended_processes as with_ended_processes
 from .unusable_replies import REPLY_ERRORS as REPLY_ERRORS
-from .web import SearchApi as SearchApi
-
-# Tools for research
-from .web import Think as Think
-from .web import WebFetch as WebFetch
-from .web import WebSearch as WebSearch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -35,7 +35,8 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     agent_identifier,
     tool_name,
 )
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.delegation.subagents import Subagents
+from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
 from fanout.orchestrator.deep_agent.execution import (
     ExecutionChoice,
     execution_tools,
@@ -62,6 +63,7 @@ from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_mod
 from fanout.orchestrator.deep_agent.permissions import Permission, PermissionGate
 from fanout.orchestrator.deep_agent.skills import Skills
 from fanout.orchestrator.deep_agent.structured_output import OutputSchema, OutputType
+from fanout.orchestrator.deep_agent.tool import CheckedTool
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
@@ -73,42 +75,124 @@ from fanout.orchestrator.deep_agent.unusable_replies import (
     ToolErrors,
     ValidText,
 )
-from fanout.orchestrator.deep_agent.web import ModelSearchTool
+from fanout.orchestrator.shortening import one_line
+
+DEFAULT_MODEL = "gemini-2.5-flash"
+
+_TEXT = ((str,), "a text")
+_LIST = ((Collection,), "a list")
+
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "model": ((str, BaseLlm), "the name of a model, or a model of ADK"),
+    **dict.fromkeys(("instruction", "name", "description"), _TEXT),
+    **dict.fromkeys(("tools", "subagents", "skills", "memory", "middleware"), _LIST),
+    **dict.fromkeys(("built_in_tools", "permissions", "inherited_permissions"), _LIST),
+    "interrupt_on": ((Mapping,), "a mapping of tools to decisions"),
+    "loops": ((LoopPolicy,), "a LoopPolicy"),
+    "summarization": ((SummarizationConfig,), "a SummarizationConfig"),
+}
+"""What an argument has to be, where another type would fail much later, or be read as a list of
+letters."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Assembly:
-    """The arguments of `create_deep_agent`, where they are documented, and what is made of them."""
+    """An ADK agent with the built-in tools, for any ADK Runner, and what it is made of.
 
-    create: Callable[..., LlmAgent]
-    """`create_deep_agent`, for sub-agents."""
-    model: str | BaseLlm
-    tools: Sequence[AgentTool] | None
-    instruction: str | None
-    subagents: Sequence[SubAgentSpec | BaseNode] | None
-    subagent_limits: SubAgentLimits | None
-    delegation: DelegationStyle | None
-    skills: Sequence[str] | None
-    memory: Sequence[str] | None
-    output_schema: OutputType | None
-    backend: Backend | BackendFactory | None
-    execution: ExecutionChoice | None
-    middleware: Sequence[Middleware]
-    interrupt_on: InterruptOn | None
-    inherited_interrupt_on: InterruptOn | None
-    built_in_tools: Collection[str] | None
-    loops: LoopPolicy | None
-    permissions: Sequence[Permission]
-    inherited_permissions: Sequence[Sequence[Permission]]
-    summarization: SummarizationConfig | None
-    model_profile: ModelProfile | None
-    name: str
-    description: str
-    is_subagent: bool
-    inbox: Messages | None
-    fatal_errors: tuple[type[Exception], ...]
-    rate_limiter: RateLimiter | None
-    notify: Notify | None
+    Args:
+        model: A name for `resolve_model`, or an ADK model, which gets the same retries.
+        tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
+            same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
+            used as one.
+        instruction: The agent's own prompt; it is taken literally, braces included.
+        subagents: The agents that it may delegate to in this process: specifications or ready
+            agents, which may be any node of ADK. A general-purpose one is added, which has what
+            this agent has; it is the only one when None. With a toolset that delegates, such as
+            TaskToolset, or with built-in tools chosen without `task`, None means no sub-agents.
+        subagent_limits: How many of them run at once and how long; defaults when not given.
+        delegation: One `task` tool for all of them, one tool for each (`agent_tools`), or None for
+            an agent that does not delegate.
+        skills: Folders of the backend that are skills or contain skills; later ones win. A relative
+            path is below the root of the agent's own files.
+        memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
+            shown.
+        output_schema: The schema of the final message, as ADK takes it: a JSON Schema, a schema of
+            Gemini, or a type such as a pydantic model, a dataclass, `list[Model]` or `dict`. A
+            message that does not fit is returned to the model once.
+        backend: The agent's files, or a function that finds them in the session's state, which is
+            called for each call of a tool; the state itself when not given. With files that have a
+            shell, the agent has `execute`.
+        execution: Where commands and code run, if not in the backend's shell: `local`, a shell of
+            this machine, in the backend's directory or the working directory; `heimdall` or an
+            `ExecutionServer`, an MCP server with tools of its own. It is not a sandbox: a server
+            with a command and the local shell may do whatever this process's user may do.
+        middleware: Abilities of your own, in order; their hooks are called after the harness's own
+            checks and before a person is asked to approve a call.
+        interrupt_on: Tools that a person approves first: true, or the decisions to offer.
+        inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
+        built_in_tools: The names of the built-in tools to have; all that the backend supports when
+            not given. `edit_file` means the edit tools of the model's profile.
+        loops: How often the same call may be made in a row, by sub-agents too; defaults when not
+            given.
+        permissions: Rules for files and commands, of which the first that matches decides; what
+            none matches is allowed. They hold under all tools, and for sub-agents. Rules for files
+            together with a shell need one for execute as well.
+        inherited_permissions: The rules of the agents that delegate to this one: the strictest of
+            all lists applies.
+        summarization: When and how a long conversation is summarized; defaults when not given.
+        model_profile: The edit tools and the prompt for this model; from the table in
+            `models/facts.py` when not given.
+        name: Converted to an identifier, as ADK requires: `general-purpose` becomes
+            `general_purpose`.
+        description: The description for other agents.
+        is_subagent: Another agent, not a person, reads the result.
+        inbox: The source of messages to the agent while it works.
+        fatal_errors: Exceptions of tools that end the run; all others become error results.
+        rate_limiter: What each request to a model waits for, also for summaries.
+        notify: Called with a sentence for the person who runs the agent: which skill or memory file
+            is left out, and why. Each is logged as well.
+
+    Raises:
+        ModelNotConfigured: A model's name is unknown, or its package is missing. A missing key is a
+            ModelDenied of the first request.
+        ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
+    """
+
+    model: str | BaseLlm = DEFAULT_MODEL
+    tools: Sequence[AgentTool] | None = None
+    _: KW_ONLY
+    instruction: str | None = None
+    subagents: Sequence[SubAgentSpec | BaseNode] | None = None
+    subagent_limits: SubAgentLimits | None = None
+    delegation: DelegationStyle | None = "task"
+    skills: Sequence[str] | None = None
+    memory: Sequence[str] | None = None
+    output_schema: OutputType | None = None
+    backend: Backend | BackendFactory | None = None
+    execution: ExecutionChoice | None = None
+    middleware: Sequence[Middleware] = ()
+    interrupt_on: InterruptOn | None = None
+    inherited_interrupt_on: InterruptOn | None = None
+    built_in_tools: Collection[str] | None = None
+    loops: LoopPolicy | None = None
+    permissions: Sequence[Permission] = ()
+    inherited_permissions: Sequence[Sequence[Permission]] = ()
+    summarization: SummarizationConfig | None = None
+    model_profile: ModelProfile | None = None
+    name: str = "deep_agent"
+    description: str = ""
+    is_subagent: bool = False
+    inbox: Messages | None = None
+    fatal_errors: tuple[type[Exception], ...] = ()
+    rate_limiter: RateLimiter | None = None
+    notify: Notify | None = None
+
+    def __post_init__(self) -> None:
+        for name, (kinds, words) in _KINDS.items():
+            value = getattr(self, name)
+            is_letters = kinds is _LIST[0] and isinstance(value, (str, bytes, Mapping))
+            if value is not None and (is_letters or not isinstance(value, kinds)):
+                raise ValueError(f"{name} has to be {words}, not {one_line(repr(value), 80)}.")
 
     def agent(self) -> LlmAgent:
         """Return the agent.
@@ -263,7 +347,7 @@ class Assembly:
         if self.subagents is None and not self._delegates_by_default:
             return []
         inherited = Inheritance(
-            create=self.create,
+            create=lambda *args, **kwargs: Assembly(*args, **kwargs).agent(),
             model=self.model,
             tools=self._own_tools,
             built_in_tools=self._inherited_tools,
@@ -466,8 +550,8 @@ def check_for_model(tools: Sequence[AgentTool], model: BaseLlm) -> None:
         ModelNotConfigured: The model has no search of its own, and a tool needs it.
     """
     for tool in tools:
-        if isinstance(tool, ModelSearchTool):
-            tool.check_for(model)
+        if isinstance(tool, CheckedTool):
+            tool.check_model(model)
 
 
 def approval_gate(

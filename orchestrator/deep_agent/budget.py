@@ -119,11 +119,6 @@ class Budget:
         """The time left; None without a limit."""
         return None if self.limits.max_seconds is None else self.limits.max_seconds - self.seconds
 
-    @property
-    def is_out_of_time(self) -> bool:
-        """Whether the run reached its time limit."""
-        return self.reached is not None and self.reached.startswith(_limit_prefix("max_seconds"))
-
     def run_begins(self, run: str) -> None:
         """Start the clock for a run; it stops when every run has ended."""
         if not self._runs:

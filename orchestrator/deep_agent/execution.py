@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import (
@@ -43,6 +42,7 @@ from fanout.orchestrator.deep_agent.tools.execute import (
     check_command,
     execution_result,
 )
+from fanout.orchestrator.portable.command_output import BoundedOutput
 
 Transport = Literal["sse", "http"]
 

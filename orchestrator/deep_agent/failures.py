@@ -3,7 +3,7 @@
     ToolMistake                the agent called a tool wrongly; the model gets its text
     ApprovalRequired           a rule wants a person to be asked; the call becomes a request
     ModelFailed                no reply from the model
-    ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
+    ├── ModelUnresponsive      (retryable) overloaded, rate-limited or not reached, after retries
     │   └── ModelReplyUnusable (retryable) it answered, but with no reply that can be used
     ├── ModelRefused           the service rejected the request; no model of the list is asked
     │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
@@ -14,7 +14,7 @@
     ├── AmbiguousTool          two tools have the same name
     └── ScriptFailed           a scripted model has no matching reply
     McpServerFailed            an MCP server did not start, or lacks a tool
-    └── McpServerUnavailable   (retryable) it was not reached
+    └── McpServerUnresponsive  (retryable) it was not reached
     ModelNotConfigured         a model's name, key or package is missing; raised before any call
 
 `retryable`, an attribute of the class, says whether a later run may succeed. A ModelFailed or a
@@ -42,13 +42,13 @@ class ModelFailed(Exception):
     """The HTTP status of the service's answer, if it gave one."""
 
 
-class ModelUnavailable(ModelFailed):
+class ModelUnresponsive(ModelFailed):
     """The model's service did not answer, after all retries and fallbacks."""
 
     retryable = True
 
 
-class ModelReplyUnusable(ModelUnavailable):
+class ModelReplyUnusable(ModelUnresponsive):
     """The service answered with something from which no reply can be read."""
 
 
@@ -90,7 +90,7 @@ class McpServerFailed(Exception):
     retryable: ClassVar[bool] = False
 
 
-class McpServerUnavailable(McpServerFailed):
+class McpServerUnresponsive(McpServerFailed):
     """An MCP server was not reached, or did not answer in time."""
 
     retryable = True

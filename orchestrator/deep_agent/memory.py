@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from google.adk.agents.readonly_context import ReadonlyContext
 
 from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.knowledge import (
     MISSING,
@@ -30,6 +29,7 @@ from fanout.orchestrator.deep_agent.knowledge import (
 from fanout.orchestrator.deep_agent.markdown import markdown_blocks
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS
+from fanout.orchestrator.portable.text_search import is_binary
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every

@@ -382,8 +382,7 @@ class PermissionGate(Middleware):
         if self.permissions.guard_files and not self.permissions.name_commands:
             raise ValueError(
                 "These permissions do not keep a shell from files: a command reads and writes what "
-                "it likes. Add a rule for it: Permission(mode='deny', operations=['execute']) "
-                "takes "
+                "it likes. Add a rule for it: Permission(mode='deny', operations=['execute']) takes "
                 "the shell away, 'ask' lets a person see each command, and 'allow' says that you "
                 "accept it."
             )

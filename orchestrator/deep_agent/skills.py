@@ -132,7 +132,7 @@ def front_matter(text: str, *, texts: Collection[str]) -> FrontMatter:
 
 
 class _Loader(yaml.BaseLoader):
-    """Replaces what no text can hold, such as the escaped half of a surrogate pair."""
+    """A loader that replaces invalid text, such as the escaped half of a surrogate pair."""
 
     _depth = 0
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
@@ -43,14 +44,38 @@ class CheckedTool(BaseTool):
     """A tool with the name, the description and the arguments of a method.
 
     Args:
-        method: A method with a `tool_context` parameter; its docstring is the tool's description.
+        method: A method with a `tool_context` parameter.
+        name: The tool's name; that of the method if left out.
+        description: The tool's description; the method's docstring if left out.
+        arguments: The model of its arguments, if the method's signature does not have them.
     """
 
-    def __init__(self, method: Callable[..., Any]) -> None:
+    delegates_to_one = False
+    """Whether it represents one sub-agent."""
+    levels = 0
+    """Levels of sub-agents in this process below the agent that has it."""
+
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arguments: type[BaseModel] | None = None,
+    ) -> None:
         self._method = method
         function = getattr(method, "__func__", method)
-        super().__init__(name=function.__name__, description=_description(function))
-        self._arguments = _arguments_model(function)
+        super().__init__(
+            name=name or function.__name__, description=description or _description(function)
+        )
+        self._arguments = arguments or _arguments_model(function)
+
+    def check_model(self, model: BaseLlm) -> None:
+        """Check that an agent's model can do what the tool asks of it.
+
+        Raises:
+            ModelNotConfigured: It cannot.
+        """
 
     def is_shown(self, context: ReadonlyContext) -> bool:
         """Return whether the model is shown the tool in its next request.

@@ -9,7 +9,7 @@ from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
-from fanout.orchestrator.deep_agent import TaskRecord
+from fanout.orchestrator.deep_agent import TaskRecord, TaskResult, first_fault
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
@@ -19,9 +19,6 @@ from fanout.orchestrator.logs import Logger, describe_error
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
 
 log = Logger(__name__)
-
-TaskResult = dict[str, JsonValue]
-"""What a tool that delegates returns to the model; `status` is `success` or `error`."""
 
 LEFT_OUT = ("refused", "failed", "skipped", "held_back_for_a_person")
 """Kinds of changes that a merge leaves out without a conflict, as the model reads them."""
@@ -154,8 +151,7 @@ def task_error(failure: Exception, job_id: str = "") -> TaskResult:
 
 def _why(failure: Exception) -> str:
     if isinstance(failure, ValidationError):
-        first = failure.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return first_fault(failure)
     if isinstance(failure, JobFailure):
         return str(failure)
     log.error("task failed unexpectedly", **describe_error(failure))

@@ -3,64 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fanout.orchestrator.configuration.agent_definitions import GENERAL_PURPOSE
+from fanout.orchestrator.deep_agent import SubagentType, task_refusal
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 
-DEFAULT_SUBAGENT = "general-purpose"
 WAIT_TOOL = "wait_tasks"
 UPDATE_TOOL = "update_task"
 
 
-@dataclass(frozen=True)
-class TaskCall:
-    """One task that an agent delegates.
+class JobTask(BaseModel):
+    """One task that becomes a job: the arguments of `task`, and an item of `tasks`."""
 
-    Raises:
-        InvalidJob: The description is empty.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     description: str
-    subagent_type: str = DEFAULT_SUBAGENT
+    subagent_type: SubagentType = GENERAL_PURPOSE
     context: str = ""
     timeout_seconds: float | None = None
     verify: str = ""
 
-    def __post_init__(self) -> None:
-        """Reject an empty description."""
-        if not self.description.strip():
-            raise InvalidJob("description is empty: say completely what to do.")
-
     @classmethod
-    def of_item(cls, item: Mapping[str, Any], number: int) -> TaskCall:
+    def of_item(cls, item: Mapping[str, Any], number: int, agents: Collection[str]) -> JobTask:
         """Return the task that an item of `tasks` describes.
 
         Args:
             item: The item, as the model wrote it.
             number: Its index, for the error's text.
+            agents: The names of the agents that may be called.
 
         Raises:
-            InvalidJob: The item has no description or an unknown key.
+            InvalidJob: A key is missing or unknown, the description is empty, or the agent may not
+                be called.
+            ValidationError: A value has the wrong type.
         """
-        known = set(cls.__dataclass_fields__)
-        match item:
-            case {"agent_type": name, **others} if "subagent_type" not in others:
-                item = {"subagent_type": name, **others}  # as SubagentType accepts it
-        if (
-            not isinstance(item, dict)
-            or not isinstance(item.get("description"), str)
-            or item.keys() - known
-        ):
+        try:
+            task = cls.model_validate(item)
+        except ValidationError as error:
+            faults = error.errors()
+            if all(_is_of_a_value(fault["loc"], fault["type"]) for fault in faults):
+                raise
             raise InvalidJob(
                 f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds, "
                 "verify."
-            )
-        return cls(**item)
+            ) from None
+        if reason := task_refusal(task.description, task.subagent_type, agents):
+            raise InvalidJob(reason)
+        return task
 
     def job_spec(
         self, call_id: str, *, root_id: str, parent_id: str | None = None, **fields: Any
@@ -90,18 +84,9 @@ class TaskCall:
         )
 
 
-def check_agent(name: str, agents: Mapping[str, str]) -> None:
-    """Reject an agent that may not be called.
-
-    Args:
-        name: The agent that the model wants to call.
-        agents: The agents that may be called.
-
-    Raises:
-        InvalidJob: The agent is not among them; the text lists them.
-    """
-    if name not in agents:
-        raise InvalidJob(f"There is no subagent_type {name!r}; there are: {', '.join(agents)}.")
+def _is_of_a_value(where: tuple[int | str, ...], kind: str) -> bool:
+    """Return whether a fault is that of an optional value, and not of the item's keys."""
+    return bool(where) and where != ("description",) and kind != "extra_forbidden"
 
 
 def agent_list(agents: Mapping[str, str]) -> str:
@@ -109,23 +94,6 @@ def agent_list(agents: Mapping[str, str]) -> str:
     return "\n".join(
         ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
     )
-
-
-def task_item(
-    description: str,
-    subagent_type: str,
-    context: str,
-    timeout_seconds: float | None,
-    verify: str,
-) -> dict[str, JsonValue]:
-    """Return one task as an item of `tasks`, for a tool that takes its parts as arguments."""
-    return {
-        "description": description,
-        "subagent_type": subagent_type,
-        "context": context,
-        "timeout_seconds": timeout_seconds,
-        "verify": verify,
-    }
 
 
 def name_of_call(event_id: str, call_id: str | None) -> str:

@@ -111,8 +111,7 @@ def _check_model(spec: JobSpec, policy: CallerPolicy, definitions: AgentDefiniti
     names = [name for part in (spec.model or "").split(",") if (name := part.strip())]
     if any(name.casefold().startswith(SCRIPTED) for name in names):
         raise ChoiceRefused(
-            "A scripted model is named by the definition of an agent, and by no caller: leave "
-            "model "
+            "A scripted model is named by the definition of an agent, and by no caller: leave model "
             "out, or have an operator define an agent with it."
         )
     if policy.anything:

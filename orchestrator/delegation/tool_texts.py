@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from google.adk.tools.base_tool import BaseTool
-
-Tool = TypeVar("Tool", bound=BaseTool)
+from fanout.orchestrator.deep_agent import DelegationTexts
 
 _WORKSPACE = """\
 The sub-agent works in its own sandbox on a copy of {workspace}, which it sees at /workspace. When
@@ -35,14 +31,7 @@ Returns:
     status, success, job_id, summary, files_modified, merge (applied, conflicts),
     execution_seconds, usage, and output or error."""
 
-TASK_OF_COORDINATOR = _TASK.format(workspace="the workspace", note="")
-TASK_OF_JOB = _TASK.format(
-    workspace="your workspace",
-    note=" Processes that you left running end when you delegate.",
-)
-"""Differs from the coordinator's because a job's sandbox is closed while the job waits."""
-
-TASKS = """\
+_TASKS = """\
 Delegate many tasks at once and wait for all of them.
 
 One that fails does not stop the others.
@@ -114,17 +103,17 @@ Args:
 {_OPTIONS}"""
 
 
-def agent_tool_text(agent: str, description: str) -> str:
-    """Return the description of a tool that delegates to one agent only.
-
-    Args:
-        agent: The agent's name.
-        description: The agent's description.
-    """
+def _agent_tool(agent: str, description: str) -> str:
     return _AGENT_TOOL.format(workspace="the workspace", agent=agent, description=description)
 
 
-def described(tool: Tool, text: str) -> Tool:
-    """Return the tool with this text as its description, instead of its method's docstring."""
-    tool.description = text
-    return tool
+OF_PROGRAM = DelegationTexts(_TASK.format(workspace="the workspace", note=""), _TASKS, _agent_tool)
+OF_JOB = DelegationTexts(
+    _TASK.format(
+        workspace="your workspace",
+        note=" Processes that you left running end when you delegate.",
+    ),
+    _TASKS,
+    _agent_tool,
+)
+"""Differs from a program's because a job's sandbox is closed while the job waits."""

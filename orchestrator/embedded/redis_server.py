@@ -128,7 +128,10 @@ class RedisServer:
         """Remove the container, which keeps running when its docker client was killed."""
         if (docker := shutil.which("docker")) is not None:
             removal = await asyncio.create_subprocess_exec(
-                *(docker, "rm", "--force", self._container),
+                docker,
+                "rm",
+                "--force",
+                self._container,
                 env=inherited_environment(),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,

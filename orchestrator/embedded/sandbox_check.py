@@ -48,9 +48,7 @@ async def require_sandbox(settings: Settings) -> None:
     if settings.sandbox.provider == "local":
         return
     try:
-        ended = await run_helper(
-            "fanout.workers.sandbox.docker.images", "ready", settings.sandbox.image
-        )
+        ended = await run_helper("fanout.workers.extras.images", "ready", settings.sandbox.image)
     except TimeoutError:
         raise NoSandbox(_sentence("The check of the Docker engine does not end")) from None
     if ended.exit_code == 0:

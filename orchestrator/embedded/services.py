@@ -15,7 +15,7 @@ from fanout.orchestrator.client.state_folder import (
     NotStarted,
     StateFolder,
     acquire,
-    pool_of,
+    name_pool,
     try_lock,
 )
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
@@ -180,7 +180,7 @@ class Embedded:
         self._environment = fingerprint(
             self.settings, environment, record.environment if record else None
         )
-        pool = pool_of(self._environment)
+        pool = name_pool(self._environment)
         worker = self.settings.worker.model_copy(update={"pool": pool})
         self.settings = self.settings.model_copy(update={"worker": worker})
         self._pool_users = await self._folder.open_users(pool)

@@ -158,7 +158,7 @@ def patch_between(before: Iterable[PatchFile], after: Iterable[PatchFile]) -> by
         )[1]
 
 
-def renamed_to(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
+def find_renamed(path: str, before: bytes, after: Mapping[str, bytes]) -> str | None:
     """Return the file that Git considers to be a renamed one; blocks.
 
     Args:

@@ -25,13 +25,13 @@ def charged(used: Mapping[str, float], model: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Account:
+class UsageAccount:
     """What a job, or a group of jobs, has used."""
 
     usage: Usage = field(default_factory=Usage)
     by_model: Mapping[str, Usage] = field(default_factory=dict)
 
-    def plus(self, other: Account) -> Account:
+    def plus(self, other: UsageAccount) -> UsageAccount:
         """Return the sum."""
         names = dict.fromkeys([*self.by_model, *other.by_model])
         none = Usage()
@@ -39,9 +39,9 @@ class Account:
             name: self.by_model.get(name, none).plus(other.by_model.get(name, none))
             for name in names
         }
-        return Account(self.usage.plus(other.usage), models)
+        return UsageAccount(self.usage.plus(other.usage), models)
 
-    def minus(self, part: Account) -> Account:
+    def minus(self, part: UsageAccount) -> UsageAccount:
         """Return the difference: this account without one of its parts."""
         none = Usage()
         models = {
@@ -49,10 +49,10 @@ class Account:
             for name, usage in self.by_model.items()
         }
         used = {name: usage for name, usage in models.items() if usage.model_calls}
-        return Account(self.usage.minus(part.usage), used)
+        return UsageAccount(self.usage.minus(part.usage), used)
 
 
-def account_of(fields: Mapping[str, str]) -> Account:
+def read_account(fields: Mapping[str, str]) -> UsageAccount:
     """Return an account as the ledger stores it."""
     whole: dict[str, str] = {}
     models: dict[str, dict[str, str]] = {}
@@ -60,7 +60,7 @@ def account_of(fields: Mapping[str, str]) -> Account:
         what, mark, model = name.partition(OF_MODEL)
         (models.setdefault(model, {}) if mark else whole)[what] = value
     by_model = {model: Usage.model_validate(used) for model, used in models.items()}
-    return Account(Usage.model_validate(whole), by_model)
+    return UsageAccount(Usage.model_validate(whole), by_model)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class JobAccount:
     submitted_at: float
     """Seconds since the epoch."""
     labels: Mapping[str, str]
-    account: Account
+    account: UsageAccount
     """The usage of the job and of all jobs below it, as the ledger stores it; see `OwnAccounts`."""
 
 
@@ -87,7 +87,7 @@ class OwnAccounts:
     """
 
     def __init__(self) -> None:
-        self._below: dict[str, Account] = {}
+        self._below: dict[str, UsageAccount] = {}
 
     def account(self, job: JobAccount, above: Mapping[str, JobAccount]) -> JobAccount:
         """Return a job with what it has used itself, and with the labels of the jobs above it.
@@ -99,8 +99,8 @@ class OwnAccounts:
         # The account of a tree, under its root id, is that of the job which has this id.
         parent = job.parent_id if job.parent_id and job.parent_id in above else job.root_id
         if parent != job.id:
-            self._below[parent] = self._below.get(parent, Account()).plus(job.account)
-        own = job.account.minus(self._below.pop(job.id, Account()))
+            self._below[parent] = self._below.get(parent, UsageAccount()).plus(job.account)
+        own = job.account.minus(self._below.pop(job.id, UsageAccount()))
         return replace(job, account=own, labels=_all_labels(job, above))
 
 

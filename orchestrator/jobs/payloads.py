@@ -94,7 +94,7 @@ def take_out(data: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[
     payloads: dict[str, Payload] = {}
     places: dict[str, dict[str, Any]] = {}
     for path in list(_long_fields(data)):
-        value = _at(data, path)
+        value = _look_up(data, path)
         payload = Payload.of(value)
         name = payload.name
         if path == ("text",) and "event" in data and name not in payloads:
@@ -106,10 +106,10 @@ def take_out(data: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[
         if payload.is_json:
             of_it["json"] = True
         if path[0] == "event":
-            taken = _with(taken, path, None)  # its name stays where it was among the others
+            taken = _replace(taken, path, None)  # its name stays where it was among the others
         else:
             length = SHOWN_CHARACTERS if payload.is_large else PREVIEW_CHARACTERS
-            taken = _with(taken, path, shown(value, length))
+            taken = _replace(taken, path, shown(value, length))
     if not payloads:
         return taken, {}
     if len(payloads) > MAX_PAYLOADS:
@@ -119,7 +119,7 @@ def take_out(data: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[
     return taken | {PAYLOADS: places}, payloads
 
 
-def names_of(data: Mapping[str, JsonValue]) -> dict[str, int]:
+def list_payload_names(data: Mapping[str, JsonValue]) -> dict[str, int]:
     """Return the names of an entry's payloads, with the size of each in bytes."""
     return {name: int(each["bytes"]) for name, each in _places(data).items()}
 
@@ -151,9 +151,9 @@ def put_back(
             if path is None:
                 continue  # of a form that this release does not know
             if path[0] != "event":
-                done = _with(done, path, shown(value))
+                done = _replace(done, path, shown(value))
             elif value != GONE or path[-2] in _FREE or path[-1] == "text":
-                done = _with(done, path, value)
+                done = _replace(done, path, value)
     is_complete = values.keys() == places.keys()
     left_out = {OUTLINE, PAYLOADS} if is_complete else {"event"}
     return {
@@ -186,7 +186,7 @@ def shorten(readable: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return what people are shown of an entry, without payloads: long values are cut."""
     cut: Any = dict(readable)
     for path in list(_long_fields(readable)):
-        cut = _with(cut, path, shown(_at(readable, path)))
+        cut = _replace(cut, path, shown(_look_up(readable, path)))
     return dict(cut)
 
 
@@ -201,7 +201,7 @@ def shown(value: JsonValue, characters: int = SHOWN_CHARACTERS) -> JsonValue:
 def _long_fields(data: Mapping[str, Any]) -> Iterator[_Path]:
     """Yield the places of long values, those of the agent's event first."""
     for path in _fields(data):
-        value = _at(data, path)
+        value = _look_up(data, path)
         if isinstance(value, str):
             if len(value) >= MIN_PAYLOAD_CHARACTERS:
                 yield path
@@ -281,17 +281,17 @@ def _path(data: Any, pointer: JsonValue) -> _Path | None:
     return tuple(path) if path else None
 
 
-def _at(data: Any, path: _Path) -> Any:
+def _look_up(data: Any, path: _Path) -> Any:
     for step in path:
         data = data.get(step) if isinstance(data, Mapping) else data[step]
     return data
 
 
-def _with(data: Any, path: Sequence[str | int], value: Any) -> Any:
+def _replace(data: Any, path: Sequence[str | int], value: Any) -> Any:
     """Return a copy of the data with another value at one place; the rest of the data is shared."""
     if not path:
         return value
     copy = list(data) if isinstance(data, list) else dict(data)
     first: Any = path[0]
-    copy[first] = _with(copy[first] if len(path) > 1 else None, path[1:], value)
+    copy[first] = _replace(copy[first] if len(path) > 1 else None, path[1:], value)
     return copy

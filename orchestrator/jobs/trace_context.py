@@ -66,7 +66,7 @@ def usable_traceparent(text: str | None) -> str | None:
     return None if found is None else str(found)
 
 
-def trace_id_of(job: Traced) -> str:
+def find_trace_id(job: Traced) -> str:
     """Return the id of a job's trace: that of its `traceparent`, else one of its tree."""
     given = read_traceparent(job.traceparent)
     return given.trace_id if given else _digest("trace", job.root_id)[:32]

@@ -41,7 +41,7 @@ ADDED: Mapping[int, frozenset[str]] = MappingProxyType(
 version 1."""
 
 
-def version_of(stored: Mapping[str, Any]) -> int:
+def find_version(stored: Mapping[str, Any]) -> int:
     """Return the lowest version that has all fields of a specification.
 
     Args:

@@ -141,7 +141,7 @@ _FIRST_RELEASE = {"wire_oldest": 1, "wire_newest": 1}
 """The versions of the first release, which registered none."""
 
 
-def worker_of(kind: type[Worker], name: str, stored: Mapping[str, str]) -> Worker:
+def read_worker(kind: type[Worker], name: str, stored: Mapping[str, str]) -> Worker:
     """Return a worker, or a part of what is known of it, from its hash in Redis.
 
     Args:

@@ -13,18 +13,21 @@ import posixpath
 import re
 import textwrap
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from fanout.orchestrator.git.text_merge import is_text
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
-from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.landing.conflicts import ConflictingFile, collect
+from fanout.orchestrator.landing.conflicts import (
+    ConflictingFile,
+    LandedJobs,
+    child_landings,
+    collect,
+)
 from fanout.orchestrator.path_text import os_path, path_bytes, path_text
 from fanout.orchestrator.valid_text import printable
 from fanout.orchestrator.workspace.code_in_folder import code_in_folder
@@ -39,11 +42,11 @@ from fanout.orchestrator.workspace.repositories.commits import (
     NewCommits,
     Person,
     TreeEntry,
-    committer_of,
     is_branch_name,
     open_commits,
+    read_committer,
 )
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
 from fanout.orchestrator.workspace.repositories.repository import (
     Repository,
@@ -212,7 +215,7 @@ class CommitTree:
         """Mark the current state."""
         return Mark(len(self._log))
 
-    def entries_for(self, changes: Mapping[str, Found | None]) -> dict[str, TreeEntry | None]:
+    def store_entries(self, changes: Mapping[str, Found | None]) -> dict[str, TreeEntry | None]:
         """Store the new contents of merged files, and return their new entries."""
         kept = {
             path: found for path, found in changes.items() if found and found.content is not None
@@ -228,7 +231,7 @@ class CommitTree:
                 entries[full] = None
         return entries
 
-    def moved_to(self, start: Mark, target: Entries) -> dict[str, TreeEntry | None]:
+    def rebuild(self, start: Mark, target: Entries) -> dict[str, TreeEntry | None]:
         """Change the tree to what it was at a mark with some changes; return what differed."""
         wanted = dict(reversed(self._log[start.position :])) | dict(target)
         changed = {
@@ -333,22 +336,6 @@ class LandedElsewhere(BranchUnusable):
     """A branch of that name was created after the run started."""
 
 
-class Jobs(Protocol):
-    """The parts of jobs that a landing reads; `JobClient` documents the methods."""
-
-    async def get(self, job_id: str) -> JobRecord:
-        """Return a job's record."""
-
-    async def result(self, job_id: str) -> JobResult | None:
-        """Return a job's result."""
-
-    def events(self, job_id: str, *, follow: bool = True) -> AsyncIterator[JournalEvent]:
-        """Yield the events of a job's journal."""
-
-    def changes(self, job_id: str) -> AbstractAsyncContextManager[ChangeBundle]:
-        """Open a job's change bundle."""
-
-
 @dataclass(frozen=True)
 class LandedCommit:
     """A commit of a landing."""
@@ -386,7 +373,7 @@ def base_commit(folder: Path) -> str | None:
     try:
         repository = enclosing_repository(folder)
         return head_commit(repository) if repository else None
-    except (Unreadable, OSError):
+    except (RepositoryUnreadable, OSError):
         return None
 
 
@@ -405,7 +392,7 @@ def require_branch(folder: Path, branch: str) -> str:
             f"The branch {branch} cannot be created in {repository.work_tree} ({error}): choose "
             "another name."
         ) from error
-    except Unreadable as error:
+    except RepositoryUnreadable as error:
         raise _unusable(repository, error) from error
     return commit
 
@@ -421,7 +408,7 @@ def _repository(folder: Path, branch: str) -> tuple[Repository, str]:
             raise BranchUnusable(f"{branch!r} is not a valid branch name.")
         repository = enclosing_repository(folder)
         commit = head_commit(repository) if repository else None
-    except (Unreadable, OSError) as error:
+    except (RepositoryUnreadable, OSError) as error:
         raise BranchUnusable(f"Git cannot use {folder} ({error}).") from error
     if repository is None:
         raise BranchUnusable(
@@ -452,7 +439,7 @@ class BranchLanding:
 
 
 async def land_on_branch(
-    jobs: Jobs, job_ids: Sequence[str], landing: BranchLanding
+    jobs: LandedJobs, job_ids: Sequence[str], landing: BranchLanding
 ) -> BranchReport:
     """Create a branch with the changes of jobs: a commit for each job of theirs with changes.
 
@@ -489,7 +476,7 @@ async def land_on_branch(
             f"The branch {landing.branch} cannot be created in {repository.work_tree} ({error}). "
             f"Nothing is lost: fanout apply {job_ids[-1]} --into {landing.workspace} --branch OTHER"
         ) from error
-    except Unreadable as error:
+    except RepositoryUnreadable as error:
         raise _unusable(repository, error) from error
 
 
@@ -521,7 +508,7 @@ def _has_landed(commits: Commits, branch: str, job_id: str) -> bool:
 class _Walk:
     """Adds jobs and their children, depth first."""
 
-    jobs: Jobs
+    jobs: LandedJobs
     building: _Building
     seen: set[str] = field(default_factory=set)
 
@@ -563,11 +550,10 @@ class _Walk:
     async def _children(self, job_id: str) -> list[str]:
         """Return the children whose changes are in a job's files, in the order of their merges."""
         merged: dict[str, bool] = {}
-        async for event in self.jobs.events(job_id, follow=False):
-            if event.type is EventType.CHILD_LANDED:
-                child = str(event.data.get("id"))
-                merged.pop(child, None)
-                merged[child] = event.data.get("outcome") == "in"
+        async for landed in child_landings(self.jobs, job_id):
+            child = str(landed.data.get("id"))
+            merged.pop(child, None)
+            merged[child] = landed.data.get("outcome") == "in"
         return [child for child, is_in in merged.items() if is_in]
 
 
@@ -588,7 +574,7 @@ class _Building:
         self._code = (
             None if landing.include_executable_config else code_in_folder(landing.workspace)
         )
-        self._committer = committer_of(commits)
+        self._committer = read_committer(commits)
         self._personal = personal_merge_settings(landing.workspace)
         self._left_out: set[str] = set()
         self.commits: list[LandedCommit] = []
@@ -600,7 +586,7 @@ class _Building:
         The root may have no commit of its own, if its children have made all changes.
         """
         tip = self._git.tip(branch)
-        if tip is None or self._git.tree_of(tip) != self._git.tree_of(self._tip):
+        if tip is None or self._git.find_tree(tip) != self._git.find_tree(self._tip):
             return False
         return job_id in self._git.trailers(tip, "Fanout-Tree")
 
@@ -623,7 +609,7 @@ class _Building:
         )
         folder = DryRun(self.tree)
         report = FolderMerge(
-            *(folder, bundle, rule), personal=self._personal, added=self.tree.added
+            folder, bundle, rule, personal=self._personal, added=self.tree.added
         ).run()
         if not whole and (report.conflicts or report.failed):
             return None, report
@@ -631,11 +617,11 @@ class _Building:
             left = (report.conflicts, report.refused, report.failed, report.held_back)
             self.conflicts += collect(bundle, report.conflicts, self.tree.find)
             self._left_out = {one.path for some in left for one in some}
-        return self.tree.entries_for(folder.changes), report
+        return self.tree.store_entries(folder.changes), report
 
     def commit(self, start: Mark, target: Entries, record: JobRecord, summary: str) -> None:
         """Commit a job's changes since a mark, if there are any."""
-        changed = self.tree.moved_to(start, target)
+        changed = self.tree.rebuild(start, target)
         if not changed:
             return
         author = Person(record.agent, f"{record.agent}@fanout.invalid")

@@ -10,7 +10,7 @@ import asyncio
 import difflib
 import posixpath
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +22,9 @@ from pydantic import ValidationError
 from fanout.orchestrator.git.text_merge import is_text
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, EventType, JournalEvent
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace.merge_report import Conflict
@@ -188,8 +190,14 @@ def _read(folder: Path, path: str) -> bytes | None:
     return None
 
 
-class Jobs(Protocol):
-    """Where the journals and the changes of jobs are read."""
+class LandedJobs(Protocol):
+    """The parts of jobs that a landing reads; `JobClient` documents the methods."""
+
+    async def get(self, job_id: str) -> JobRecord:
+        """Return a job's record."""
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """Return a job's result."""
 
     async def read_events(self, job_id: str, after: str, count: int) -> Sequence[JournalEvent]:
         """Return the events of a journal after an id, at most `count`."""
@@ -209,7 +217,7 @@ class Unmerged:
 
 
 @dataclass(frozen=True)
-class ShownConflict:
+class TaskConflict:
     """A conflict with the difference of its sides."""
 
     job_id: str
@@ -221,13 +229,13 @@ class ShownConflict:
     diff: str
 
 
-async def task_conflicts(jobs: Jobs, job_id: str) -> list[ShownConflict]:
+async def task_conflicts(jobs: LandedJobs, job_id: str) -> list[TaskConflict]:
     """Return the conflicts of a job's tasks with its files.
 
     The task's side is its own change; the other one is the job's file as it ended, where it has
     changed it.
     """
-    conflicts = await left_out_of(jobs, job_id)
+    conflicts = await find_unmerged(jobs, job_id)
     if not conflicts:
         return []
     own = await _sides(jobs, job_id, {one.path for one in conflicts})
@@ -239,20 +247,26 @@ async def task_conflicts(jobs: Jobs, job_id: str) -> list[ShownConflict]:
         _, ours = own.get(path, (None, before))
         name = f"{job_id} (at its end)" if path in own else "before the task"
         diff = await asyncio.to_thread(difference, ours, after, name, f"task {child}")
-        found.append(ShownConflict(child, path, one.reason, where, diff if path else ""))
+        found.append(TaskConflict(child, path, one.reason, where, diff if path else ""))
     return found
 
 
-async def left_out_of(jobs: Jobs, job_id: str) -> tuple[Unmerged, ...]:
+async def find_unmerged(jobs: LandedJobs, job_id: str) -> tuple[Unmerged, ...]:
     """Return the changes of a job's tasks that could not be merged into its files."""
     left_out: dict[str, list[Unmerged]] = {}
+    async for landed in child_landings(jobs, job_id):
+        left_out[str(landed.data["id"])] = _left_out(landed)
+    return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
+
+
+async def child_landings(jobs: LandedJobs, job_id: str) -> AsyncIterator[JournalEvent]:
+    """Yield the entries of a job's journal that report the landings of its tasks."""
     after = BEGINNING
     while events := await jobs.read_events(job_id, after, PAGE):
         after = events[-1].id
         for event in events:
             if event.type is EventType.CHILD_LANDED:
-                left_out[str(event.data["id"])] = _left_out(event)
-    return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
+                yield event
 
 
 def _left_out(landed: JournalEvent) -> list[Unmerged]:
@@ -269,7 +283,7 @@ Sides = dict[str, tuple[bytes | None, bytes | None]]
 """Path -> content before and after."""
 
 
-async def _sides(jobs: Jobs, job_id: str, paths: Collection[str]) -> Sides:
+async def _sides(jobs: LandedJobs, job_id: str, paths: Collection[str]) -> Sides:
     """Return the contents of some changed files of a job; none if they have expired."""
     try:
         async with jobs.changes(job_id) as bundle:

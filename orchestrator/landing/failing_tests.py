@@ -81,7 +81,7 @@ def _of_one_group(
     return FailingTests(failing, frozenset({group} if is_complete else ()))
 
 
-def _sum_of(pattern: str, text: str) -> int | None:
+def _add_numbers(pattern: str, text: str) -> int | None:
     """Return the sum of all numbers that a pattern finds; None without any."""
     found = re.findall(pattern, text, re.MULTILINE)
     return sum(map(int, found)) if found else None
@@ -99,7 +99,7 @@ def _pytest(text: str, _: bool) -> FailingTests | None:
     return _of_one_group(
         "pytest",
         names,
-        expected=_sum_of(r"(\d+) (?:failed|errors?)", "\n".join(summary)),
+        expected=_add_numbers(r"(\d+) (?:failed|errors?)", "\n".join(summary)),
         is_complete=all("::" in name for name in names)  # otherwise a file could not be imported
         and not re.search(r"^!+ (?:stopping|Interrupted|xdist)", text, re.MULTILINE),
     )
@@ -110,7 +110,7 @@ def _unittest(text: str, _: bool) -> FailingTests | None:
     if not summary or not re.search(r"^Ran \d+ tests? in ", text, re.MULTILINE):
         return None
     names = re.findall(r"^(?:FAIL|ERROR|UNEXPECTED SUCCESS): (.+)$", text, re.MULTILINE)
-    counted = _sum_of(r"(?:failures|errors)=(\d+)", "\n".join(summary))
+    counted = _add_numbers(r"(?:failures|errors)=(\d+)", "\n".join(summary))
     is_complete = "unittest.loader._FailedTest" not in text  # a module that could not be imported
     return _of_one_group("unittest", names, expected=counted, is_complete=is_complete)
 
@@ -125,7 +125,7 @@ def _jest(text: str, _: bool) -> FailingTests | None:
         elif found := re.match(r" *● (.+)$", line):
             names.add(f"{file}: {found[1]}")
     not_run = sum("Test suite failed to run" in name for name in names)
-    expected = (_sum_of(r"^Tests: +.*?(\d+) failed", text) or 0) + not_run
+    expected = (_add_numbers(r"^Tests: +.*?(\d+) failed", text) or 0) + not_run
     return _of_one_group("jest", names, expected=expected, is_complete=not not_run)
 
 
@@ -136,7 +136,7 @@ def _vitest(text: str, _: bool) -> FailingTests | None:
     return _of_one_group(
         "vitest",
         names,
-        expected=_sum_of(r"^\s*Tests  (\d+) failed", text),
+        expected=_add_numbers(r"^\s*Tests  (\d+) failed", text),
         is_complete=all(" > " in name for name in names),  # otherwise a file could not be loaded
     )
 
@@ -281,7 +281,7 @@ def _node(text: str, _: bool) -> FailingTests | None:
 
 def _tap(text: str, is_cut: bool) -> FailingTests | None:
     results = re.findall(r"^\s*(not )?ok \d+(?: -)? ?(.*)$", text, re.MULTILINE)
-    counted = _sum_of(r"^# fail (\d+)$", text)
+    counted = _add_numbers(r"^# fail (\d+)$", text)
     if not results or (counted is None and not re.search(r"^1\.\.\d+", text, re.MULTILINE)):
         return None
     names = [

@@ -108,7 +108,7 @@ class Runs:
             return Landing.model_validate_json((self._folder / f"{job_id}.json").read_bytes())
         return None
 
-    def last_of(self, folder: Path) -> str | None:
+    def find_last(self, folder: Path) -> str | None:
         """Return the id of the newest run of a folder, or of a folder above it; None without one.
 
         Args:
@@ -130,7 +130,7 @@ async def land(
 
     Args:
         client: Reads the changes.
-        runs: Where it is stored which runs have landed.
+        runs: The records of which runs have landed.
         result: The result of the run's root job.
         landing: Where they land.
 
@@ -173,7 +173,7 @@ def _not_landed(runs: Runs, landing: Landing) -> list[tuple[str, Landing]]:
     return found[::-1]
 
 
-def base_of(runs: Runs, landing: Landing) -> str | None:
+def find_base(runs: Runs, landing: Landing) -> str | None:
     """Return the commit that a run's branch starts from.
 
     That is the last commit of the branch of the continued run, or the commit that was checked out
@@ -198,7 +198,7 @@ async def _land_on_branch(
     where = BranchLanding(
         landing.workspace,
         landing.branch,
-        await asyncio.to_thread(base_of, runs, landing),
+        await asyncio.to_thread(find_base, runs, landing),
         landing.include_executable_config,
     )
     report = await land_on_branch(client, [*(job_id for job_id, _ in before), result.job_id], where)

@@ -126,7 +126,7 @@ class Train(Generic[Conflicts]):
             await self._leave_out(entered)
         elif self._accepts(verification):
             self._accept(entered, verification)
-        elif depth == 0 and await self._fails_before():
+        elif depth == 0 and await self._fails_unchanged():
             await self._search(entered)
         else:
             await self._bisect(entered, verification)
@@ -137,7 +137,7 @@ class Train(Generic[Conflicts]):
         is_enough = known is not None and not self._accepts(known) and not self.is_flaky
         return known if is_enough else None
 
-    async def _fails_before(self) -> bool:
+    async def _fails_unchanged(self) -> bool:
         """Return whether the files fail without any change; from then on runs are limited."""
         if frozenset() in self._answers:
             return False
@@ -155,7 +155,7 @@ class Train(Generic[Conflicts]):
             entered: Changes that do not conflict, with which the files fail.
             failure: That verification.
         """
-        depth = self._number_before(entered)
+        depth = self._count_earlier(entered)
         passing, failing = 0, len(entered)
         while failing - passing > 1:
             middle = (passing + failing) // 2
@@ -317,7 +317,7 @@ class Train(Generic[Conflicts]):
             is_in=False, verification=failure, is_cause=is_cause, new_failures=new
         )
 
-    def _number_before(self, entered: Sequence[str]) -> int:
+    def _count_earlier(self, entered: Sequence[str]) -> int:
         """Return how many changes were merged before these."""
         return len([job_id for job_id in self._inside if job_id not in entered])
 

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
+from fanout.orchestrator import extras
 from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.a2a.handler import a2a_routes
 from fanout.orchestrator.server.http import (
     administration,
     approvals,
@@ -26,7 +26,6 @@ from fanout.orchestrator.server.http import (
 )
 from fanout.orchestrator.server.http.openapi import describe, operation_name
 from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.mcp.server import mcp_app
 from fanout.orchestrator.server.middleware import (
     BodyLimit,
     PlainPaths,
@@ -89,7 +88,7 @@ def create_app(
         public_url: The origin under which clients reach the service; None: that of each request.
         background: Work that runs in the background until cancelled.
     """
-    mcp_routes, mcp_running = mcp_app(service)
+    mcp_routes, mcp_running = extras.mcp_app(service)
     app = FastAPI(
         title="fanout",
         version="1",
@@ -119,7 +118,7 @@ def create_app(
     add_problems(app)
     for module in ROUTES:
         app.include_router(module.router)
-    app.router.routes.extend([*routes, *a2a_routes(service, public_url), *mcp_routes])
+    app.router.routes.extend([*routes, *extras.a2a_routes(service, public_url), *mcp_routes])
     describe(app)
     return app
 

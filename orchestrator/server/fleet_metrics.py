@@ -97,8 +97,7 @@ class FleetMetrics(Collector):
         }
         family = GaugeMetricFamily(
             "fanout_host_disk_free_bytes",
-            f"Free space of the disk with the workers' state, of the {MAX_HOSTS_SHOWN} fullest "
-            "hosts.",
+            f"Free space of the disk with the workers' state, of the {MAX_HOSTS_SHOWN} fullest hosts.",
             labels=["host"],
         )
         for host in sorted(free, key=lambda one: (free[one], one))[:MAX_HOSTS_SHOWN]:
@@ -109,8 +108,7 @@ class FleetMetrics(Collector):
         labels = ["tenant", "class"]
         ages = GaugeMetricFamily(
             "fanout_queue_oldest_seconds",
-            "How long the oldest of the jobs that are next in turn has waited since it was "
-            "submitted.",
+            "How long the oldest of the jobs that are next in turn has waited since it was submitted.",
             labels=labels,
         )
         sizes = GaugeMetricFamily(

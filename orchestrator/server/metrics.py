@@ -49,8 +49,9 @@ class Metrics:
             "fanout_http_requests", "Requests answered.", labels, registry=self._registry
         )
         self._seconds = Histogram(
-            *("fanout_http_response_seconds", "From a request to the beginning of its response."),
-            *(labels[:2],),
+            "fanout_http_response_seconds",
+            "From a request to the beginning of its response.",
+            labels[:2],
             buckets=BUCKETS,
             registry=self._registry,
         )

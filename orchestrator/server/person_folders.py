@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -69,7 +70,44 @@ def person_folders(
     return PersonFolders(client, home, here, state_dir)
 
 
-class PersonFolders:
+class MergeFolders(ABC):
+    """The folders into which a person merges the changes of jobs.
+
+    Args:
+        client: The connected client.
+        state_dir: The state folder, which keeps both sides of conflicts.
+    """
+
+    def __init__(self, client: JobClient, state_dir: Path) -> None:
+        self._client = client
+        self._runs = Runs(state_dir)
+
+    @abstractmethod
+    def _find(self, path: str) -> Path:
+        """Return a folder that may be used; blocks.
+
+        Raises:
+            InvalidJob: It does not exist, or is none of these.
+        """
+
+    async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
+        """Merge a job's changes into a folder; changes that become code are held back.
+
+        Args:
+            job_id: The job, which the caller may read.
+            path: The folder.
+            check: Only report what would happen.
+
+        Raises:
+            InvalidJob: As `start_files`; or the job has not ended, or changed nothing.
+            BlobMissing: The changes have expired.
+            WorkspaceUnusable: The folder cannot be written.
+        """
+        folder = await asyncio.to_thread(self._find, path)
+        return await merge_into(self._client, self._runs, job_id, folder, check=check)
+
+
+class PersonFolders(MergeFolders):
     """The folders below a person's home folder, and below the service's starting folder.
 
     Hidden folders are not among them: they hold settings and keys. Links are followed, and their
@@ -83,12 +121,11 @@ class PersonFolders:
     """
 
     def __init__(self, client: JobClient, home: Path, here: Path, state_dir: Path) -> None:
-        self._client = client
+        super().__init__(client, state_dir)
         self._home = home.resolve()
         here = here.resolve()
         is_project = here != here.parent and here not in self._home.parents
         self._roots = (self._home, *((here,) if is_project else ()))
-        self._runs = Runs(state_dir)
 
     async def look(self, path: str) -> ListedFolder:
         """Return a folder with the folders in it.
@@ -121,22 +158,6 @@ class PersonFolders:
         """Return the folder that a job has started from; None if it is unknown here."""
         landing = await asyncio.to_thread(self._runs.landing, job_id)
         return None if landing is None else landing.workspace
-
-    async def apply(self, job_id: str, path: str, *, check: bool) -> MergeReport:
-        """Merge a job's changes into a folder; changes that become code are held back.
-
-        Args:
-            job_id: The job, which the caller may read.
-            path: The folder.
-            check: Only report what would happen.
-
-        Raises:
-            InvalidJob: As `start_files`; or the job has not ended, or changed nothing.
-            BlobMissing: The changes have expired.
-            WorkspaceUnusable: The folder cannot be written.
-        """
-        folder = await asyncio.to_thread(self._find, path)
-        return await merge_into(self._client, self._runs, job_id, folder, check=check)
 
     def _look(self, path: str) -> ListedFolder:
         folder = self._find(path or str(self._roots[-1]))

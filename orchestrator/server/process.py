@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
+from fanout.orchestrator import extras
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached, is_of_state_folder
 from fanout.orchestrator.client.fleet_counts import FleetCounter
@@ -25,8 +26,8 @@ from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopb
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
 from fanout.orchestrator.jobs.store.access_stores import open_access_stores
-from fanout.orchestrator.server.a2a import push
 from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
+from fanout.orchestrator.server.access.authenticator import TokenCheck
 from fanout.orchestrator.server.access.login import Login
 from fanout.orchestrator.server.app import Bounds, create_app
 from fanout.orchestrator.server.connections import (
@@ -101,7 +102,7 @@ async def serve(settings: Settings, ready: Callable[[Listening], Awaitable[None]
         JobClient.from_settings(settings) as client,
         open_access_stores(str(found.redis_url), found.redis_prefix) as stores,
     ):
-        access = make_access(settings.api, stores)
+        access = make_access(settings.api, stores, _token_check(settings.api))
         await access.check_bind(settings.api.host)
         with _listen(settings.api.host, settings.api.port) as listener:
             url = _url(settings.api.host, listener)
@@ -126,7 +127,7 @@ def _application(
     if notifier_settings.base_url is None:
         notifier_settings = notifier_settings.model_copy(update={"base_url": api.public_url})
     notifications = make_notifications(
-        client, client.notifications, notifier_settings, {push.KIND: push.PushMessages(client)}
+        client, client.notifications, notifier_settings, extras.push_builders(client)
     )
     service = Service(
         client,
@@ -172,10 +173,7 @@ async def _grpc(
         yield
         return
     try:
-        from fanout.orchestrator.server.a2a.grpc_door import (  # noqa: PLC0415 - of an extra
-            GrpcUnusable,
-            grpc_door,
-        )
+        grpc_door = extras.grpc_door
     except ImportError:
         raise AddressUnusable(
             "A2A over gRPC needs the extra grpc: pip install 'fanout-orchestrator[grpc]'."
@@ -184,8 +182,13 @@ async def _grpc(
         base_url = settings.public_url or url
         async with grpc_door(service, access.authenticator, settings, base_url):
             yield
-    except GrpcUnusable as failure:
+    except extras.GrpcUnusable as failure:
         raise AddressUnusable(str(failure)) from failure
+
+
+def _token_check(settings: ApiSettings) -> TokenCheck | None:
+    issuer = settings.oidc.issuer
+    return None if issuer is None else extras.token_verifier(issuer, settings)
 
 
 def _connection_limits(api: ApiSettings, descriptors: int) -> ConnectionLimits:

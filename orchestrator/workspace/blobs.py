@@ -141,7 +141,7 @@ def open_files(url: str, timeout_seconds: float | None) -> tuple[Any, str]:
     return AnsweringFiles(files, timeout_seconds), path
 
 
-def protocols_of(files: Any) -> tuple[str, ...]:
+def list_protocols(files: Any) -> tuple[str, ...]:
     """Return the URL schemes of an fsspec file system, which has one or several."""
     protocol = files.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
@@ -294,7 +294,7 @@ class BlobStore:
         self._timeout_seconds = timeout_seconds
         with self._translated("opened"):
             protocol = fsspec.utils.get_protocol(url)
-            self._is_local = "file" in protocols_of(fsspec.get_filesystem_class(protocol))
+            self._is_local = "file" in list_protocols(fsspec.get_filesystem_class(protocol))
         self._cache = cache
         self._max_cache_bytes = max_cache_bytes
         self._checked = CheckedFiles()
@@ -400,7 +400,7 @@ class BlobStore:
         _rename(partial, self._local_path(blob_id))
 
     def _upload(self, source: Path, target: str) -> None:
-        if _PUTS_ARE_ATOMIC.intersection(protocols_of(self._files)):
+        if _PUTS_ARE_ATOMIC.intersection(list_protocols(self._files)):
             self._files.put_file(str(source), target)
             return
         partial = f"{self._base}/incoming/{uuid4().hex}"

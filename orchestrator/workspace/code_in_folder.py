@@ -28,7 +28,7 @@ from fanout.orchestrator.executable_config import (
     why_code,
 )
 from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.repository import (
     all_settings,
     enclosing_repository,
@@ -187,14 +187,14 @@ def _called(root: Path, starters: Sequence[str]) -> Iterator[tuple[str, str]]:
     seen = set(starters)
     while waiting and len(seen) < 2 * MAX_SEARCHED_FILES:
         path, starter = waiting.pop(0)
-        for called in _files_named_in(root, path):
+        for called in _find_named_files(root, path):
             if called not in seen and find_code(called) is None:
                 seen.add(called)
                 waiting.append((called, starter))
                 yield called, starter
 
 
-def _files_named_in(root: Path, path: str) -> set[str]:
+def _find_named_files(root: Path, path: str) -> set[str]:
     """Return the files of the folder, including future ones, that a text runs or obeys."""
     try:
         with (root / path).open("rb") as file:
@@ -243,7 +243,7 @@ def _is_program(path: Path) -> bool:
 
 def _configured(root: Path) -> Iterable[str]:
     """Yield the paths below a folder that the settings of its repository name as programs."""
-    with suppress(Unreadable, OSError):
+    with suppress(RepositoryUnreadable, OSError):
         repository = enclosing_repository(root)
         if repository is None:
             return

@@ -52,7 +52,7 @@ class DryRun:
 
     def find(self, path: str) -> Found | None:
         """Return the entry at the path, after the changes so far."""
-        *above, _ = _paths_down_to(path)
+        *above, _ = _list_steps(path)
         if path in self._changes:
             return self._changes[path]
         for directory in above:
@@ -122,14 +122,14 @@ class DryRun:
 
     def _is_changed(self, path: str) -> bool:
         """Return whether an entry, or a directory above it, is no longer that of the base."""
-        return any(each in self._changes for each in _paths_down_to(path))
+        return any(each in self._changes for each in _list_steps(path))
 
     def _expect(self, path: str, found: Found | None) -> None:
         if self.find(path) != found:
             raise ChangedMeanwhile
 
     def _put(self, path: str, kind: FileKind, mode: int, content: bytes | None) -> None:
-        *above, _ = _paths_down_to(path)
+        *above, _ = _list_steps(path)
         for directory in above:
             found = self.find(directory)
             if found is None:
@@ -150,6 +150,6 @@ def _require_directory(found: Found | None) -> bool:
     return found is not None and found.kind == "directory"
 
 
-def _paths_down_to(path: str) -> list[str]:
+def _list_steps(path: str) -> list[str]:
     names = check_path(path)
     return ["/".join(names[: count + 1]) for count in range(len(names))]

@@ -31,7 +31,7 @@ from fanout.orchestrator.jobs.changes import (
 )
 from fanout.orchestrator.path_text import os_path, path_text
 from fanout.orchestrator.workspace.code_in_folder import CodeInFolder, code_in_folder, plain_path
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.repository import newly_visible
 from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
 
@@ -104,7 +104,7 @@ class HoldBack:
         return self._is_repository[key]
 
 
-def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
+def find_hold_back(root: Path, bundle: ChangeBundle) -> HoldBack:
     """Return the rule that says which changes of a job are held back in a folder; blocks.
 
     Args:
@@ -140,7 +140,7 @@ def revealing_rules(root: Path, bundle: ChangeBundle) -> dict[str, str]:
         return {}
     try:
         found = newly_visible(root, changed)
-    except (Unreadable, OSError) as error:
+    except (RepositoryUnreadable, OSError) as error:
         return dict.fromkeys(map(path_text, changed), f"{UNKNOWN_RULES} ({error})")
     if not found:
         return {}

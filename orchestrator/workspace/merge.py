@@ -26,7 +26,7 @@ from fanout.orchestrator.git.attributes import (
     folders_of,
     merge_rules,
 )
-from fanout.orchestrator.git.patches import RENAME_CANDIDATES, renamed_to
+from fanout.orchestrator.git.patches import RENAME_CANDIDATES, find_renamed
 from fanout.orchestrator.git.process import GitFailed
 from fanout.orchestrator.git.text_merge import is_text, marked_text
 from fanout.orchestrator.jobs.changes import (
@@ -36,7 +36,7 @@ from fanout.orchestrator.jobs.changes import (
     MalformedBundle,
 )
 from fanout.orchestrator.workspace.dry_run import DryRun
-from fanout.orchestrator.workspace.hold_back import HoldBack, hold_back_in
+from fanout.orchestrator.workspace.hold_back import HoldBack, find_hold_back
 from fanout.orchestrator.workspace.merge_report import (
     Conflict,
     HeldBack,
@@ -263,7 +263,7 @@ class FolderMerge:
             for one, here in found.items()
             if here is not None and here.kind == "file" and here.content is not None
         }
-        return renamed_to(path, self._content(before), contents)
+        return find_renamed(path, self._content(before), contents)
 
     def _moved_here(self, path: str, before: FileVersion) -> str | None:
         """Return the path to which a file was moved here without another change.
@@ -427,7 +427,7 @@ async def merge(
 
     def run() -> MergeReport:
         root = workspace.root
-        rule = None if include_executable_config else hold_back_in(root, bundle)
+        rule = None if include_executable_config else find_hold_back(root, bundle)
         umask, personal = current_umask(), personal_merge_settings(root)
         added = partial(added_files, root)
         if check:
@@ -438,7 +438,10 @@ async def merge(
             with Staging(root, workspace.record) as staging:
                 folder = StagedFolder(staging)
                 report = FolderMerge(
-                    *(folder, bundle, rule, umask),
+                    folder,
+                    bundle,
+                    rule,
+                    umask,
                     on_file=folder.begin_group,
                     personal=personal,
                     added=added,

@@ -39,7 +39,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         sys.executable,
         "-P",
         "-m",
-        "fanout.workers.sandbox.engine_proxy",
+        "fanout.workers.extras.engine_proxy",
         "--listen",
         str(path),
     ]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends import bounded_output
-from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFile, OutputFiles
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution
-from fanout.workers.sandbox.inside import outputs
+from fanout.orchestrator.portable import command_output
+from fanout.orchestrator.portable.command_output import BoundedOutput, OutputFiles, WholeOutput
+from fanout.workers.sandbox.inside.commands import create_output
 
 LONG = "seq 1 60000"
 
@@ -42,7 +42,7 @@ def failing(write: Callable[[int, bytes], int], after_bytes: int) -> Callable[[i
 async def test_on_a_full_disk_a_command_ends_as_always_and_its_cut_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_output.os, "write", failing(os.write, 5000))
+    monkeypatch.setattr(command_output.os, "write", failing(os.write, 5000))
 
     cut = await run(LocalShellBackend(tmp_path))
 
@@ -55,7 +55,7 @@ async def test_on_a_full_disk_a_command_ends_as_always_and_its_cut_is_marked(
 async def test_without_any_room_the_mark_says_that_nothing_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_output.os, "write", failing(os.write, 0))
+    monkeypatch.setattr(command_output.os, "write", failing(os.write, 0))
 
     cut = await run(LocalShellBackend(tmp_path))
 
@@ -66,12 +66,12 @@ async def test_without_any_room_the_mark_says_that_nothing_was_kept(
 def test_the_oldest_outputs_are_deleted_when_all_are_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bounded_output, "MAX_OUTPUT_FILES_BYTES", 250)
+    monkeypatch.setattr(command_output, "MAX_OUTPUT_FILES_BYTES", 250)
     deleted: list[str] = []
     files = OutputFiles("/x", lambda _: 0, deleted.append)
 
     for name in "abcd":
-        files.keep(OutputFile(path=name, size_bytes=100))
+        files.keep(name, 100)
 
     assert deleted == ["a", "b"]
 
@@ -79,24 +79,25 @@ def test_the_oldest_outputs_are_deleted_when_all_are_too_large(
 def test_in_a_sandbox_an_output_is_written_through_no_link_and_the_oldest_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "MAX_FILES_BYTES", 150)
+    monkeypatch.setattr(command_output, "MAX_OUTPUT_FILES_BYTES", 150)
+    monkeypatch.setattr(command_output.os, "urandom", bytes)
     folder, target = tmp_path / "outputs", tmp_path / "target"
     folder.mkdir()
     target.write_text("of the job")
-    files = outputs.OutputFiles(str(folder))
-    trap = outputs.OutputFile(files, 1)
-    (folder / trap.name).symlink_to(target)
+    (folder / "1-000000.txt").symlink_to(target)
+    files = OutputFiles(str(folder), create_output, os.unlink)
 
-    trap.add(b"x" * 100, outputs.BoundedOutput(10))
+    trap = WholeOutput(files)
+    trap.add(b"x" * 100, BoundedOutput.halves(10))
     trap.close()
     written = []
-    for number in (2, 3):
-        written.append(outputs.OutputFile(files, number))
-        written[-1].add(b"y" * 100, outputs.BoundedOutput(10))
+    for _ in range(2):
+        written.append(WholeOutput(files))
+        written[-1].add(b"y" * 100, BoundedOutput.halves(10))
         written[-1].close()
 
-    assert (trap.size, target.read_text()) == (0, "of the job")
-    assert [(folder / each.name).exists() for each in written] == [False, True]
+    assert (trap.path, trap.size_bytes, target.read_text()) == ("", 0, "of the job")
+    assert [Path(each.path).exists() for each in written] == [False, True]
 
 
 def test_the_outputs_of_a_local_shell_go_with_its_backend(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fanout.orchestrator.deep_agent import ModelUsage
 from fanout.orchestrator.jobs.ceilings import Ceilings, no_more_than
 from fanout.orchestrator.jobs.failures import LimitExceeded
 from fanout.orchestrator.jobs.spec import GIB, JobSpec, Limits
-from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.child_jobs import ChildJobs
 from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
 
@@ -142,8 +142,11 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
     lead = agent("lead", subagents=["helper"])
     shared = services(lead, agent("helper", **helper), agent("general-purpose"))
     spec = make_spec(agent="lead", limits=parent)
-    specs = ChildSpecs(shared, spec, lead, ends_at=math.inf, used=ModelUsage)
-    child = specs.child("call", 0, {"description": "do it", "subagent_type": "helper", **task})
+    nothing: Any = None
+    jobs = ChildJobs(
+        shared, spec, lead, sandbox=nothing, lease=nothing, ends_at=math.inf, used=ModelUsage
+    )
+    child = jobs.child("call", 0, {"description": "do it", "subagent_type": "helper", **task})
     assert isinstance(child, JobSpec), child
     return child.limits
 

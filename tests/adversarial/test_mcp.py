@@ -13,15 +13,20 @@ from mcp.shared.exceptions import MCPError
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.extras.mcp_server.doors import (
+    LocalFolders,
+    Opened,
+    ToolContext,
+    usable_roots,
+)
+from fanout.orchestrator.extras.mcp_server.elicitation import form, question_text
+from fanout.orchestrator.extras.mcp_server.reports import JobOutcome, WaitingCall
+from fanout.orchestrator.extras.mcp_server.server import FanoutServer, create_server
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import new_job_id
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.server.mcp.doors import LocalFolders, Opened, ToolContext, usable_roots
-from fanout.orchestrator.server.mcp.elicitation import form, question_text
-from fanout.orchestrator.server.mcp.reports import JobOutcome, WaitingCall
-from fanout.orchestrator.server.mcp.server import FanoutServer, create_server
 
 CANARY = "canary-4711"
 

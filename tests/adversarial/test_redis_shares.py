@@ -14,6 +14,8 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.storage_settings import StorageSettings
+from fanout.orchestrator.extras.a2a.handler import protocol_error
+from fanout.orchestrator.extras.mcp_server.server import sentence
 from fanout.orchestrator.jobs.failures import (
     JobFailure,
     LedgerFull,
@@ -38,8 +40,6 @@ from fanout.orchestrator.jobs.store.memory import redis_memory
 from fanout.orchestrator.jobs.store.records import Stored
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.orchestrator.jobs.store.stored import owner_key
-from fanout.orchestrator.server.a2a.handler import protocol_error
-from fanout.orchestrator.server.mcp.server import sentence
 from fanout.orchestrator.server.problems import add_problems
 from fanout.workers.upkeep.retention import Retention
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.configuration.credentials import HeaderCredential
+from fanout.orchestrator.extras import connect_agent
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob, RemoteAgentUnavailable
-from fanout.orchestrator.remote_agents import connect
-from fanout.workers.agent.remote.messages import workspace_path
+from fanout.workers.extras.remote_agents.messages import workspace_path
 
 URL = "https://agent.example"
 KEY = SecretStr("canary-key-0017")
@@ -51,14 +51,14 @@ class Service:
 
     async def task(self, **options: Any) -> None:
         definition = RemoteAgentDefinition(url=URL, credentials=CREDENTIALS, **options)
-        async with connect(definition, {"REMOTE_KEY": KEY}) as remote:
+        async with connect_agent(definition, {"REMOTE_KEY": KEY}) as remote:
             await remote.task("t1")
 
     async def send(self) -> int:
         """Send a message and count the updates that come back."""
         message = Message(message_id="m1", role=Role.ROLE_USER, parts=[Part(text="hello")])
         definition = RemoteAgentDefinition(url=URL, credentials=CREDENTIALS, max_bytes=20_000)
-        async with connect(definition, {"REMOTE_KEY": KEY}) as remote:
+        async with connect_agent(definition, {"REMOTE_KEY": KEY}) as remote:
             return len([update async for update in remote.send(message, 5)])
 
 

@@ -155,7 +155,7 @@ async def test_a_new_key_of_the_issuer_is_found_and_one_that_is_gone_counts_no_m
     site, issuer, monkeypatch
 ):
     here = site(keys_seconds=1)
-    monkeypatch.setattr("fanout.orchestrator.server.access.oidc_tokens.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.orchestrator.extras.oidc.REFRESH_SECONDS", 0.0)
     old = issuer.token()
     assert (await asked(here, old)).status_code == 200
 

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from fanout.orchestrator.cli.terminal import output, questions
 from fanout.orchestrator.configuration.log_setup import set_up_logging
+from fanout.orchestrator.extras.mcp_server import elicitation
 from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.server.mcp import elicitation
 from fanout.orchestrator.valid_text import clean, clean_text, printable
 
 HOSTILE = {

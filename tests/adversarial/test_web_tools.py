@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch, web
 from fanout.orchestrator.deep_agent.tools import documents
-from fanout.orchestrator.deep_agent.web import public_client
+from fanout.orchestrator.extras import web
+from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
 

@@ -38,7 +38,7 @@ def test_only_the_proxy_opens_the_engines_socket_and_it_has_no_network():
 
     assert opening == ["engine"]
     assert SERVICES["engine"]["network_mode"] == "none"
-    assert SERVICES["engine"]["command"][0] == "fanout.workers.sandbox.engine_proxy"
+    assert SERVICES["engine"]["command"][0] == "fanout.workers.extras.engine_proxy"
 
 
 def test_workers_and_flower_are_not_root_and_only_workers_reach_the_proxy():

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 
 MODEL_LIBRARIES = {"google.adk", "google.genai", "litellm", "openai", "anthropic", "aiohttp"}
 SERVER_LIBRARIES = {"fastapi", "uvicorn", "a2a", "mcp", "grpc"}
@@ -39,11 +42,25 @@ NOT_IMPORTED = {
         MODEL_LIBRARIES | SERVER_LIBRARIES | {"docker", "fanout.workers.execution"}
     ),
 }
+STARTS = (
+    *NOT_IMPORTED,
+    "fanout.orchestrator.agent",
+    "fanout.orchestrator.deep_agent.create",
+    # What runs a worker's jobs.
+    "fanout.workers.execution",
+)
+EXTRAS = ("fanout.orchestrator.extras.", "fanout.workers.extras.")
 
 PROGRAM = """
 import importlib, sys
 importlib.import_module(sys.argv[1])
 print("\\n".join(sys.modules))
+"""
+COMMAND = """
+import atexit, sys
+atexit.register(lambda: print("\\n".join(sys.modules), file=sys.stderr))
+from fanout.orchestrator.cli import main
+main()
 """
 
 
@@ -54,3 +71,32 @@ def test_a_start_does_not_import_what_it_does_not_use(module: str) -> None:
     )
 
     assert NOT_IMPORTED[module] & set(done.stdout.splitlines()) == set()
+
+
+@pytest.mark.parametrize("module", STARTS)
+def test_a_start_loads_no_extra(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, module], capture_output=True, text=True, check=True
+    )
+
+    assert [name for name in done.stdout.splitlines() if name.startswith(EXTRAS)] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"), [(["--help"], ExitCode.DONE), (["ps"], ExitCode.UNREACHABLE)]
+)
+def test_a_command_loads_no_extra(
+    arguments: list[str], exit_code: ExitCode, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments],
+        env={"HOME": str(tmp_path), "FANOUT_REDIS_URL": "redis://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    loaded = done.stderr.splitlines()
+    assert done.returncode == exit_code
+    assert "fanout.orchestrator.cli.app" in loaded
+    assert [name for name in loaded if name.startswith(EXTRAS)] == []

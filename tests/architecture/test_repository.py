@@ -1,7 +1,10 @@
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -87,9 +90,27 @@ def test_every_test_folder_is_a_package():
 def test_every_side_and_every_room_of_ours_describes_itself():
     folders = {"/".join(name.split("/")[:-1][:2]) for name, _ in package_sources()}
 
-    assert [
-        folder for folder in sorted(folders) if not (REPOSITORY / folder / "README.md").is_file()
-    ] == []
+    assert [folder for folder in sorted(folders) if not is_described(REPOSITORY / folder)] == []
+
+
+def is_described(folder: Path) -> bool:
+    """Whether it has a README, or a door whose docstring lists what is below it."""
+    door = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or ""
+    return (folder / "README.md").is_file() or "\n- `" in door
+
+
+SHOWN_BY_TWO_DOORS = {"AgentLine", "Answered", "JobLine"}
+"""Their names are in the schemas of both the HTTP service and the MCP server, with other fields."""
+
+
+def test_the_name_of_a_public_class_stands_for_one_thing():
+    places = defaultdict(set)
+    for path, text in package_sources():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add((REPOSITORY / path).resolve())
+
+    assert {name for name, paths in places.items() if len(paths) > 1} == SHOWN_BY_TWO_DOORS
 
 
 def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():

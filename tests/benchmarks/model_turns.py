@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from fanout.orchestrator.jobs.spec import ModelRate
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.services import RedisProcess
 
@@ -48,7 +48,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             async with connect(server.url) as redis:
                 rate = ModelRate(requests_per_minute=SENT, tokens_per_minute=SENT * TOKENS)
                 rates = {str(count): rate for count in (*counts, FEW)}
-                limits = RateLimiter(redis, Keys(), rates, window_seconds=WINDOW_SECONDS)
+                limits = RedisRateLimiter(redis, Keys(), rates, window_seconds=WINDOW_SECONDS)
                 for count in sorted(map(int, rates), reverse=True):
                     await _look(limits, count, range(SENT + count))
                 costs: dict[int, list[float]] = {count: [] for count in (*counts, FEW)}
@@ -61,14 +61,14 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             await asyncio.to_thread(server.stop)
 
 
-async def _look(limits: RateLimiter, waiting: int, numbers: Sequence[int]) -> None:
+async def _look(limits: RedisRateLimiter, waiting: int, numbers: Sequence[int]) -> None:
     """Let requests of a model look, by their numbers."""
     for first in range(0, len(numbers), AT_ONCE):
         names = [f"r{number}" for number in numbers[first : first + AT_ONCE]]
         await asyncio.gather(*(limits._turn(name, str(waiting), TOKENS) for name in names))
 
 
-async def _cost(redis: Redis, limits: RateLimiter, waiting: int) -> float:
+async def _cost(redis: Redis, limits: RedisRateLimiter, waiting: int) -> float:
     """The milliseconds of one look of those that wait, as Redis measures its scripts."""
     await redis.config_resetstat()
     await _look(limits, waiting, [SENT + number * 97 % waiting for number in range(LOOKS)])

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.image_building import build_image, import_image
-from fanout.workers.sandbox.docker.images import (
+from fanout.workers.extras.image_building import build_image, import_image
+from fanout.workers.extras.images import (
     MODULES,
     PROBE_LABEL,
     Finding,
     examine,
     main,
 )
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import ImageUnfit
 from tests.docker.conftest import make_sandbox_spec

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fanout.workers.sandbox.docker import image_building
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.image_building import (
+from fanout.workers.extras import image_building
+from fanout.workers.extras.image_building import (
     AptSource,
     ImageBuildFailed,
     build_image,
     host_sources,
 )
+from fanout.workers.extras.images import main
+from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.image_failures import BUILT_ON, tag
-from fanout.workers.sandbox.docker.images import main
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec

@@ -95,7 +95,7 @@ FAULTS = (
         'if line and not line.startswith("+"):', "if False:", "test_patches.py",
     ),
     Fault(
-        "metadata says which job is continued", "fanout.orchestrator.server.a2a.received",
+        "metadata says which job is continued", "fanout.orchestrator.extras.a2a.received",
         'OWN = frozenset({"description", "context", "continues", "at", "idempotency_key"})',
         'OWN = frozenset({"description", "context", "idempotency_key"})', "test_a2a.py",
     ),

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.orchestrator.approvals import DECISIONS
-from fanout.orchestrator.server.a2a import received
-from fanout.orchestrator.server.a2a.protocol import CONTEXT_LABEL, MESSAGE_LABEL
+from fanout.orchestrator.extras.a2a import received
+from fanout.orchestrator.extras.a2a.protocol import CONTEXT_LABEL, MESSAGE_LABEL
 from fanout.orchestrator.server.access.callers import Caller
 from fanout.orchestrator.server.http.models import JobRequest
 from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, json_values, seeds

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.orchestrator.deep_agent.mcp.transport import Received
-from fanout.orchestrator.server.mcp.handshake import answer_first_requests
+from fanout.orchestrator.extras.mcp_server.handshake import answer_first_requests
 from fanout.orchestrator.valid_text import clean_json
 from tests.fuzz.inputs import FUZZ, MARKS, SIMPLE, as_json, damaged, json_values, nested
 

@@ -9,7 +9,7 @@ import pytest
 
 from fanout.orchestrator.cli.terminal import formatting, live_view
 from fanout.orchestrator.jobs.state import Activity, JobRecord
-from fanout.orchestrator.jobs.store.stored import record_of
+from fanout.orchestrator.jobs.store.stored import read_record
 from fanout.workers.agent.activity import JobActivity
 from tests.builders import make_spec
 
@@ -26,7 +26,7 @@ def stored(noted: str, *, state: str = "running", attempt: int = 2) -> JobRecord
         "activity": noted,
         "activity_at": str(NOW * 1000),
     }
-    return record_of(spec.id, fields)
+    return read_record(spec.id, fields)
 
 
 def test_a_request_that_failed_and_is_repeated_keeps_its_time_and_says_why() -> None:

@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
 from fanout.orchestrator.landing.branch import (
     BranchLanding,
     BranchReport,
@@ -86,14 +86,15 @@ class FakeJobs:
             job_id=job_id, state=JobState.SUCCEEDED, success=True, summary=summary, changes="0" * 64
         )
 
-    async def events(self, job_id: str, *, follow: bool = True) -> AsyncIterator[JournalEvent]:
-        assert not follow
-        for child, outcome in self.children.get(job_id, []):
-            data = {"id": child, "outcome": outcome}
-            yield JournalEvent.model_validate(
+    async def read_events(self, job_id: str, after: str, count: int) -> list[JournalEvent]:
+        landed = [] if after != BEGINNING else self.children.get(job_id, [])[:count]
+        return [
+            JournalEvent.model_validate(
                 {"id": "1-0", "at": 1, "job_id": job_id, "attempt": 1, "type": "child.landed"}
-                | {"data": data}
+                | {"data": {"id": child, "outcome": outcome}}
             )
+            for child, outcome in landed
+        ]
 
     @asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
-from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.child_jobs import ChildJobs
 from tests.builders import make_spec
 
 
@@ -31,8 +32,27 @@ def agent(name: str, **fields: Any) -> AgentDefinition:
     ],
 )
 def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, named) -> None:
-    lead = agent("lead", **fields)
+    assert set(jobs_of(agent("lead", **fields)).agents) == (named or set())
+
+
+@pytest.mark.parametrize("name", [["helper"], {}, None, 5])
+def test_an_agent_that_is_no_text_is_a_reason_and_not_the_end_of_the_job(name) -> None:
+    jobs = jobs_of(agent("lead", subagents=["helper"]))
+    refused = jobs.child("call", 0, {"description": "go", "subagent_type": name})
+    assert isinstance(refused, ValidationError)
+    assert "subagent_type" in str(refused)
+
+
+def jobs_of(lead: AgentDefinition) -> ChildJobs:
     known = {one.name: one for one in (lead, agent("helper"), agent("general-purpose"))}
-    services: Any = SimpleNamespace(definitions=AgentDefinitions(known))
-    specs = ChildSpecs(services, make_spec(), lead, ends_at=math.inf, used=ModelUsage)
-    assert set(specs.agents) == (named or set())
+    services: Any = SimpleNamespace(definitions=AgentDefinitions(known), blobs=None)
+    nothing: Any = None
+    return ChildJobs(
+        services,
+        make_spec(),
+        lead,
+        sandbox=nothing,
+        lease=nothing,
+        ends_at=math.inf,
+        used=ModelUsage,
+    )

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from fanout.workers.sandbox.docker.image_building import (
+from fanout.workers.extras.image_building import (
     BuildProgress,
     ImageStatus,
     WantedImages,

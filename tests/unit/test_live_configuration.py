@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from fanout.orchestrator.configuration import live_definitions
 from fanout.orchestrator.configuration.configuration_file import key_names
-from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.orchestrator.jobs.worker_info import WorkerInfo, read_worker
 from fanout.workers.agent.services import LiveConfiguration
 
 AGENT = "name: mine\ndescription: {}\ninstruction: i\nmemory: [HOUSE.md]\n"
@@ -110,11 +110,11 @@ def test_a_registration_has_names_and_fingerprints_and_no_values() -> None:
     made = WorkerInfo("w", "h", 1, 0, "local", definitions={"a": "1f"}, keys=("A_API_KEY",))
     fields = {name: str(value) for name, value in made.fields().items()}
 
-    assert worker_of(WorkerInfo, "w", fields) == made
+    assert read_worker(WorkerInfo, "w", fields) == made
     del fields["definitions"], fields["keys"]
     assert (
-        worker_of(WorkerInfo, "w", fields).definitions,
-        worker_of(WorkerInfo, "w", fields).keys,
+        read_worker(WorkerInfo, "w", fields).definitions,
+        read_worker(WorkerInfo, "w", fields).keys,
     ) == ({}, ())
 
 

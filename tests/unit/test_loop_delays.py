@@ -10,7 +10,7 @@ import pytest
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.totals import Totals
-from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.orchestrator.jobs.worker_info import WorkerInfo, read_worker
 from fanout.workers.upkeep.counting import LoopDelays
 from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
 from tests.builders import make_worker
@@ -38,7 +38,7 @@ def test_a_worker_registers_its_delays_for_servers_of_the_release_before() -> No
     for seconds in (0.004, 0.04, 0.04, 7.0):
         delays.add(seconds)
     registered = make_worker("w1", loop_delays=delays.histogram()).fields()
-    read = worker_of(WorkerInfo, "w1", {name: str(value) for name, value in registered.items()})
+    read = read_worker(WorkerInfo, "w1", {name: str(value) for name, value in registered.items()})
     found = read.loop_delays
     assert (found["0.005"], found["0.05"], found["+Inf"]) == (1, 3, 4)
 
@@ -46,7 +46,7 @@ def test_a_worker_registers_its_delays_for_servers_of_the_release_before() -> No
 def test_a_worker_of_a_release_that_measured_no_delays_is_read() -> None:
     registered = make_worker("w1").fields()
     del registered["loop_delays"]
-    read = worker_of(WorkerInfo, "w1", {name: str(value) for name, value in registered.items()})
+    read = read_worker(WorkerInfo, "w1", {name: str(value) for name, value in registered.items()})
     assert read.loop_delays == {}
 
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.orchestrator.cli.app import app
-from fanout.orchestrator.cli.commands import mcp_clients
-from fanout.orchestrator.cli.commands.mcp_clients import CLIENTS
+from fanout.orchestrator.extras import mcp_clients
+from fanout.orchestrator.extras.mcp_clients import CLIENTS
 
 ENTRY = {"command": "fanout", "args": ["mcp", "serve"]}
 

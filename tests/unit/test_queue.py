@@ -18,11 +18,11 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.queue import (
     LABEL_CHARACTERS,
     CeleryQueue,
-    InMemoryQueue,
     broker_settings,
     shown_arguments,
 )
 from tests.builders import make_spec, make_worker
+from tests.queue import InMemoryQueue
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.workers.agent.history import History
-from fanout.workers.agent.remote.conversation import RemoteConversation
-from fanout.workers.agent.remote.messages import (
+from fanout.workers.extras.remote_agents.conversation import RemoteConversation
+from fanout.workers.extras.remote_agents.messages import (
     SentFiles,
     answer_text,
     media_types_of,

@@ -547,7 +547,7 @@ async def test_no_variable_of_the_image_changes_how_a_shell_begins(
 
 
 async def test_an_image_without_bash_has_sh(code: Path, tmp_path: Path) -> None:
-    found = "fanout/workers/sandbox/inside/commands.py"
+    found = "fanout/orchestrator/portable/commands.py"
     source = (code / found).read_text()
     assert '/bash"' in source
     (code / found).write_text(source.replace('/bash"', '/no-bash"'))

@@ -165,7 +165,11 @@ class AttemptJournal:
         async def append() -> None:
             self._lease.check()
             await self._journal.append(
-                *(claim.spec.id, claim.attempt, kind, fitting, line),
+                claim.spec.id,
+                claim.attempt,
+                kind,
+                fitting,
+                line,
                 name=name,
                 used=used,
                 token=claim.token,

@@ -20,7 +20,7 @@ from fanout.orchestrator.jobs.result import Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.outage import through_outage
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
@@ -133,7 +133,7 @@ class JournaledRateLimiter:
     """
 
     def __init__(
-        self, limiter: RateLimiter, journal: AttemptJournal, on_request: Callable[[], None]
+        self, limiter: RedisRateLimiter, journal: AttemptJournal, on_request: Callable[[], None]
     ) -> None:
         self._limiter = limiter
         self._journal = journal

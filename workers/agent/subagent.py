@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -75,7 +75,7 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.workers.agent.answer import AgentAnswer, JobWorker
 from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from fanout.workers.agent.delegation.children import AwaitedTasks, Children
@@ -202,7 +202,9 @@ class SubagentFactory:
     services: JobServices
     default_model: str
     """The model if neither the job nor its agent's definition names one."""
-    rate_limiter: RateLimiter
+    rate_limiter: RedisRateLimiter
+    create_remote: Callable[..., JobWorker]
+    """Makes the agent of a job that another service does: `extras.RemoteAgent`."""
     max_output_tokens: int | None = None
     """The most that a reply may have, for agents whose definition sets no limit."""
     stream_text: bool = False
@@ -225,12 +227,8 @@ class SubagentFactory:
         """Return the agent of one attempt; see `Subagent` for the arguments."""
         shared: Any = {"sandbox": sandbox, "journal": journal, "lease": lease, "ends_at": ends_at}
         if definition.a2a is not None:
-            from fanout.workers.agent.remote.remote_agent import (  # noqa: PLC0415 - A2A's library
-                RemoteAgent,
-            )
-
             turns.end()  # it works elsewhere
-            return RemoteAgent(self.services, spec, definition, definition.a2a, **shared)
+            return self.create_remote(self.services, spec, definition, definition.a2a, **shared)
         return Subagent(self, spec, definition, limits, turns=turns, **shared)
 
 
@@ -275,7 +273,8 @@ class Subagent:
         self._journal = journal
         reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
-            *(spec.verify or definition.verify, reworks),
+            spec.verify or definition.verify,
+            reworks,
             sandbox=sandbox,
             journal=journal,
             ends_at=ends_at,
@@ -286,7 +285,9 @@ class Subagent:
         self._shared = SharedBudget(services, spec)
         self._used = JobUsage(self._shared)
         self.children = Children(
-            *(services, spec, definition),
+            services,
+            spec,
+            definition,
             sandbox=sandbox,
             journal=journal,
             lease=lease,

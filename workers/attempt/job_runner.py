@@ -280,7 +280,10 @@ class JobRunner:
         ):
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(
-                *(self._journal, self._blobs, lease, progress),
+                self._journal,
+                self._blobs,
+                lease,
+                progress,
                 approvers=self._services.approvers,
                 activity=activity,
                 totals=self._services.totals,
@@ -498,7 +501,10 @@ class JobRunner:
     async def _park(self, claim: Claim, outcome: AttemptOutcome) -> bool:
         tasks = outcome.tasks or AwaitedTasks()
         state = await self._ledger.park(
-            *(claim.spec.id, claim.token, outcome.approvals, tasks.children),
+            claim.spec.id,
+            claim.token,
+            outcome.approvals,
+            tasks.children,
             self._services.bounds,
             started=tasks.started,
             wake_at=tasks.until,

@@ -23,9 +23,9 @@ from fanout.orchestrator.jobs.timeline import Phase, PhaseKind
 from fanout.orchestrator.jobs.trace_context import (
     TraceContext,
     attempt_span_id,
+    find_trace_id,
     job_span_id,
     read_traceparent,
-    trace_id_of,
 )
 from fanout.orchestrator.tracing import spans
 from fanout.workers.telemetry import flush_spans, is_exported, is_sampled
@@ -61,7 +61,7 @@ class ClaimTimes(NamedTuple):
 
 def job_context(spec: JobSpec) -> TraceContext:
     """Return the context of a job's own span."""
-    trace_id = trace_id_of(spec)
+    trace_id = find_trace_id(spec)
     given = read_traceparent(spec.traceparent)
     is_recorded = is_sampled(trace_id) if given is None else given.is_sampled
     return TraceContext(trace_id, job_span_id(trace_id, spec.id), is_recorded)

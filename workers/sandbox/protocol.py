@@ -23,7 +23,6 @@ from pydantic import SecretStr
 
 from fanout.orchestrator.deep_agent import (
     Backend,
-    BoundedOutput,
     Entry,
     Execution,
     OutputSink,
@@ -31,6 +30,7 @@ from fanout.orchestrator.deep_agent import (
 )
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.portable.command_output import BoundedOutput
 
 T = TypeVar("T")
 

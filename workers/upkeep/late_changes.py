@@ -95,7 +95,7 @@ class LateChanges:
             and (job.host == me.host or job.ended_seconds > LOST_SECONDS)
         ]
         if not waiting:
-            return  # of all workers, those ask who lives that may have something to do
+            return  # only a worker that has something to collect asks which workers live
         others = set(await self._own_ledger.living_workers()) - {me.name}
         for job in waiting:
             if job.worker in others:

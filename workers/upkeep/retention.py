@@ -108,7 +108,7 @@ class Retention:
             LedgerUnavailable: Redis does not answer.
             JobFailure: The blob store does not answer.
         """
-        if await self._ledger.takes_turn("recount", self._interval * TURN_PART):
+        if await self._ledger.takes_turn("remove_jobs", self._interval * TURN_PART):
             await self.forget_expired()
             await self._ledger.recount()
         await self.remove_blobs()

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fanout.orchestrator import extras
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.waiting import waiting
 from fanout.orchestrator.client import JobClient
@@ -232,14 +233,10 @@ async def _remote_agents(settings: Settings, definitions: AgentDefinitions) -> A
     for definition in definitions.values():
         if definition.a2a is None:
             continue
-        from fanout.orchestrator.remote_agents import (  # noqa: PLC0415 - slow import
-            connect,
-        )
-
         try:
             async with (
                 asyncio.timeout(REMOTE_SECONDS),
-                connect(definition.a2a, settings.secrets) as remote,
+                extras.connect_agent(definition.a2a, settings.secrets) as remote,
             ):
                 spoken = remote.card.supported_interfaces[0]
         except (JobFailure, TimeoutError) as error:
@@ -262,7 +259,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
             )
         ]
     try:
-        ended = await run_helper("fanout.workers.sandbox.docker.images", "ls", "--json")
+        ended = await run_helper("fanout.workers.extras.images", "ls", "--json")
     except TimeoutError:
         return [_no_engine(f"no answer within {HELPER_SECONDS:g} seconds")]
     if ended.exit_code != 0:
@@ -381,7 +378,7 @@ def unbound_names(records: Sequence[ApiKey], callers: CallerSettings) -> list[st
         for one in records
         if one.works(now)
         and Scope.SUBMIT in one.scopes
-        and callers.policy_of(one.tenant, one.name, one.made_with).anything
+        and callers.policy_of(one.tenant, one.name, one.own_policy).anything
     ]
 
 

@@ -38,7 +38,7 @@ from fanout.orchestrator.jobs.changes import ChangeKind
 from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.landing.branch import BranchLanding, land_on_branch
-from fanout.orchestrator.landing.runs import Runs, base_of, keep_conflicts
+from fanout.orchestrator.landing.runs import Runs, find_base, keep_conflicts
 from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.three_way import How
@@ -207,7 +207,7 @@ async def _apply_to_branch(
     where = BranchLanding(
         target.folder,
         str(target.branch),
-        await asyncio.to_thread(base_of, runs, run) if run and is_same else None,
+        await asyncio.to_thread(find_base, runs, run) if run and is_same else None,
         target.include_executable_config,
     )
     with waiting(f"committing to branch {target.branch}"):

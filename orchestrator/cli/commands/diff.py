@@ -40,7 +40,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.conflicts import (
     KeptConflicts,
-    ShownConflict,
+    TaskConflict,
     difference,
     task_conflicts,
 )
@@ -279,11 +279,11 @@ def _print_patch(patch: bytes) -> None:
         console.print(Text(output.printable(line), style=style))
 
 
-def landing_conflicts(kept: KeptConflicts, job_id: str) -> list[ShownConflict]:
+def landing_conflicts(kept: KeptConflicts, job_id: str) -> list[TaskConflict]:
     """Return the conflicts of a job's landing on this machine."""
     place = kept.place(job_id)
     return [
-        ShownConflict(
+        TaskConflict(
             job_id,
             file.path,
             file.reason,

@@ -337,8 +337,7 @@ def _print_demo_results(
     _print_error(report)
     if kept:
         output.notice(
-            f"\nNext: fanout tree {formatting.short_id(report['root_id'])} · fanout ps --all · "
-            "fanout down"
+            f"\nNext: fanout tree {formatting.short_id(report['root_id'])} · fanout ps --all · fanout down"
         )
     if folder is not None:
         output.notice(f"The sample is kept in {folder}: git -C {folder} diff")

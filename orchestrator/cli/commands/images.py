@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 ASKING_THE_ENGINE = "waiting for the Docker engine"
 
-PROGRAM = "fanout.workers.sandbox.docker.images"
+PROGRAM = "fanout.workers.extras.images"
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 """The proxy variables for building images; they may contain a password, and no other child gets
 them."""

@@ -310,8 +310,8 @@ def _policy(
         bounds = Limits.model_validate({"network": hosts, **numbers})
     except ValidationError:
         raise UsageProblem(
-            "--may-choose-limit is written like timeout_seconds=3600, with a number that is "
-            f"allowed; there are {', '.join(names)}."
+            "--may-choose-limit is written like timeout_seconds=3600, with a number that is allowed; "
+            f"there are {', '.join(names)}."
         ) from None
     try:
         return CallerPolicy(
@@ -322,8 +322,8 @@ def _policy(
         )
     except ValidationError:
         raise UsageProblem(
-            f"--may-choose-model and --may-choose-verify can each be given {MAX_CHOICES} times, "
-            f"with 1 to {MAX_CHOICE_CHARACTERS:,} characters."
+            f"--may-choose-model and --may-choose-verify can each be given {MAX_CHOICES} times, with "
+            f"1 to {MAX_CHOICE_CHARACTERS:,} characters."
         ) from None
 
 
@@ -346,7 +346,7 @@ def _time(at: float | None) -> str:
 
 def may_choose(record: ApiKey, callers: CallerSettings) -> str:
     """Return a key's choices for its jobs, in words."""
-    policy = callers.policy_of(record.tenant, record.name, record.made_with)
+    policy = callers.policy_of(record.tenant, record.name, record.own_policy)
     if policy.anything:
         before = " (made before there were lists)" if record.policy is None else ""
         return f"anything{before}"

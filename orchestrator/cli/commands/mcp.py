@@ -5,21 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from fanout.orchestrator.cli.commands import mcp_clients
-from fanout.orchestrator.cli.commands.mcp_clients import (
-    CLIENTS,
-    InstallScope,
-    LocalServer,
-    McpClient,
-    RemoteServer,
-)
 from fanout.orchestrator.cli.commands.mcp_serve import (
     WorkspacesOption,
     require_folders,
@@ -28,6 +19,15 @@ from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from fanout.orchestrator.configuration.api_settings import is_loopback
 from fanout.orchestrator.configuration.configuration_file import VARIABLE
+from fanout.orchestrator.extras import (
+    CLIENTS,
+    InstallScope,
+    LocalServer,
+    McpClient,
+    NotMergeable,
+    PlacedEntry,
+    RemoteServer,
+)
 from fanout.orchestrator.spelling import did_you_mean
 
 SERVE = ("mcp", "serve")
@@ -36,23 +36,6 @@ KEY_VARIABLE = "FANOUT_KEY"
 """The usual variable of the environment with a key of the service; no setting."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """An entry, and where it belongs."""
-
-    path: Path
-    section: str
-    name: str
-    entry: dict[str, Any]
-    inputs: list[dict[str, Any]]
-
-    def merged(self, text: str = "") -> str:
-        """Return the text of the file with the entry."""
-        if self.path.suffix == ".toml":
-            return mcp_clients.put_toml_entry(text, self.section, self.name, self.entry)
-        return mcp_clients.put_json_entry(text, self.section, self.name, self.entry, self.inputs)
 
 
 def install(
@@ -97,7 +80,7 @@ def install(
     service = None if url is None else _service(chosen, url, key_variable, workspace)
     inputs = [] if service is None else chosen.inputs(service)
     entry = chosen.entry(service or _command(chosen, scope, workspace))
-    placed = _Placed(chosen.files[scope](), chosen.section, name, entry, inputs)
+    placed = PlacedEntry(chosen.files[scope](), chosen.section, name, entry, inputs)
     if only_print:
         output.payload(placed.merged().rstrip("\n"))
         return
@@ -106,13 +89,10 @@ def install(
     _say_next(chosen, service, has_inputs=bool(inputs))
 
 
-def _write(placed: _Placed) -> None:
+def _write(placed: PlacedEntry) -> None:
     try:
-        before = mcp_clients.read(placed.path)
-        after = placed.merged(before)
-        if after != before:
-            mcp_clients.replace(placed.path, before, after)
-    except mcp_clients.NotMergeable as reason:
+        placed.write()
+    except NotMergeable as reason:
         output.notice(f"{placed.path} is unchanged, because {reason}. Add this to it:")
         output.payload(placed.merged().rstrip("\n"))
         raise typer.Exit(ExitCode.WORK_FAILED) from None

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.server.mcp.handshake import Handshake, answer_first_requests
+from fanout.orchestrator.extras import Handshake, answer_first_requests
 
 WorkspacesOption = Annotated[
     list[Path] | None,
@@ -42,13 +42,13 @@ def _serve(said: Handshake, workspace: list[Path] | None) -> None:
     from fanout.orchestrator.cli.terminal.session import open_client  # noqa: PLC0415 - see above
     from fanout.orchestrator.cli.terminal.waiting import speaking  # noqa: PLC0415 - see above
     from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415
-    from fanout.orchestrator.server.mcp.doors import (  # noqa: PLC0415
+    from fanout.orchestrator.extras import (  # noqa: PLC0415 - see above
         LocalDoor,
         LocalFolders,
+        create_server,
+        serve_stdio,
         usable_roots,
     )
-    from fanout.orchestrator.server.mcp.server import create_server  # noqa: PLC0415
-    from fanout.orchestrator.server.mcp.stdio import serve_stdio  # noqa: PLC0415
 
     roots = usable_roots(workspace or (), Path.cwd(), Path.home())
     door = LocalDoor(

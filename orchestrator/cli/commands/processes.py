@@ -140,7 +140,7 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": os.environ.get("FLOWER_INSPECT_TIMEOUT", "3000"),
     }
-    become(python_argv("fanout.workers.dashboard"), env)
+    become(python_argv("fanout.workers.extras.dashboard"), env)
 
 
 def _flower_port(settings: Settings) -> int:

@@ -64,7 +64,7 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
-from fanout.orchestrator.landing.conflicts import left_out_of
+from fanout.orchestrator.landing.conflicts import find_unmerged
 from fanout.orchestrator.landing.runs import Landing, Runs, land
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
 from fanout.orchestrator.server.notifications.messages import describe_end
@@ -422,7 +422,7 @@ async def finish_run(
         reason = str(failure)
     record = await client.get(root_id)
     usage = await client.tree_usage(record.root_id)
-    unmerged = await left_out_of(client, root_id)
+    unmerged = await find_unmerged(client, root_id)
     failed = await failed_jobs(client, root_id)
     is_right = _is_answer_verified(result, record)
     return RunOutcome(result, usage, landed, unmerged, failed, reason, is_right)

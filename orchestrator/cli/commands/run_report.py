@@ -170,8 +170,7 @@ def _failed(outcome: RunOutcome) -> list[str]:
     """Return the lines about failed jobs, with the command that shows more."""
     failed = sorted(outcome.failed_jobs, key=lambda one: one.done_again)
     lines = [
-        f"✗ {one.agent} {short_id(one.job_id)} "
-        f"{one.state}{', done again' if one.done_again else ''}: "
+        f"✗ {one.agent} {short_id(one.job_id)} {one.state}{', done again' if one.done_again else ''}: "
         f"{output.one_line(one.reason, REASON_CHARACTERS)}"
         for one in failed[:FAILED_LINES]
     ]

@@ -169,6 +169,34 @@ def fitted_widths(widths: Sequence[int], elastic: Collection[int], room: int) ->
     return fitted
 
 
+def join_cells(
+    cells: Sequence[Text],
+    widths: Sequence[int],
+    gap: int,
+    *,
+    style: str = "",
+    right: Collection[int] = (),
+) -> Text:
+    """Return the cells of a row as one line of a picture, each cut or filled to its width.
+
+    Args:
+        cells: They are changed.
+        widths: One for each of them.
+        gap: Spaces between columns.
+        style: That of the line.
+        right: The columns that are aligned to the right.
+    """
+    line = Text(style=style)
+    for column, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        cell.truncate(width, overflow="ellipsis")
+        pad = cell.pad_left if column in right else cell.pad_right
+        pad(width - cell.cell_len)
+        line.append_text(cell)
+        line.append(" " * gap)
+    line.rstrip()
+    return line
+
+
 def _grid(
     lines: Sequence[Sequence[str]],
     widths: Sequence[int],

@@ -22,7 +22,13 @@ from rich.text import Text
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import SPILL, STYLES, fitted_titles, fitted_widths
+from fanout.orchestrator.cli.terminal.grid import (
+    SPILL,
+    STYLES,
+    fitted_titles,
+    fitted_widths,
+    join_cells,
+)
 from fanout.orchestrator.cli.terminal.waiting import (
     MAX_SILENT_SECONDS,
     SILENT_SECONDS,
@@ -50,6 +56,8 @@ WIDE = 200
 """The columns of a terminal on which every column has room."""
 
 HEADER = ("", "ID", "AGENT", "WHAT", "", "NOW", "TIME", "TOKENS")
+GAP = 1
+"""Spaces between two columns."""
 _TITLE, _NOW = 3, 5
 """The columns that shrink on a narrow terminal."""
 
@@ -141,7 +149,7 @@ class Board:
         agents = max(AGENT_CHARACTERS, width // 8)
         cells = [self._cells(record, agents, width) for record in records]
         titles = [formatting.title(record) for record in records]
-        room = width - (len(HEADER) - 1)
+        room = width - GAP * (len(HEADER) - 1)
 
         def columns() -> list[int]:
             natural = [
@@ -155,9 +163,9 @@ class Board:
         widths = columns()  # shorter titles leave more room for the jobs' activities
         for line, text in zip(cells, titles, strict=True):
             line[_TITLE] = Text(text)
-        rows = [_joined([Text(name, style="bold") for name in HEADER], widths)]
+        rows = [join_cells([Text(name, style="bold") for name in HEADER], widths, GAP)]
         for record, line in zip(records, cells, strict=True):
-            rows.append(_joined(line, widths))
+            rows.append(join_cells(line, widths, GAP))
             if _lines(record, width) > 1:
                 indent = "  " * record.depth
                 why = f"{indent}{SPILL}{formatting.reason(record)}"
@@ -179,17 +187,6 @@ class Board:
             Text(formatting.elapsed(record)),
             Text(f"{tokens:,}" if tokens else "", style="dim"),
         ]
-
-
-def _joined(cells: Sequence[Text], widths: Sequence[int]) -> Text:
-    """Return the cells of a row as one line."""
-    line = Text()
-    for cell, width in zip(cells, widths, strict=True):
-        cell.truncate(width, overflow="ellipsis", pad=True)
-        line.append_text(cell)
-        line.append(" ")
-    line.rstrip()
-    return line
 
 
 def _lines(record: JobRecord, width: int) -> int:

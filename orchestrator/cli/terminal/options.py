@@ -17,7 +17,7 @@ AsJson = Annotated[
 
 
 class SandboxKind(StrEnum):
-    """Where jobs run their commands."""
+    """The sandbox in which jobs run their commands."""
 
     DOCKER = "docker"
     LOCAL = "local"

@@ -233,7 +233,10 @@ def growing_table(
             from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
             widths = print_grid(
-                *([list(header), *lines], GAP, state_column, elastic),
+                [list(header), *lines],
+                GAP,
+                state_column,
+                elastic,
                 title_column=title_column,
                 spill=spill,
                 wrapped=wrapped,

@@ -208,8 +208,7 @@ class _Prompt:
             except EOFError:
                 self._input_ended = True
                 output.notice(
-                    "\nNo answer. To answer later: fanout approve "
-                    f"{formatting.short_approval(approval.id)}"
+                    f"\nNo answer. To answer later: fanout approve {formatting.short_approval(approval.id)}"
                 )
                 return
             finally:

@@ -117,7 +117,7 @@ def last_run(folder: Path) -> str:
     from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415 - seldom
     from fanout.orchestrator.landing.runs import Runs  # noqa: PLC0415 - seldom
 
-    found = Runs(load_settings().state_dir).last_of(folder.resolve())
+    found = Runs(load_settings().state_dir).find_last(folder.resolve())
     if found is None:
         raise UsageProblem(
             f"No run was started in {folder.resolve()}, so give the ID of a job. To list them: "

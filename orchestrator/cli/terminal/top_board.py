@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths
+from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths, join_cells
 from fanout.orchestrator.client.fleet_view import FleetView, ShownJob
 from fanout.orchestrator.shortening import count
 
@@ -72,26 +72,14 @@ class Table:
         cells = [self.header, *shown]
         natural = [max(cell_len(row[at]) for row in cells) for at in range(len(self.header))]
         widths = fitted_widths(natural, self.elastic, width - GAP * (len(natural) - 1))
-        lines = [self._joined(self.header, widths, "bold")]
-        for at, row in enumerate(shown):
-            lines.append(self._joined(row, widths, self._styles[at] if self._styles else ""))
+        styles = ["bold", *(self._styles or [""] * len(shown))]
+        lines = [
+            join_cells(list(map(Text, row)), widths, GAP, style=style, right=self._right)
+            for row, style in zip(cells, styles, strict=False)
+        ]
         if is_cut:
             lines.append(Text(f"… and {len(self.rows) - len(shown):,} more {what}", style="dim"))
         return lines
-
-    def _joined(self, row: Sequence[str], widths: Sequence[int], style: str) -> Text:
-        line = Text(style=style)
-        for at, (text, width) in enumerate(zip(row, widths, strict=True)):
-            cell = Text(text)
-            cell.truncate(width, overflow="ellipsis")
-            if at in self._right:
-                cell.pad_left(width - cell.cell_len)
-            else:
-                cell.pad_right(width - cell.cell_len)
-            line.append_text(cell)
-            line.append(" " * GAP)
-        line.rstrip()
-        return line
 
 
 def tables(view: FleetView, workers_at_most: int | None = None) -> dict[str, Table]:

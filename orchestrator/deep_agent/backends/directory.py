@@ -35,6 +35,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
     Walk,
 )
 from fanout.orchestrator.path_text import os_path, path_text
+from fanout.orchestrator.portable.text_search import read_lines
 
 MAX_LINKS = 40
 """Linux's limit on links in one path."""
@@ -409,7 +410,7 @@ class DirectoryBackend:
                 break
             try:
                 with _opened(place) as file:
-                    search.file(path_text(name), _blocks(file, search.overlap))
+                    search.file(path_text(name), read_lines(file, _BLOCK_BYTES, search.overlap))
             except OSError as error:
                 if error.errno in _UNREADABLE:
                     search.leave_out(path_text(name))
@@ -469,22 +470,6 @@ def _opened(place: OpenedPlace) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(mode):
             raise PermissionError(errno.EINVAL, os.strerror(errno.EINVAL), place.name)
         yield file
-
-
-def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
-    """Read a file in parts that end with a line; those of a longer line have bytes in common."""
-    rest = b""
-    while data := file.read(_BLOCK_BYTES):
-        block = rest + data
-        cut = block.rfind(b"\n") + 1
-        if cut:
-            yield block[:cut]
-        elif len(block) >= _BLOCK_BYTES:
-            yield block
-            cut = len(block) - overlap
-        rest = block[cut:]
-    if rest:
-        yield rest
 
 
 def _remove_tree(place: OpenedPlace) -> None:

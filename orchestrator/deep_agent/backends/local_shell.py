@@ -17,10 +17,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFiles
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from fanout.orchestrator.path_text import os_path
+from fanout.orchestrator.portable.command_output import OutputFiles
+from fanout.orchestrator.portable.commands import find_shell
 
 INHERITED_VARIABLES = (
     "PATH",
@@ -128,19 +129,3 @@ def _remove_leftovers() -> None:
             is_ours = folder.lstat().st_uid == os.geteuid()
             if is_ours and pid.isdigit() and not Path(f"/proc/{pid}").exists():
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def find_shell(path: str) -> tuple[str, ...]:
-    """Return the beginning of the command line with which a shell runs a command: bash, or sh.
-
-    No file of a user or of the system is read before the command. It blocks. Containers run a copy
-    of this function in `workers/sandbox/inside/commands.py`.
-
-    Args:
-        path: The folders in which programs are found, as in PATH.
-    """
-    for folder in ("/bin", *path.split(":")):
-        program = f"{folder}/bash"
-        if folder.startswith("/") and Path(program).is_file() and os.access(program, os.X_OK):
-            return (program, "--noprofile", "--norc", "-c")
-    return ("/bin/sh", "-c")

@@ -23,6 +23,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.path_text import normal_path_text, path_bytes, path_glob
+from fanout.orchestrator.portable.text_search import MAX_NAMED_FILES, find_lines, is_binary
 
 MAX_PATH_CHARACTERS = 4_096
 """PATH_MAX of Linux, its final NUL included."""
@@ -44,21 +45,6 @@ MAX_ALTERNATIVES = 200
 
 MAX_GLOBSTARS = 6
 """Each `**` multiplies the number of ways to match."""
-
-MAX_LINE_BYTES = 2_000
-"""A longer line is shown as an excerpt: minified files have lines of megabytes."""
-
-SURROUNDINGS_BYTES = 500
-"""The text on each side of a match in a long line: enough to recognise the place."""
-
-CUT = "[…]"
-"""The mark where a long line is cut."""
-
-BINARY_PROBE_BYTES = 8 * 1024
-"""A file with a NUL in its first bytes is binary: Git's rule, and a cheap check."""
-
-_CONTINUATION = range(0x80, 0xC0)
-"""The bytes of a UTF-8 character after its first."""
 
 _LEAST_SECONDS = 0.001
 """`regex` does not accept a time limit of zero."""
@@ -225,15 +211,6 @@ def hidden_last(path: str, base: str) -> tuple[bool, str]:
     return "/." in path[len(base.rstrip("/")) :], path
 
 
-def is_binary(data: bytes) -> bool:
-    """Return whether a file with these first bytes is binary."""
-    return b"\0" in data[:BINARY_PROBE_BYTES]
-
-
-MAX_NAMED_FILES = 10
-"""Files that were not searched, by name: an agent wants to know which, not all of hundreds."""
-
-
 class TextSearch:
     """One search for a literal text: its hits, and what it did not search, within its limits.
 
@@ -310,43 +287,5 @@ def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
         text: The text, taken literally.
         path: The file's path, for the hits.
     """
-    needle = text.encode()
-    if not needle or b"\n" in needle:
-        return
-    line_number, is_first = 1, True
-    for block in blocks:
-        if is_first and is_binary(block):
-            return
-        is_first, counted_to = False, 0
-        at = block.find(needle)
-        while at != -1:
-            line_number += block.count(b"\n", counted_to, at)
-            start = block.rfind(b"\n", 0, at) + 1
-            end = block.find(b"\n", at)
-            end = len(block) if end == -1 else end
-            line = _shown(block, start, end, at, at + len(needle))
-            yield Hit(path=path, line_number=line_number, line=line)
-            counted_to = at
-            at = block.find(needle, end)
-        line_number += block.count(b"\n", counted_to)
-
-
-def _shown(block: bytes, start: int, end: int, match_start: int, match_end: int) -> str:
-    """Return a line, or of a long one the match with its surroundings.
-
-    `workers/sandbox/inside/files.py` does the same inside a container.
-    """
-    if end - start <= MAX_LINE_BYTES:
-        return block[start:end].decode(errors="replace").rstrip("\r")
-    left = max(start, _character_start(block, max(start, match_start - SURROUNDINGS_BYTES)))
-    right = _character_start(block, min(end, match_end + SURROUNDINGS_BYTES))
-    text = block[left:right].decode(errors="replace").rstrip("\r")
-    return CUT * (left > start) + text + CUT * (right < end)
-
-
-def _character_start(block: bytes, at: int) -> int:
-    """Return where the UTF-8 character begins that a position is in; it has at most 4 bytes."""
-    for start in range(at, max(at - 4, -1), -1):
-        if start == len(block) or block[start] not in _CONTINUATION:
-            return start
-    return at
+    for line_number, line in find_lines(blocks, text.encode()):
+        yield Hit(path=path, line_number=line_number, line=line)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from fanout.orchestrator.portable.commands import COMMAND_MARKER
+
 _READ_BYTES = 64 * 1024
 """More than nearly every file of a process has, so that one read is enough."""
 
@@ -38,9 +40,6 @@ Seen = TypeVar("Seen")
 _MAX_LISTINGS = 20
 """The most listings in a look. Each has fewer new processes than the one before, unless they are
 started faster than they are read. Then those that were seen must be killed first."""
-
-COMMAND_MARKER = "FANOUT_COMMAND"
-"""The variable by which a command's processes are found in any session."""
 
 
 def content(path: str) -> bytes:

@@ -20,43 +20,39 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends.background import (
-    MAX_NAMED_PROCESSES,
+from fanout.orchestrator.deep_agent.backends.background import read_on
+from fanout.orchestrator.deep_agent.backends.command_result import (
     LeftProcess,
     LeftRunning,
-    RollingFile,
-    read_on,
-)
-from fanout.orchestrator.deep_agent.backends.bounded_output import (
-    BoundedOutput,
     OutputFile,
-    OutputFiles,
-    OutputRecorder,
 )
 from fanout.orchestrator.deep_agent.backends.proc_table import (
-    COMMAND_MARKER,
     COMMANDS,
     CommandTable,
     command_line,
     signal_all,
 )
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
-
-GRACE_SECONDS = 1.0
-"""Between SIGTERM and SIGKILL: enough to remove a lock file."""
-
-ABANDONED_GRACE_SECONDS = 0.3
-"""The same for a command whose caller was cancelled."""
-
-DRAIN_SECONDS = 0.075
-"""How long an ended command's processes are awaited: for the rest of the output that they hold
-open, and for those that are about to end."""
-
-GIVE_UP_SECONDS = 5.0
-"""How long to wait for the kernel to remove a killed process before the command is reported."""
+from fanout.orchestrator.portable.command_output import (
+    BoundedOutput,
+    OutputFiles,
+    RollingFile,
+    WholeOutput,
+)
+from fanout.orchestrator.portable.commands import (
+    ABANDONED_GRACE_SECONDS,
+    COMMAND_MARKER,
+    DRAIN_SECONDS,
+    GIVE_UP_SECONDS,
+    GRACE_SECONDS,
+    MAX_NAMED_PROCESSES,
+)
 
 READ_BYTES = 256 * 1024
 """The size of one read from a pipe; a pipe's buffer is smaller."""
+
+_MAX_PENDING_BYTES = 4 * 1024**2
+"""Output that waits for the disk; a command that is ahead of it by more has to wait too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +77,60 @@ class Launch:
     confine: Callable[[], None] | None = None
     """Is called in a thread of this command's own, which then starts it: the command inherits what
     it changes of that thread. It may raise OSError."""
+
+
+class OutputRecorder:
+    """Writes one command's output into a file, in threads, once it is longer than its limit.
+
+    Args:
+        files: Where.
+        resume: Called when the writer has caught up: more output may be read.
+    """
+
+    def __init__(self, files: OutputFiles, resume: Callable[[], None]) -> None:
+        self._whole, self._resume = WholeOutput(files), resume
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the disk that no more output should be read."""
+        return self._pending_bytes > _MAX_PENDING_BYTES
+
+    def add(self, data: bytes, before: BoundedOutput) -> None:
+        """Record data that follows what is in `before`, if that will not be all any more."""
+        if self._writing is None:
+            if not before.is_cut_by(data):
+                return
+            data = before.content() + data
+        if not data or self._whole.is_full:
+            return
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+
+    async def caught_up(self) -> None:
+        """Wait until everything that was added is written."""
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait({self._writing})
+
+    async def finish(self) -> OutputFile | None:
+        """Close the file; None when nothing was or could be recorded."""
+        await self.caught_up()
+        whole = self._whole
+        await asyncio.to_thread(whole.close)
+        if not whole.size_bytes:
+            return None
+        return OutputFile(path=whole.path, size_bytes=whole.size_bytes)
+
+    async def _write(self) -> None:
+        while self._pending:
+            parts, self._pending = self._pending, []
+            await asyncio.to_thread(self._whole.append, b"".join(parts))
+            self._pending_bytes = sum(map(len, self._pending))
+            self._resume()
 
 
 class Pipe:

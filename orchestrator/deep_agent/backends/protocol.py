@@ -16,8 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from fanout.orchestrator.deep_agent.backends.background import LeftRunning
-from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFile, with_mark
+from fanout.orchestrator.deep_agent.backends.command_result import (
+    LeftRunning,
+    OutputFile,
+    with_mark,
+)
 
 MAX_FILE_BYTES = 10 * 1024**2
 """The largest file that is read or written as a whole: a worker has memory for many copies."""

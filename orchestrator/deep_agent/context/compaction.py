@@ -222,7 +222,7 @@ class ContextSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContextStats:
+class ConversationStats:
     """A conversation as its model sees it, and its summaries together."""
 
     total_tokens: int = 0
@@ -247,7 +247,7 @@ def context_summary(event: Event) -> ContextSummary | None:
     return ContextSummary(**{**found, **lists})
 
 
-def context_stats(events: Iterable[Event]) -> ContextStats:
+def context_stats(events: Iterable[Event]) -> ConversationStats:
     """Return the statistics of a session of one agent.
 
     Args:
@@ -265,7 +265,7 @@ def context_stats(events: Iterable[Event]) -> ContextStats:
     ]
     summary = compaction.compacted_content if compaction else None
     threshold = ((newest.custom_metadata if newest else None) or {}).get(CONTEXT_THRESHOLD)
-    return ContextStats(
+    return ConversationStats(
         total_tokens=tokens_in(summary) + tokens_of(messages),
         message_count=len(messages),
         threshold=threshold if isinstance(threshold, int) else None,

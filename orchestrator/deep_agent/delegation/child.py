@@ -13,7 +13,7 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -50,6 +50,7 @@ from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChang
 from fanout.orchestrator.deep_agent.delegation.child_files import ChildFiles
 from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, RosterMember
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
+from fanout.orchestrator.deep_agent.delegation.task_tools import Emit
 from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
 from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.messages import last_reply, summary_of, text_of
@@ -69,8 +70,6 @@ PROGRESS_AUTHOR = "task"
 
 APP_NAME = "subagent"
 USER_ID = "parent"
-
-Emit = Callable[[Event], None]
 
 _COPIED = (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)
 """Agents that find their sub-agents only in `sub_agents`, so that copies may take their place."""
@@ -252,16 +251,6 @@ class Child:
             custom_metadata={**mine, **(known or {})},
             content=types.Content(role="model", parts=[types.Part(text=text)]),
         )
-
-
-def not_begun(task_id: str, error: str) -> TaskRecord:
-    """Return the record of a task that was never begun.
-
-    Args:
-        task_id: The id of the task.
-        error: Why, as a sentence for the model.
-    """
-    return TaskRecord(task_id=task_id, error=error)
 
 
 class ChildRun:

@@ -26,7 +26,8 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
     roster_of,
     tool_name,
 )
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.delegation.subagents import Subagents
+from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
 from fanout.orchestrator.deep_agent.delegation.team import Team
 from fanout.orchestrator.deep_agent.knowledge import Notify
 from fanout.orchestrator.deep_agent.loop_guard import LoopPolicy

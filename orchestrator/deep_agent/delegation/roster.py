@@ -1,4 +1,4 @@
-"""The sub-agents of an agent: their specifications, names and limits, and their tasks."""
+"""The sub-agents of an agent: their specifications, names and limits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.permissions import Permission
 from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
 from fanout.orchestrator.deep_agent.structured_output import OutputType
-
-SubagentType = Annotated[str, Field(validation_alias=AliasChoices("subagent_type", "agent_type"))]
-"""The sub-agent that does a task; other harnesses call the argument `agent_type`."""
 
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the original task."""
@@ -166,35 +161,3 @@ def _as_member(made: SubAgentSpec | BaseNode) -> RosterMember:
     forks = context == "fork"
     description = f"{made['description']} {FORKED_NOTE}" if forks else made["description"]
     return RosterMember(made["name"], description, made, made.get("output_schema"), forks)
-
-
-class Task(BaseModel):
-    """One task."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    description: str
-    subagent_type: SubagentType = GENERAL_PURPOSE
-    context: str = ""
-    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """None for the limit that the agent was made with."""
-
-
-def task_of(item: dict[str, Any], number: int) -> Task:
-    """Return the task that an item of `tasks` describes.
-
-    Args:
-        item: The item, as the model wrote it.
-        number: Its index, for the error's text.
-
-    Raises:
-        ToolMistake: A key is missing, unknown or of the wrong type.
-    """
-    try:
-        return Task.model_validate(item)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ToolMistake(
-            f"tasks[{number}]: {fault}. It takes {', '.join(Task.model_fields)}."
-        ) from None

@@ -14,77 +14,65 @@ done, and the runs of those that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
-from pydantic import Field
 
 from fanout.orchestrator.cancellation import cancel_or_abandon
 from fanout.orchestrator.deep_agent.approval import PendingApproval
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.delegation.child import Child, Emit, Question, not_begun
-from fanout.orchestrator.deep_agent.delegation.roster import (
-    ABANDON_SECONDS,
-    GENERAL_PURPOSE,
-    MAX_DEPTH,
-    RosterMember,
-    SubagentType,
-    Task,
-    agent_identifier,
-    task_of,
-)
+from fanout.orchestrator.deep_agent.delegation.child import Child, Question
+from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, MAX_DEPTH
 from fanout.orchestrator.deep_agent.delegation.task_record import (
-    Answer,
     TaskRecord,
+    TaskResult,
     combined_answer,
 )
-from fanout.orchestrator.deep_agent.delegation.team import Team
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.delegation.task_tools import (
+    DelegationStyle,
+    DelegationTexts,
+    Emit,
+    TaskSteps,
+    TaskTools,
+    with_progress,
+)
+from fanout.orchestrator.deep_agent.delegation.team import Task, Team
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import delegation_prompt
-from fanout.orchestrator.deep_agent.tool import ProgressTool, tabular
+from fanout.orchestrator.deep_agent.tool import CheckedTool
 
 PAUSED_CALL_PREFIX = "subagents:"
 """Prefix of the state key of a paused call; its id follows."""
 
 Outcome = TaskRecord | Question
 
-Steps = AsyncGenerator[Event | Answer]
-"""Progress events, then one result."""
+TEXTS = DelegationTexts(
+    task="""\
+Delegate one self-contained task to a sub-agent and wait for its result.
 
-Description = Annotated[
-    str,
-    Field(
-        description="What to do, complete in itself: "
-        "the sub-agent sees nothing of this conversation"
-    ),
-]
-Context = Annotated[
-    str, Field(description="What it should know besides: findings, constraints, file paths")
-]
-Seconds = Annotated[
-    float | None,
-    Field(gt=0, allow_inf_nan=False, description="How long it may take; leave it out as a rule"),
-]
-Tasks = Annotated[
-    list[dict[str, Any]],
-    Field(
-        description="Objects with description and, if wanted, subagent_type, context, "
-        "timeout_seconds, as for task"
-    ),
-]
+It works on your files; what it changed is put into them when it has succeeded, merged with
+what others changed meanwhile. Call this several times in one reply to run sub-agents at the
+same time.""",
+    tasks="""\
+Delegate many tasks at once and wait for all of them.
 
-DelegationStyle = Literal["task", "agent_tools"]
-"""One tool for all sub-agents, or one tool for each; `tasks` is there in both styles."""
+One that fails does not stop the others. `success` is true only if all succeeded; `results`
+has one answer as of `task` for each, in order.""",
+    agent_tool=(
+        "Delegate one self-contained task to the sub-agent {} and wait for its result. {}".format
+    ),
+    items="Objects with description and, if wanted, subagent_type, context, timeout_seconds, "
+    "as for task",
+)
 
 
 class DelegatedCall:
@@ -95,6 +83,7 @@ class DelegatedCall:
         tasks: The tasks; a text is the reason why a task cannot be done.
         context: The context of the parent's call.
         seconds: The time limit of the whole call; None for no limit.
+        combined: The result is that of `tasks`, not that of one task.
     """
 
     def __init__(
@@ -102,16 +91,19 @@ class DelegatedCall:
         team: Team,
         tasks: Sequence[Task | str],
         context: ToolContext,
-        seconds: float | None = None,
+        seconds: float | None,
+        *,
+        combined: bool,
     ) -> None:
         self._team = team
+        self._combined = combined
         self._tasks = tasks
         self._context = context
         self._seconds = seconds
         self._key = f"{PAUSED_CALL_PREFIX}{context.function_call_id}"
 
-    async def run(self, emit: Emit) -> list[Answer] | Answer:
-        """Return the answers of all tasks, or one that says that a person is asked.
+    async def run(self, emit: Emit) -> TaskResult:
+        """Return the result of the call, or one that says that a person is asked.
 
         Args:
             emit: Called with each progress event.
@@ -138,7 +130,8 @@ class DelegatedCall:
                 return self._pause(outcomes, number, outcome.pending)
         if saved:
             self._context.state[self._key] = None
-        return [one.answer() for one in outcomes if isinstance(one, TaskRecord)]
+        answers = [one.answer() for one in outcomes if isinstance(one, TaskRecord)]
+        return combined_answer(answers) if self._combined else answers[0]
 
     async def _outcome(
         self, number: int, saved: Mapping[str, Any], deadline: float | None, emit: Emit
@@ -149,7 +142,7 @@ class DelegatedCall:
             return TaskRecord.model_validate(before["record"])
         task = self._tasks[number]
         if isinstance(task, str):
-            return not_begun(self._task_id(number), task)
+            return TaskRecord(task_id=self._task_id(number), error=task)
         child = await self._team.child(task, self._context, self._task_id(number))
         async with AsyncExitStack() as stack:
             try:
@@ -158,7 +151,7 @@ class DelegatedCall:
                     await stack.enter_async_context(child.opened())
             except TimeoutError:
                 reason = f"It was not begun: the {self._seconds:g} seconds for all were over."
-                return not_begun(child.task_id, reason)
+                return TaskRecord(task_id=child.task_id, error=reason)
             if before:
                 is_asked = saved["asked"] == number
                 child.load(before, self._context.tool_confirmation if is_asked else None)
@@ -178,7 +171,9 @@ class DelegatedCall:
                 raise
             return await child.failed(error)
 
-    def _pause(self, outcomes: Sequence[Outcome], asked: int, pending: PendingApproval) -> Answer:
+    def _pause(
+        self, outcomes: Sequence[Outcome], asked: int, pending: PendingApproval
+    ) -> TaskResult:
         """Ask a child's question in the parent's run; store all children in its state."""
         self._context.state[self._key] = {
             "asked": asked,
@@ -198,135 +193,6 @@ class DelegatedCall:
     def _task_id(self, number: int) -> str:
         call_id = str(self._context.function_call_id)
         return call_id if len(self._tasks) == 1 else f"{call_id}.{number}"
-
-
-async def delegated(
-    team: Team,
-    tasks: Sequence[Task | str],
-    tool_context: ToolContext,
-    *,
-    seconds: float | None = None,
-    combined: bool = False,
-) -> Steps:
-    """Have tasks done: yield progress events, then one result.
-
-    Args:
-        team: The sub-agents.
-        tasks: The tasks; a text is the reason why one cannot be done.
-        tool_context: The context of the call.
-        seconds: The time limit of the whole call; None for no limit.
-        combined: The result is that of `tasks`, not that of one task.
-
-    Raises:
-        Exception: One of the team's fatal errors.
-    """
-    checked = [task if isinstance(task, str) else team.refusal(task) or task for task in tasks]
-    steps: asyncio.Queue[Event | None] = asyncio.Queue()
-    call = DelegatedCall(team, checked, tool_context, seconds)
-    work = asyncio.create_task(call.run(steps.put_nowait))
-    work.add_done_callback(lambda _: steps.put_nowait(None))
-    try:
-        while (event := await steps.get()) is not None:
-            yield event
-        answers = await work
-        if isinstance(answers, list):
-            yield combined_answer(answers) if combined else answers[0]
-        else:
-            yield answers
-    finally:
-        await cancel_or_abandon(3 * ABANDON_SECONDS, work)
-
-
-class TaskTool(ProgressTool):
-    """The tool `task`, which calls any sub-agent by name."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        super().__init__(self.task)
-
-    async def task(
-        self,
-        description: Description,
-        subagent_type: Annotated[
-            SubagentType, Field(description="Which sub-agent does it")
-        ] = GENERAL_PURPOSE,
-        context: Context = "",
-        timeout_seconds: Seconds = None,
-        *,
-        tool_context: ToolContext,
-    ) -> Steps:
-        """Delegate one self-contained task to a sub-agent and wait for its result.
-
-        It works on your files; what it changed is put into them when it has succeeded, merged with
-        what others changed meanwhile. Call this several times in one reply to run sub-agents at the
-        same time.
-        """
-        task = Task(
-            description=description,
-            subagent_type=subagent_type,
-            context=context,
-            timeout_seconds=timeout_seconds,
-        )
-        async for step in delegated(self._team, [task], tool_context):
-            yield step
-
-
-class TasksTool(ProgressTool):
-    """The tool `tasks`, which calls many sub-agents and combines their answers."""
-
-    def __init__(self, team: Team, depth: int) -> None:
-        self._team = team
-        self.depth = depth
-        """Levels of agents below the one that has the tool."""
-        super().__init__(self.tasks)
-
-    @tabular
-    async def tasks(self, tasks: Tasks, *, tool_context: ToolContext) -> Steps:
-        """Delegate many tasks at once and wait for all of them.
-
-        One that fails does not stop the others. `success` is true only if all succeeded; `results`
-        has one answer as of `task` for each, in order.
-        """
-        given = [_task_or_reason(item, number) for number, item in enumerate(tasks)]
-        seconds = self._team.limits.tasks_timeout_seconds
-        async for step in delegated(
-            self._team, given, tool_context, seconds=seconds, combined=True
-        ):
-            yield step
-
-
-class AgentTool(ProgressTool):
-    """One sub-agent as a tool."""
-
-    delegates_to_one = True
-
-    def __init__(self, team: Team, member: RosterMember) -> None:
-        self._team = team
-        self._member = member
-        super().__init__(self.delegate)
-        self.name = agent_identifier(member.name)
-        self.description = (
-            f"Delegate one self-contained task to the sub-agent {member.name} and wait for its "
-            f"result. {member.description}"
-        )
-
-    async def delegate(
-        self,
-        description: Description,
-        context: Context = "",
-        timeout_seconds: Seconds = None,
-        *,
-        tool_context: ToolContext,
-    ) -> Steps:
-        """Call the sub-agent."""
-        task = Task(
-            description=description,
-            subagent_type=self._member.name,
-            context=context,
-            timeout_seconds=timeout_seconds,
-        )
-        async for step in delegated(self._team, [task], tool_context):
-            yield step
 
 
 class ChildToolsets(BaseToolset):
@@ -359,13 +225,6 @@ class ChildToolsets(BaseToolset):
                 raise failure
 
 
-def _task_or_reason(item: dict[str, Any], number: int) -> Task | str:
-    try:
-        return task_of(item, number)
-    except ToolMistake as mistake:
-        return str(mistake)
-
-
 class Subagents(Middleware):
     """The sub-agents of one agent.
 
@@ -394,12 +253,26 @@ class Subagents(Middleware):
             if isinstance(tool, BaseToolset)
         ]
 
+    def run(
+        self, items: Sequence[dict[str, Any]], tool_context: ToolContext, *, combined: bool
+    ) -> TaskSteps:
+        """See `Tasks.run`.
+
+        Raises:
+            Exception: One of the team's fatal errors.
+        """
+        tasks = [self._team.task(item, number) for number, item in enumerate(items)]
+        seconds = self._team.limits.tasks_timeout_seconds if combined else None
+        call = DelegatedCall(self._team, tasks, tool_context, seconds, combined=combined)
+        return with_progress(call.run, partial(cancel_or_abandon, 3 * ABANDON_SECONDS))
+
     def tools(self) -> list[BaseTool]:
         """Return `task`, or one tool for each sub-agent; and `tasks`."""
-        tasks = TasksTool(self._team, self.depth)
-        if self._delegation == "task":
-            return [TaskTool(self._team), tasks]
-        return [*(AgentTool(self._team, member) for member in self._team.members.values()), tasks]
+        agents = {member.name: member.description for member in self._team.members.values()}
+        tools = TaskTools(self, Task, TEXTS).tools(self._delegation, agents)
+        for tool in tools:
+            tool.levels = self.depth
+        return [*tools]
 
     def all_tools(self) -> list[BaseTool | BaseToolset]:
         """Return the tools, and a toolset that closes the sub-agents' own toolsets."""
@@ -426,5 +299,5 @@ def _tools_below(node: BaseNode) -> list[Any]:
 def _depth_of(node: BaseNode) -> int:
     """Return the number of levels of sub-agents below an agent."""
     return max(
-        (tool.depth for tool in _tools_below(node) if isinstance(tool, TasksTool)), default=0
+        (tool.levels for tool in _tools_below(node) if isinstance(tool, CheckedTool)), default=0
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-Answer = dict[str, JsonValue]
-"""What a tool returns to the model."""
+TaskResult = dict[str, JsonValue]
+"""What a tool that delegates returns to the model; its `status` is `success` or `error`."""
 
 
 class TaskRecord(BaseModel):
@@ -52,7 +52,7 @@ class TaskRecord(BaseModel):
         """Whether the task is done."""
         return self.error is None
 
-    def answer(self) -> Answer:
+    def answer(self) -> TaskResult:
         """Return the record as a tool result; what does not apply is left out."""
         found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
         return {
@@ -64,7 +64,7 @@ class TaskRecord(BaseModel):
         }
 
 
-def combined_answer(answers: Sequence[Answer]) -> Answer:
+def combined_answer(answers: Sequence[TaskResult]) -> TaskResult:
     """Return the tool result of `tasks`: it succeeds only if every task did.
 
     Args:

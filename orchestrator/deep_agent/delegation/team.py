@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
+from typing import Annotated, Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 from google.adk.agents import LlmAgent
@@ -21,6 +21,7 @@ from google.adk.events import Event, EventActions
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 from google.genai import types
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
@@ -40,12 +41,17 @@ from fanout.orchestrator.deep_agent.delegation.child_files import (
     fits,
 )
 from fanout.orchestrator.deep_agent.delegation.roster import (
+    GENERAL_PURPOSE,
     RosterMember,
     SubAgentLimits,
     SubAgentSpec,
-    Task,
     agent_identifier,
     built_in_tools_of,
+)
+from fanout.orchestrator.deep_agent.delegation.task_tools import (
+    SubagentType,
+    first_fault,
+    task_refusal,
 )
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
@@ -55,6 +61,31 @@ ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 
 PARENT = "parent"
 """The name under which a child sees the messages of its parent."""
+
+
+class Task(BaseModel):
+    """One task: the arguments of `task`, and an item of `tasks`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    description: str = Field(
+        description="What to do, complete in itself: "
+        "the sub-agent sees nothing of this conversation"
+    )
+    subagent_type: Annotated[SubagentType, Field(description="Which sub-agent does it")] = (
+        GENERAL_PURPOSE
+    )
+    context: str = Field(
+        default="",
+        description="What it should know besides: findings, constraints, file paths",
+    )
+    timeout_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long it may take; leave it out as a rule",
+    )
+    """None for the limit that the agent was made with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +113,22 @@ class Team:
         default_factory=WeakKeyDictionary
     )
 
-    def refusal(self, task: Task) -> str | None:
-        """Return why a task cannot be done, for the model; None if it can."""
-        if agent_identifier(task.subagent_type) not in self.members:
-            names = ", ".join(known.name for known in self.members.values())
-            return f"There is no subagent_type {task.subagent_type!r}; there are: {names}."
-        if not task.description.strip():
-            return "description is empty: say completely what to do."
-        return None
+    def task(self, item: Mapping[str, Any], number: int) -> Task | str:
+        """Return a task, or why it cannot be done, for the model.
+
+        Args:
+            item: The task, as the model wrote it.
+            number: Its index, for the reason.
+        """
+        try:
+            task = Task.model_validate(item)
+        except ValidationError as error:
+            takes = ", ".join(Task.model_fields)
+            return f"tasks[{number}]: {first_fault(error)}. It takes {takes}."
+        member = self.members.get(agent_identifier(task.subagent_type))
+        names = [known.name for known in self.members.values()]
+        asked = member.name if member else task.subagent_type
+        return task_refusal(task.description, asked, names) or task
 
     async def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
         """Return a sub-agent for a task that is not refused.

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from fanout.orchestrator.deep_agent.failures import (
     McpServerFailed,
-    McpServerUnavailable,
+    McpServerUnresponsive,
     ToolMistake,
 )
 from fanout.orchestrator.deep_agent.mcp.schemas import cut, find_fault, make_validator
@@ -208,7 +208,7 @@ class McpConnection:
             if known is None:
                 return cause
             reason = known
-        kind = McpServerUnavailable if may_pass and self._server.url else McpServerFailed
+        kind = McpServerUnresponsive if may_pass and self._server.url else McpServerFailed
         return kind(f"mcp server {self._server.name} did not start: {reason}.")
 
     def _too_late(self, session: _Session) -> str:

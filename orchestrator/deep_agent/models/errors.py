@@ -30,7 +30,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelQuotaUsedUp,
     ModelRefused,
     ModelReplyUnusable,
-    ModelUnavailable,
+    ModelUnresponsive,
 )
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.tokens import input_tokens, request_tokens
@@ -277,12 +277,12 @@ def _failure_of(error: Exception, model: str) -> ModelFailed:
     if _is_too_long(error, status):
         return ModelContextExceeded(f"The request is too long for {model} ({described}).")
     if isinstance(error, NotAReply) or (status in {None, 200} and _is_a(error, _NO_JSON)):
-        return ModelUnavailable(
+        return ModelUnresponsive(
             f"{model} is not what answers at its address, after all retries ({words}). Check the "
             "address."
         )
     if _LITELLM_UNREADABLE.match(_message(error)):
-        return ModelUnavailable(f"{model} does not answer, after all retries ({words}).")
+        return ModelUnresponsive(f"{model} does not answer, after all retries ({words}).")
     if _is_denied(error, status, words):
         is_from_elsewhere = not _error_object(error) or words.startswith("<")
         is_from_elsewhere = is_from_elsewhere and status == HTTPStatus.NOT_FOUND
@@ -296,7 +296,7 @@ def _failure_of(error: Exception, model: str) -> ModelFailed:
         and (_codes(error) & _RETRYABLE_CODES or _is_unreached(error) or _is_in_reply(error))
     )
     if is_retryable:
-        return ModelUnavailable(f"{model} does not answer, after all retries ({described}).")
+        return ModelUnresponsive(f"{model} does not answer, after all retries ({described}).")
     return ModelRefused(f"{model} refused the request ({described}).")
 
 
@@ -490,11 +490,11 @@ class PassedRequests:
         """
         status, words = status_of(error), words_of(error)
         is_rejected = status in REJECTED_STATUS and type(failure) is ModelRefused
-        is_failed = status in FAILED_STATUS and type(failure) in {ModelUnavailable, ModelRefused}
+        is_failed = status in FAILED_STATUS and type(failure) in {ModelUnresponsive, ModelRefused}
         is_suspect = (is_rejected or is_failed) and _ABOUT_LENGTH.search(words)
         is_long = is_rejected and (_is_near_window(request) or self._grew(name, request))
         is_unclear = status is not None and status not in OTHER_REASONS
-        is_unclear = is_unclear and type(failure) in {ModelUnavailable, ModelRefused}
+        is_unclear = is_unclear and type(failure) in {ModelUnresponsive, ModelRefused}
         if is_suspect or is_long or (is_unclear and _is_above_window(request)):
             described = f"{status}: {words}" if status else words
             return ModelContextSuspected(

@@ -146,12 +146,7 @@ class CheckedResponses(OpenAIResponsesLlm):
                 yield response
 
 
-class ChatCompletions(CheckedChat):
-    """The chat completions interface, which other services also implement."""
-
-    max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
-    """The size of a reply; None for the model's own limit."""
-
+class _OpenAiAccess:
     @property
     def key_variables(self) -> tuple[str, ...]:
         """See `KeyedModel`."""
@@ -160,6 +155,13 @@ class ChatCompletions(CheckedChat):
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
+
+
+class ChatCompletions(_OpenAiAccess, CheckedChat):
+    """The chat completions interface, which other services also implement."""
+
+    max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
+    """The size of a reply; None for the model's own limit."""
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See `Preloading.preload`."""
@@ -180,21 +182,12 @@ class Ollama(ChatCompletions):
         return client_of(loop, _make_ollama_client, OLLAMA_VARIABLES)
 
 
-class Responses(CheckedResponses):
+class Responses(_OpenAiAccess, CheckedResponses):
     """The responses interface, the only one of some models; the service stores no conversation."""
 
     store: bool | None = False
     include_response_metadata: bool = False
     """True would put each reply into the journal twice."""
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """See `KeyedModel`."""
-        return access.key_variables(access.CHAT)
-
-    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
-        """Return the client of a loop; creating it blocks."""
-        return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See `Preloading.preload`."""

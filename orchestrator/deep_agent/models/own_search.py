@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
@@ -50,14 +48,6 @@ def is_search_request(request: LlmRequest) -> bool:
     """Return whether a request asks the service to search."""
     tools = request.config.tools or ()
     return any(isinstance(tool, types.Tool) and tool.google_search for tool in tools)
-
-
-def pages_of(response: LlmResponse) -> Iterator[tuple[str, str]]:
-    """Yield the address and the title of each page that a reply rests on."""
-    grounding = response.grounding_metadata
-    for chunk in (grounding and grounding.grounding_chunks) or ():
-        if chunk.web and chunk.web.uri:
-            yield chunk.web.uri, chunk.web.title or ""
 
 
 def _searches(model: BaseLlm) -> bool:

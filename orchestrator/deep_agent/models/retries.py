@@ -36,7 +36,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelFailed,
     ModelRefused,
     ModelReplyUnusable,
-    ModelUnavailable,
+    ModelUnresponsive,
 )
 from fanout.orchestrator.deep_agent.models.access import missing_key
 from fanout.orchestrator.deep_agent.models.errors import (
@@ -307,7 +307,7 @@ class ResilientModel(BaseLlm):
                 failures.append((name, none.failure))
             else:
                 return
-        raise failures[-1][1] if failures else ModelUnavailable("No model was asked.")
+        raise failures[-1][1] if failures else ModelUnresponsive("No model was asked.")
 
     def _asked(self) -> list[tuple[BaseLlm, str]]:
         """Return the models to ask with their names, without those that were denied lately."""
@@ -341,7 +341,7 @@ class ResilientModel(BaseLlm):
                 request.config.max_output_tokens = self.max_output_tokens
             limited = LimitedRequest(self.rate_limiter, name, request)
             if not await self._may_send(limited, is_last=is_last):
-                raise _NoReply(ModelUnavailable(f"The rate limit of {name} delays the request."))
+                raise _NoReply(ModelUnresponsive(f"The rate limit of {name} delays the request."))
             progress.asked(name, attempt + 1)
             try:
                 responses = self._responses(candidate, request, streams)

@@ -18,13 +18,13 @@ from google.genai import types
 from pydantic import Field
 
 from fanout.orchestrator.deep_agent.adk_internals import StreamingMode
-from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import PROCESSES_ENDED, SAME_FILES, SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool, emit_events
+from fanout.orchestrator.portable.command_output import BoundedOutput
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 """Long enough for most builds and test runs."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, text_of_pdf
@@ -27,6 +26,7 @@ from fanout.orchestrator.deep_agent.tools.editing import (
     without_carriage_returns,
 )
 from fanout.orchestrator.deep_agent.tools.locating import Locator
+from fanout.orchestrator.portable.text_search import is_binary
 
 MAX_RESULT_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""

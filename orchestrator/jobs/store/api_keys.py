@@ -68,7 +68,7 @@ class ApiKey(BaseModel):
     policies and keeps its rights."""
 
     @property
-    def made_with(self) -> CallerPolicy:
+    def own_policy(self) -> CallerPolicy:
         """What it may choose, unless settings say otherwise."""
         return ANYTHING if self.policy is None else self.policy
 

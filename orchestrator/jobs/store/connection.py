@@ -11,12 +11,7 @@ from typing import Any, TypeVar
 
 import redis
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
-from redis.asyncio.connection import (
-    AbstractConnection,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
     Sentinel,
@@ -69,10 +64,11 @@ _Command = tuple[tuple[Any, ...], dict[str, Any], "asyncio.Future[Any]"]
 class _BatchingRedis(Redis):
     """Sends the commands that are issued in the same round of the loop in one pipeline.
 
-    Hundreds of agents issue theirs together, when their models' replies arrive. A pipeline costs
-    half of the processor time of so many calls, and one connection. Each caller gets the answer, or
-    the error, of its own command. A command of a cancelled caller is dropped while it is unsent,
-    and its answer is ignored afterwards.
+    Hundreds of agents issue theirs together, when their models' replies arrive. Of ten calls that a
+    pipeline sends together, each costs less than half of the processor time of a call of its own,
+    and they share a connection. Each caller gets the answer, or the error, of its own command. A
+    command of a cancelled caller is dropped while it is unsent, and its answer is ignored
+    afterwards.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -98,12 +94,13 @@ class _BatchingRedis(Redis):
 
     async def _send(self, commands: Sequence[_Command]) -> None:
         try:
-            connection = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call] # redis-py's types have gaps
-            try:
+            async with self.pipeline(transaction=False) as pipeline:
+                # Callers may be cancelled while it waits for one.
+                pipeline.connection = await self.connection_pool.get_connection()  # type: ignore[no-untyped-call] # redis-py's types have gaps
                 commands = [command for command in commands if not command[2].done()]
-                answers = await self._exchange(connection, commands)
-            finally:
-                await self.connection_pool.release(connection)
+                for args, options, _ in commands:
+                    pipeline.execute_command(*args, **options)
+                answers = await pipeline.execute(raise_on_error=False)
         except asyncio.CancelledError:
             answers = [redis.ConnectionError("The connection to Redis was closed.")] * len(commands)
         except Exception as error:  # noqa: BLE001 - each caller handles it
@@ -115,30 +112,6 @@ class _BatchingRedis(Redis):
                 caller.set_exception(_copied(answer))
             else:
                 caller.set_result(answer)
-
-    async def _exchange(self, connection: Connection, commands: Sequence[_Command]) -> list[Any]:
-        """Send commands and return their answers, of which some may be errors.
-
-        This is what redis-py's pipeline does without transactions, in the task of the caller.
-        """
-        packed = connection.pack_commands([args for args, _, _ in commands])
-
-        async def ask() -> list[Any]:
-            await connection.send_packed_command(packed)
-            return [
-                await self._answer(connection, args[0], options) for args, options, _ in commands
-            ]
-
-        async def disconnect(error: Exception) -> None:
-            await connection.disconnect(error=error)
-
-        return await connection.retry.call_with_retry(ask, disconnect)
-
-    async def _answer(self, connection: Connection, name: str, options: dict[str, Any]) -> Any:
-        try:
-            return await self.parse_response(connection, name, **options)
-        except redis.ResponseError as error:
-            return error
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all connections; commands without an answer fail."""
@@ -171,35 +144,7 @@ class _Retry(Retry):
         return await super().call_with_retry(do, fail, is_worth_it, with_failure_count)
 
 
-class _SendsDirectly(AbstractConnection):
-    """Sends in its caller's task.
-
-    redis-py starts a task for each write, to limit its time with `wait_for`: that costs more than
-    the write, and before Python 3.12 it loses a cancellation that arrives meanwhile.
-    """
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        if not self.is_connected:
-            await self.connect_check_health(check_health=False)
-        if check_health:
-            await self.check_health()  # type: ignore[no-untyped-call] # redis-py's types have gaps
-        try:
-            async with asyncio.timeout(self.socket_timeout):
-                await self._send_packed_command(command)
-        except OSError as error:  # a TimeoutError is one
-            await self.disconnect(nowait=True)
-            why = type(error).__name__
-            raise redis.ConnectionError(f"Nothing can be sent to Redis ({why}).") from error
-        except BaseException:
-            await self.disconnect(nowait=True)  # what was sent may be incomplete
-            raise
-
-
-class _Tcp(_SendsDirectly, Connection):
-    pass
-
-
-class _Tls(_SendsDirectly, SSLConnection):
+class _Tls(SSLConnection):
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Log in.
 
@@ -213,23 +158,12 @@ class _Tls(_SendsDirectly, SSLConnection):
             raise EndedAfterHandshake("The server ended the connection.") from error
 
 
-class _UnixSocket(_SendsDirectly, UnixDomainSocketConnection):
-    pass
-
-
-class _Primary(_SendsDirectly, SentinelManagedConnection):
-    """A connection to the server that Sentinels name when it connects."""
-
-
 class _TlsPrimary(_Tls, SentinelManagedSSLConnection):
-    pass
+    """A connection to the server that Sentinels name when it connects."""
 
 
 class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
     """A bounded pool of connections to the primary; a new primary gets new ones."""
-
-
-_OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _UnixSocket}
 
 
 def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> Redis:
@@ -256,7 +190,8 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> Redis:
     if address := sentinel_address(url):
         return _BatchingRedis(_primary_pool(address, tls, options))
     pool = BlockingConnectionPool.from_url(url, **options)
-    pool.connection_class = _OURS[pool.connection_class]
+    if pool.connection_class is SSLConnection:
+        pool.connection_class = _Tls
     return _BatchingRedis(pool)
 
 
@@ -281,7 +216,7 @@ def _primary_pool(
     return _PrimaryPool(  # type: ignore[no-untyped-call] # as above
         address.primary,
         sentinel,
-        connection_class=_TlsPrimary if tls else _Primary,
+        connection_class=_TlsPrimary if tls else SentinelManagedConnection,
         db=address.database,
         **address.login,
         **options,

@@ -61,7 +61,7 @@ class FleetTotals:
         used = spent(counted)
         arguments: list[str | float] = []
         for label, value in counted.items():
-            model, instead = _model_in(label)
+            model, instead = _split_model(label)
             arguments += [_field(label), repr(value), model, _field(instead)]
         tokens, cost = used.input_tokens + used.output_tokens, repr(used.cost_usd or 0.0)
         await self._scripts.run("count", worker, request, MAX_MODELS, tokens, cost, *arguments)
@@ -97,7 +97,7 @@ def _field(label: Label) -> str:
     return json.dumps(label, separators=(",", ":"))
 
 
-def _model_in(label: Label) -> tuple[str, Label]:
+def _split_model(label: Label) -> tuple[str, Label]:
     """Return the model that a label names, empty for none, and the label of the other models."""
     labels = SERIES[label[0]].labels
     if MODEL not in labels:

@@ -30,7 +30,13 @@ from fanout.orchestrator.jobs.failures import (
     LeaseLost,
     UnknownJob,
 )
-from fanout.orchestrator.jobs.payloads import PAYLOADS, PAYLOADS_WIRE, names_of, put_back, unpacked
+from fanout.orchestrator.jobs.payloads import (
+    PAYLOADS,
+    PAYLOADS_WIRE,
+    list_payload_names,
+    put_back,
+    unpacked,
+)
 from fanout.orchestrator.jobs.spec import JobId, WireModel
 from fanout.orchestrator.jobs.state import TERMINAL_STATES
 from fanout.orchestrator.jobs.store.keys import Keys
@@ -201,7 +207,7 @@ class Journal:
             entries: Any = await self._redis.xrange(
                 self._keys.journal(job_id), min=f"({after}", count=count
             )
-        if not entries and (first := await self._first(job_id)) and _is_after(first.id, after):
+        if not entries and (first := await self._first(job_id)) and _follows(first.id, after):
             return [first]
         return await self._restored(job_id, entries)
 
@@ -237,7 +243,9 @@ class Journal:
         left = MAX_RESTORED_BYTES
         for event in events:
             sizes = {
-                name: size for name, size in names_of(event.data).items() if name not in wanted
+                name: size
+                for name, size in list_payload_names(event.data).items()
+                if name not in wanted
             }
             if sum(sizes.values()) <= left:
                 wanted |= sizes
@@ -258,7 +266,7 @@ class Journal:
             LedgerUnavailable: Redis does not respond.
             Exception: What `read_blob` raises besides BlobMissing.
         """
-        wanted = names_of(entry.data)
+        wanted = list_payload_names(entry.data)
         contents: dict[str, bytes | None] = {**await self._payloads(entry.job_id, wanted)}
         for name in wanted.keys() - contents.keys():
             try:
@@ -420,6 +428,12 @@ class _Subscriptions:
 
     async def subscribe(self) -> None:
         """Subscribe to the channels that are followed: later changes are announced."""
+        # redis-py writes with wait_for, which loses cancellations before Python 3.12.
+        await asyncio.shield(asyncio.create_task(self._subscribe()))
+        if self._receiver is None or self._receiver.done():
+            self._receiver = asyncio.create_task(self._receive())
+
+    async def _subscribe(self) -> None:
         async with self._lock:
             if self._pubsub is None:
                 self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
@@ -427,8 +441,6 @@ class _Subscriptions:
                 with contextlib.suppress(Exception):  # a follower polls without announcements
                     await self._pubsub.subscribe(*new)
                     self._subscribed |= new
-        if self._receiver is None or self._receiver.done():
-            self._receiver = asyncio.create_task(self._receive())
 
     async def _unsubscribe(self) -> None:
         """Unsubscribe from the channels that are no longer followed."""
@@ -466,7 +478,7 @@ async def _announced(changed: asyncio.Event) -> None:
             await changed.wait()
 
 
-def _is_after(event_id: str, other: str) -> bool:
+def _follows(event_id: str, other: str) -> bool:
     """Return whether an event follows another, by their ids."""
     first, second = ([int(part) for part in one.split("-")] for one in (event_id, other))
     return first > second

@@ -60,8 +60,8 @@ from fanout.orchestrator.jobs.store.stored import (
     Submission,
     entry_of_child,
     owner_key,
+    read_spec,
     shown_spec,
-    spec_of,
     submission,
     unique_key,
 )
@@ -386,7 +386,7 @@ class Ledger(Records):
         jobs = []
         for stored in await self._run("upcoming", most):
             with suppress(InvalidJob):  # its dispatch will say so
-                jobs.append(spec_of(stored))
+                jobs.append(read_spec(stored))
         return jobs
 
     async def reap(self, round_seconds: float = 0) -> Reaped | None:
@@ -564,20 +564,28 @@ class Ledger(Records):
         request = request or uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
-            *(job_id, worker.name, worker.host, worker.host_limit),
-            *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
-            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents), dispatch),
+            job_id,
+            worker.name,
+            worker.host,
+            worker.host_limit,
+            milliseconds(lease_seconds),
+            request,
+            milliseconds(HEAD_START_SECONDS),
+            worker.wire_oldest,
+            worker.wire_newest,
+            " ".join(worker.agents),
+            dispatch,
             f"{secrets.randbelow(10**TOKEN_DIGITS):0{TOKEN_DIGITS}}",
         )
         if answer[0] == "refused":
             return str(answer[1])
         _, token, attempt, spec, ran, submitted, started, is_first, wire = answer
         try:
-            validated = spec_of(spec)
+            validated = read_spec(spec)
         except InvalidJob:  # another release submitted it, without raising its version
             await self.release(job_id, int(token), UNREADABLE, unread_by=worker.name)
             return UNREADABLE
-        needed = versions.version_of(json.loads(spec))
+        needed = versions.find_version(json.loads(spec))
         if needed < int(wire):
             await self._run("lower", job_id, token, needed)
         return Claim(
@@ -734,8 +742,15 @@ class Ledger(Records):
         why = cut_text(f"its host cannot run it: {reason}", MAX_REASON_CHARACTERS)
         names = " ".join(same), " ".join(others)
         answer = await self._run(
-            *("give_back", claim.spec.id, claim.token, why, "refusals", most, 0),
-            *(*names, int(is_final)),
+            "give_back",
+            claim.spec.id,
+            claim.token,
+            why,
+            "refusals",
+            most,
+            0,
+            *names,
+            int(is_final),
         )
         return bool(answer)
 

@@ -63,7 +63,7 @@ async def _nothing(_: str = "") -> None:
     """Do nothing: the default of callbacks."""
 
 
-class RateLimiter:
+class RedisRateLimiter:
     """The turns at all models of one installation.
 
     Args:
@@ -174,7 +174,11 @@ class RateLimiter:
         )
         again, *more = await self._run(
             "model_turn",
-            *(model, request, tokens, rate.requests_per_minute or 0, rate.tokens_per_minute or 0),
+            model,
+            request,
+            tokens,
+            rate.requests_per_minute or 0,
+            rate.tokens_per_minute or 0,
             *map(milliseconds, (self._window_seconds, *times)),
         )
         wait, is_cut = more or (0, 0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.accounts import JobAccount, account_of
+from fanout.orchestrator.jobs.accounts import JobAccount, read_account
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
@@ -24,9 +24,9 @@ from fanout.orchestrator.jobs.store.memory import RedisMemory, redis_memory
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.registrations import Registrations
 from fanout.orchestrator.jobs.store.stored import (
-    labels_of,
     read,
-    record_of,
+    read_labels,
+    read_record,
     seconds,
     stored_approval,
     unique_key,
@@ -149,7 +149,7 @@ class Records:
                 *hashes, specs, results = await pipe.execute()
         found = zip(ids, hashes, specs, results, strict=True)
         return [
-            record_of(job_id, {"spec": spec, "result": result} | fields)
+            read_record(job_id, {"spec": spec, "result": result} | fields)
             for job_id, fields, spec, result in found
             if fields
         ]
@@ -383,7 +383,7 @@ class Records:
                     pipe.zcard(self._keys.tree(root_id))
                 return await pipe.execute()
 
-    async def tree_after(self, root_id: str, position: int, count: int) -> list[tuple[str, int]]:
+    async def list_tree(self, root_id: str, position: int, count: int) -> list[tuple[str, int]]:
         """Return the ids of a tree's jobs with their positions, oldest first.
 
         Args:
@@ -407,7 +407,7 @@ class Records:
             parent_id: Only those of jobs that this one has submitted; None: all.
         """
         position = 0
-        while step := await self.tree_after(root_id, position, SKETCHED_AT_ONCE):
+        while step := await self.list_tree(root_id, position, SKETCHED_AT_ONCE):
             position, ids = step[-1][1], [job_id for job_id, _ in step]
             if parent_id is not None:
                 ids = [one.id for one in await self.sketches(ids) if one.parent_id == parent_id]
@@ -417,7 +417,7 @@ class Records:
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
         """Return the usage of each job with its descendants; under a root id, the whole tree's."""
         found = await self._hashes(map(self._keys.usage, ids))
-        return [account_of(fields).usage for fields in found]
+        return [read_account(fields).usage for fields in found]
 
     async def accounts(self, ids: Sequence[str]) -> list[JobAccount]:
         """Return what those jobs that exist have used, each with all jobs below it.
@@ -437,9 +437,13 @@ class Records:
         found = zip(ids, answers[::2], answers[1::2], specs, strict=True)
         return [
             JobAccount(
-                *(job_id, root, parent or None, agent, seconds(submitted)),
-                labels=labels_of(in_record or in_key or ""),
-                account=account_of(used),
+                job_id,
+                root,
+                parent or None,
+                agent,
+                seconds(submitted),
+                labels=read_labels(in_record or in_key or ""),
+                account=read_account(used),
             )
             for job_id, (root, parent, agent, submitted, in_record), used, in_key in found
             if root
@@ -461,7 +465,7 @@ class Records:
 
     async def oldest_of_tree(self, root_id: str) -> tuple[str, int] | None:
         """Return the id of a tree's oldest job and its position; None of no tree."""
-        oldest = await self.tree_after(root_id, 0, 1)
+        oldest = await self.list_tree(root_id, 0, 1)
         return oldest[0] if oldest else None
 
     async def tree_states(self, root_id: str) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from fanout.orchestrator.jobs.store.connection import server_time_ms
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.worker_info import Worker, worker_of
+from fanout.orchestrator.jobs.worker_info import Worker, read_worker
 
 REGISTRATIONS_AT_ONCE = 500
 """Registrations in one round trip: of short ones Redis takes two milliseconds."""
@@ -61,4 +61,4 @@ class Registrations:
                 named = zip(wanted, row, strict=True)
                 stored = {field: value for field, value in named if value is not None}
                 with suppress(ValueError):  # it has just ended, or its release is unknown
-                    yield worker_of(kind, name, stored)
+                    yield read_worker(kind, name, stored)

@@ -18,7 +18,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
 from fanout.orchestrator.jobs.timeline import LandedChanges, Phase, read_phases
-from fanout.orchestrator.jobs.trace_context import trace_id_of
+from fanout.orchestrator.jobs.trace_context import find_trace_id
 from fanout.orchestrator.shortening import short_id
 from fanout.orchestrator.valid_models import valid_json
 
@@ -67,7 +67,7 @@ def submission(spec: JobSpec) -> Submission:
     if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
         raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
     stored = valid_json(spec, exclude_defaults=True, exclude_none=True)
-    wire = versions.version_of(json.loads(stored))
+    wire = versions.find_version(json.loads(stored))
     size = len(stored.encode())
     if size > MAX_SPEC_BYTES:
         raise InvalidJob(
@@ -104,7 +104,7 @@ def unique_key(spec: JobSpec) -> str:
     return json.dumps([spec.tenant, *owner, spec.idempotency_key])
 
 
-def spec_of(stored: str | None, *, extra: ExtraValues = "forbid") -> JobSpec:
+def read_spec(stored: str | None, *, extra: ExtraValues = "forbid") -> JobSpec:
     """Return a stored specification of a version that this release reads, for a worker.
 
     Args:
@@ -136,7 +136,7 @@ def shown_spec(job_id: str, stored: str | None) -> JobSpec:
     """
     if stored is None:
         return JobSpec(id=job_id, description=OF_ANOTHER_RELEASE)
-    return spec_of(stored, extra="ignore")
+    return read_spec(stored, extra="ignore")
 
 
 def entry_of_child(spec: JobSpec) -> str:
@@ -144,7 +144,7 @@ def entry_of_child(spec: JobSpec) -> str:
     return json.dumps({"id": spec.id, "agent": spec.agent})
 
 
-def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
+def read_record(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     """Return a job's record from its hash.
 
     A specification that cannot be read is replaced by what the hash contains besides.
@@ -165,7 +165,7 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
         "approvals": fields.get("approvals", "").split(),
         "phases": _phases(fields.get("timeline", ""), times, activity),
         "landed": _landed(fields["landed"]) if fields.get("landed") else None,
-        "trace_id": trace_id_of(spec),
+        "trace_id": find_trace_id(spec),
     }
     failure = _failure(job_id, fields["result"]) if fields.get("result") else {}
     return JobRecord.model_validate(spec.model_dump() | state | times | known | failure)
@@ -222,12 +222,12 @@ def _failure(job_id: str, result: str) -> dict[str, str]:
         return {}
 
 
-def labels_of(stored: str) -> dict[str, str]:
+def read_labels(stored: str) -> dict[str, str]:
     """Return the labels of a stored specification, without reading the rest of it."""
-    return fields_of(stored).get("labels") or {} if '"labels"' in stored else {}
+    return read_fields(stored).get("labels") or {} if '"labels"' in stored else {}
 
 
-def fields_of(stored: str) -> dict[str, Any]:
+def read_fields(stored: str) -> dict[str, Any]:
     """Return the fields of a stored specification, unchecked; none of one that is damaged."""
     try:
         fields = json.loads(stored)

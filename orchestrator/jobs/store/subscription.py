@@ -11,12 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr, StringConstraints
 from ulid import ULID
 
-from fanout.orchestrator.jobs.bounds import KIB
-
 MAX_URL_CHARACTERS = 2_048
 """The longest URL that browsers and servers accept."""
-MAX_DETAILS_BYTES = 4 * KIB
-"""The most bytes of a kind's own details: Redis holds them as long as the job."""
 
 APPROVAL = "approval"
 """The event of a job that waits for a person; any other event is a state."""

@@ -18,7 +18,7 @@ from fanout.orchestrator.jobs.worker_info import WorkerAbility
 
 
 @dataclass(frozen=True)
-class Readers:
+class AbleWorkers:
     """The workers that can run the jobs of a wire version and an agent."""
 
     accepting: Sequence[WorkerAbility]
@@ -47,17 +47,17 @@ class Workforce:
         for one in workers:
             kind = one.wire_oldest, one.wire_newest, one.agents
             self._kinds.setdefault(kind, []).append(one)
-        self._classes: dict[tuple[int, str], Readers] = {}
+        self._classes: dict[tuple[int, str], AbleWorkers] = {}
         accepting = [kind for kind, some in self._kinds.items() if any(map(_accepts, some))]
         self.versions = {(oldest, newest) for oldest, newest, _ in accepting}
         """The wire versions, oldest and newest, of the workers that accept jobs."""
 
-    def readers(self, wire: int, agent: str) -> Readers:
+    def able(self, wire: int, agent: str) -> AbleWorkers:
         """Return the workers that can run jobs of that wire version and that agent."""
         if (wire, agent) not in self._classes:
             kinds = [some for some in self._kinds.values() if some[0].reads(wire, agent)]
             able = sorted((one for some in kinds for one in some), key=lambda one: one.name)
-            self._classes[wire, agent] = Readers(
+            self._classes[wire, agent] = AbleWorkers(
                 [worker for worker in able if _accepts(worker)],
                 [worker for worker in able if worker.unfit],
             )
@@ -86,16 +86,16 @@ class Occupancy:
     """The jobs that were given back because Redis had no memory left."""
     keys: Keys
 
-    def readers(self, record: JobRecord) -> Readers:
+    def able(self, record: JobRecord) -> AbleWorkers:
         """Return the workers that know a queued job's wire version and agent."""
-        return self.workforce.readers(record.wire, record.agent)
+        return self.workforce.able(record.wire, record.agent)
 
-    def untried(self, record: JobRecord) -> Readers:
+    def untried(self, record: JobRecord) -> AbleWorkers:
         """Return those of them that have not failed to read it, or to open its sandbox."""
-        readers, failed = self.readers(record), self.unread_by[record.id]
+        able, failed = self.able(record), self.unread_by[record.id]
         if not failed:
-            return readers
-        return Readers([one for one in readers.accepting if one.name not in failed], readers.unfit)
+            return able
+        return AbleWorkers([one for one in able.accepting if one.name not in failed], able.unfit)
 
 
 class WaitingReasons:
@@ -202,9 +202,9 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 
 
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
-    readers, versions = occupied.readers(record), occupied.workforce.versions
-    if readers.unfit and not readers.accepting:
-        first, others = readers.unfit[0], len(readers.unfit) - 1
+    able, versions = occupied.able(record), occupied.workforce.versions
+    if able.unfit and not able.accepting:
+        first, others = able.unfit[0], len(able.unfit) - 1
         return f"a fit worker: on {first.name}{f' (and {others} others)' if others else ''} {first.unfit}"
     if not versions:
         return "a worker: none is running"
@@ -215,7 +215,7 @@ def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
             f"{age} worker: it needs wire version {record.wire}, the living workers know "
             + " and ".join(known)
         )
-    if not readers.accepting:
+    if not able.accepting:
         return f"agent {record.agent}, which no worker has read yet"
     if not occupied.untried(record).accepting and record.id in occupied.refused:
         return "another host: those that have tried could not open its sandbox"

@@ -11,10 +11,9 @@ from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.jobs.store.access_stores import AccessStores
 from fanout.orchestrator.server.access.audit import AuditLog
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
-from fanout.orchestrator.server.access.authenticator import Authenticator
+from fanout.orchestrator.server.access.authenticator import Authenticator, TokenCheck
 from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
 from fanout.orchestrator.server.access.limits import CallerLimits, FailedAttempts
-from fanout.orchestrator.server.access.oidc_tokens import IssuerKeys, TokenVerifier
 from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
 
 ALLOWED_HEADERS = (
@@ -83,17 +82,16 @@ class ServerAccess:
         )
 
 
-def make_access(settings: ApiSettings, stores: AccessStores) -> ServerAccess:
+def make_access(
+    settings: ApiSettings, stores: AccessStores, tokens: TokenCheck | None = None
+) -> ServerAccess:
     """Return the access of a server.
 
     Args:
         settings: Its settings.
         stores: Keys, sessions and the audit log of the installation.
+        tokens: Checks the tokens of the configured issuer; None: none are accepted.
     """
-    oidc = settings.oidc
-    tokens = None
-    if oidc.issuer is not None:
-        tokens = TokenVerifier(oidc, IssuerKeys(oidc.issuer, oidc.keys_seconds), settings.callers)
     attempts = FailedAttempts(settings.failed_logins_per_minute)
     authenticator = Authenticator(stores.keys, settings.keys, settings.callers, tokens, attempts)
     sessions = Sessions(stores.sessions, authenticator, settings)

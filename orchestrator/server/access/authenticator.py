@@ -6,6 +6,7 @@ import hmac
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from fanout.orchestrator.configuration.api_settings import (
     CallerSettings,
@@ -13,9 +14,8 @@ from fanout.orchestrator.configuration.api_settings import (
     StaticKey,
 )
 from fanout.orchestrator.jobs.store.api_keys import ApiKey, KeyStore, fingerprint, is_key
-from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
+from fanout.orchestrator.server.access.callers import TOKEN, Caller, NotAuthenticated
 from fanout.orchestrator.server.access.limits import FailedAttempts
-from fanout.orchestrator.server.access.oidc_tokens import TOKEN, TokenVerifier
 
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
 BEARER = "bearer"
@@ -29,6 +29,18 @@ STATIC_ID_CHARACTERS = 8
 """The length of a static key's fingerprint in its id: a replaced key of the same name has another
 id."""
 NOT_KNOWN = "This key is not known, was revoked or has expired."
+
+
+class TokenCheck(Protocol):
+    """Finds the caller of a token of an issuer."""
+
+    async def caller(self, token: str) -> Caller:
+        """Return the caller to whom a token was issued.
+
+        Raises:
+            NotAuthenticated: It is not valid.
+            AuthenticationUnavailable: The issuer does not respond.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Authenticator:
         keys: KeyStore,
         static: Mapping[str, StaticKey],
         callers: CallerSettings,
-        tokens: TokenVerifier | None,
+        tokens: TokenCheck | None,
         attempts: FailedAttempts,
     ) -> None:
         self._keys = keys
@@ -177,7 +189,7 @@ def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
         tenant=record.tenant,
         scopes=frozenset(Scope(name) for name in record.scopes if name in known),
         key_id=record.id,
-        policy=callers.policy_of(record.tenant, record.name, record.made_with),
+        policy=callers.policy_of(record.tenant, record.name, record.own_policy),
     )
 
 

@@ -11,6 +11,8 @@ from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 OPERATOR = "operator"
 """The credential of a person with access to this machine or its Redis, and the owner of that
 person's jobs: no key and no token has the name."""
+TOKEN = "token:"  # noqa: S105 - the beginning of an id
+"""The beginning of the id of a token, which is followed by its end, in seconds since the epoch."""
 
 
 class NotAuthenticated(Exception):

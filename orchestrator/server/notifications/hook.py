@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import structlog
 
-from fanout.orchestrator.deep_agent import find_shell
+from fanout.orchestrator.portable.commands import find_shell
 from fanout.orchestrator.process_secrets import inherited_environment, session_environment
 from fanout.orchestrator.server.notifications.messages import HookEvent
 from fanout.orchestrator.shortening import short_id

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.workspace.exchange.unpacking import Inventory, Member, Refused
+from fanout.orchestrator.workspace.exchange.unpacking import ArchiveMember, Inventory, Refused
 
 MAX_DEPTH = 1_000
 """The most commits that are fetched: a job does not need a longer history."""
@@ -206,7 +206,7 @@ class _Git:
             for mode, size, path in _ENTRY.findall(listed):
                 kind = "folder" if mode == _SUBMODULE else "file"
                 count = 0 if size == b"-" else int(size)
-                inventory.add(Member(os.fsdecode(path), kind, size=count))
+                inventory.add(ArchiveMember(os.fsdecode(path), kind, size=count))
         except Refused as refusal:
             raise GitFailed(str(refusal)) from None
 

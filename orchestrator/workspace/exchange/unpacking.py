@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One member; its content is read before the next one is asked for."""
 
     path: str
@@ -109,7 +109,7 @@ class Inventory:
     _sizes: dict[str, int] = field(default_factory=dict)
     """Size of each file by path."""
 
-    def add(self, member: Member) -> str:
+    def add(self, member: ArchiveMember) -> str:
         """Count a member, and return its path in its usual form.
 
         Raises:
@@ -118,7 +118,7 @@ class Inventory:
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise Refused(f"The {self.what} has more than {MAX_MEMBERS:,} members.")
-        names = names_of(member.path)
+        names = split_member_path(member.path)
         path = "/".join(names)
         self._path_bytes += len(path)
         if self._path_bytes > MAX_ALL_PATH_BYTES:
@@ -142,13 +142,13 @@ class Inventory:
         self._note(path, member.kind)
         return path
 
-    def _check(self, member: Member, path: str) -> None:
+    def _check(self, member: ArchiveMember, path: str) -> None:
         """Check a member that is not a folder, and count its content."""
         if member.kind == "symlink":
             check_link(path, member.target)
             return
         if member.kind == "hardlink":
-            original = "/".join(names_of(member.target))
+            original = "/".join(split_member_path(member.target))
             if original not in self._sizes:
                 raise Refused(
                     f"The {self.what} has a hard link to something that it does not have."
@@ -229,7 +229,7 @@ def write_files(files: Mapping[str, bytes], folder: Path, max_bytes: int) -> Non
         OSError: The folder cannot be written.
     """
     members = [
-        Member(path, "file", 0o644, len(content), open=partial(io.BytesIO, content))
+        ArchiveMember(path, "file", 0o644, len(content), open=partial(io.BytesIO, content))
         for path, content in files.items()
     ]
     with _explained():
@@ -239,7 +239,9 @@ def write_files(files: Mapping[str, bytes], folder: Path, max_bytes: int) -> Non
         write(members, folder, max_bytes)
 
 
-def write(members: Iterator[Member] | list[Member], folder: Path, max_bytes: int) -> None:
+def write(
+    members: Iterator[ArchiveMember] | list[ArchiveMember], folder: Path, max_bytes: int
+) -> None:
     """Write members that were counted before.
 
     Raises:
@@ -258,7 +260,7 @@ def write(members: Iterator[Member] | list[Member], folder: Path, max_bytes: int
         if member.kind == "symlink":
             links[name] = member.target
         elif member.kind == "hardlink":
-            _copy(path, folder.joinpath(*names_of(member.target)))
+            _copy(path, folder.joinpath(*split_member_path(member.target)))
         else:
             _write(path, member.size, member.mode, member.open())
     for name, target in links.items():  # last, so that none is ever written through
@@ -281,7 +283,7 @@ def _write(path: Path, size: int, mode: int, source: IO[bytes] | None) -> None:
         os.fchmod(file.fileno(), mode & PERMISSION_BITS | stat.S_IRUSR | stat.S_IWUSR)
 
 
-def names_of(path: str) -> list[str]:
+def split_member_path(path: str) -> list[str]:
     """Return the names in a member's path, which stays below the archive's root.
 
     Raises:
@@ -310,7 +312,7 @@ def _explained() -> Iterator[None]:
         raise Refused("The archive cannot be read: send a tar, a tar.gz or a zip.") from error
 
 
-def _members(stream: IO[bytes], max_bytes: int) -> Iterator[Member]:
+def _members(stream: IO[bytes], max_bytes: int) -> Iterator[ArchiveMember]:
     head = stream.read(4)
     stream.seek(0)
     if head in {b"PK\x03\x04", b"PK\x05\x06"}:
@@ -331,14 +333,14 @@ class _Header(tarfile.TarInfo):
         return member
 
 
-def _tar_members(stream: _Bounded) -> Iterator[Member]:
+def _tar_members(stream: _Bounded) -> Iterator[ArchiveMember]:
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:  # type: ignore[call-overload] # as much of a file as it uses
         while (info := archive.next()) is not None:
             archive.members.clear()  # it would keep all of them in memory
             yield _tar_member(archive, info)
 
 
-def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
+def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> ArchiveMember:
     kinds = {
         "folder": info.isdir(),
         "symlink": info.issym(),
@@ -347,18 +349,18 @@ def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
     }
     kind = next((name for name, applies in kinds.items() if applies), "other")
     size = info.size if kind == "file" else 0
-    return Member(
+    return ArchiveMember(
         info.name, kind, info.mode, size, info.linkname, lambda: archive.extractfile(info)
     )
 
 
-def _zip_members(stream: IO[bytes]) -> Iterator[Member]:
+def _zip_members(stream: IO[bytes]) -> Iterator[ArchiveMember]:
     with zipfile.ZipFile(_Bounded(stream)) as archive:
         for info in archive.infolist():
             yield _zip_member(archive, info)
 
 
-def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
     if info.flag_bits & 1:
         raise Refused("The archive is encrypted: send one that is not.")
     if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -366,17 +368,17 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     mode = info.external_attr >> 16
     format_ = stat.S_IFMT(mode)
     if info.is_dir():
-        return Member(info.filename, "folder")
+        return ArchiveMember(info.filename, "folder")
     if stat.S_ISLNK(mode):
         if info.file_size > MAX_LINK_BYTES:
             raise Refused("The archive has a link with too many bytes.")
         with archive.open(info) as content:
-            return Member(
+            return ArchiveMember(
                 info.filename, "symlink", target=os.fsdecode(content.read(MAX_LINK_BYTES))
             )
     kind = "file" if format_ in {0, stat.S_IFREG} else "other"
     mode = mode & PERMISSION_BITS or 0o644  # from an archiver without modes
-    return Member(info.filename, kind, mode, info.file_size, open=lambda: archive.open(info))
+    return ArchiveMember(info.filename, kind, mode, info.file_size, open=lambda: archive.open(info))
 
 
 class _Bounded:

@@ -20,7 +20,7 @@ from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.path_text import path_bytes, path_text
 from fanout.orchestrator.valid_text import printable
 from fanout.orchestrator.workspace.repositories.configuration import (
-    Unreadable,
+    RepositoryUnreadable,
     parse_configuration,
     personal_configurations,
     read_data,
@@ -79,7 +79,7 @@ class BranchRefused(Exception):
 class Commits:
     """The commits of a repository; `open_commits` makes one.
 
-    All methods block, and raise `Unreadable` when Git fails.
+    All methods block, and raise `RepositoryUnreadable` when Git fails.
     """
 
     def __init__(self, repository: Repository, private: Path, settings: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class Commits:
     def read(self, commit: str) -> dict[str, TreeEntry]:
         """Put a commit into the private index, and return its entries by path text."""
         if self.git("cat-file", "-t", commit).strip() != b"commit":
-            raise Unreadable(f"{commit} is no commit")
+            raise RepositoryUnreadable(f"{commit} is no commit")
         self.git("read-tree", commit)
         listed = self.git("ls-files", "--stage", "-z")
         found = {}
@@ -114,7 +114,7 @@ class Commits:
                 end = output.index(b"\n", position)
                 name, *kind = output[position:end].decode().split(" ")
                 if kind[0] != "blob":
-                    raise Unreadable(f"object {name} is {kind[0]} in this clone")
+                    raise RepositoryUnreadable(f"object {name} is {kind[0]} in this clone")
                 position = end + 1 + int(kind[1])
                 found[identity] = output[end + 1 : position]
                 position += 1
@@ -124,7 +124,7 @@ class Commits:
         """Return a hash of the kind that the repository's ids use."""
         return hashlib.sha256() if self._is_sha256 else hashlib.sha1(usedforsecurity=False)
 
-    def tree_of(self, commit: str) -> str:
+    def find_tree(self, commit: str) -> str:
         """Return the id of a commit's tree."""
         return self.git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
 
@@ -152,7 +152,7 @@ class Commits:
                     seconds=WRITING_SECONDS,
                 )
             except GitFailed as error:
-                raise Unreadable(str(error)) from error
+                raise RepositoryUnreadable(str(error)) from error
             marks = (private / "marks").read_text().split()
         ids = {int(mark[1:]): one for mark, one in zip(marks[::2], marks[1::2], strict=True)}
         return [ids[number] for number in sorted(ids)]
@@ -210,7 +210,7 @@ class Commits:
                 seconds=LISTING_SECONDS,
             )[1]
         except GitFailed as error:
-            raise Unreadable(str(error)) from error
+            raise RepositoryUnreadable(str(error)) from error
 
     def _update(self, branch: str, commit: str, *then: str) -> None:
         reference = f"refs/heads/{branch}"
@@ -222,7 +222,7 @@ class Commits:
         lines = ("start", f"create {reference} {commit}", *then)
         try:
             self.git("update-ref", "--stdin", stdin="".join(f"{one}\n" for one in lines).encode())
-        except Unreadable as error:
+        except RepositoryUnreadable as error:
             raise BranchRefused(re.sub(r"^((fatal|prepare|error): )+", "", str(error))) from error
 
 
@@ -293,7 +293,7 @@ class NewCommits:
         """Store the commits, and return their ids in order; once.
 
         Raises:
-            Unreadable: Git failed.
+            RepositoryUnreadable: Git failed.
         """
         if not self._count:
             return []
@@ -314,14 +314,14 @@ def open_commits(repository: Repository) -> Iterator[Commits]:
     """Open a repository's objects and references, for the duration of a context.
 
     Raises:
-        Unreadable: Its configuration cannot be read, or its references are not in files.
+        RepositoryUnreadable: Its configuration cannot be read, or its references are not in files.
     """
     settings = parse_configuration(read_data(repository.common_dir / "config"))
     if settings.get("extensions.refstorage", "files") != "files":
-        raise Unreadable("its references are not stored in files")
+        raise RepositoryUnreadable("its references are not stored in files")
     packed = repository.common_dir / "packed-refs"
     if packed.exists() and not packed.is_file():
-        raise Unreadable(f"{packed} is not a file")
+        raise RepositoryUnreadable(f"{packed} is not a file")
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
         private = Path(name)
         for folder in ("objects", "info"):
@@ -344,7 +344,7 @@ def is_branch_name(name: str) -> bool:
     return run_git(asking, folder=Path("/"), accepted=(0, 1))[0] == 0
 
 
-def committer_of(commits: Commits) -> Person | None:
+def read_committer(commits: Commits) -> Person | None:
     """Return the identity that a person has configured; None if there is none.
 
     Files that a configuration includes under a condition are not read.
@@ -353,7 +353,7 @@ def committer_of(commits: Commits) -> Person | None:
     for path in personal_configurations():
         try:
             places.append(parse_configuration(read_data(path)))
-        except Unreadable:
+        except RepositoryUnreadable:
             continue
     name, email = (
         next((place[key] for place in places if place.get(key)), "")

@@ -26,11 +26,11 @@ person. Each merge into a folder needs them, and a process of Git takes longer t
 """
 
 
-class Unreadable(Exception):
+class RepositoryUnreadable(Exception):
     """A repository's data cannot be read; the text says why."""
 
 
-def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
+def read_settings(files: Sequence[Path]) -> list[tuple[str, str]]:
     """Return the names and values of all settings that apply, or may apply, in a repository.
 
     They are read as data from its configuration, the person's and the machine's, and from the files
@@ -46,7 +46,7 @@ def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
         if path in seen:
             continue
         seen.add(path)
-        with suppress(Unreadable):
+        with suppress(RepositoryUnreadable):
             found = _pairs(read_data(path))
             settings += found
             pending += [
@@ -66,7 +66,7 @@ def parse_configuration(content: bytes) -> dict[str, str]:
         content: The configuration.
 
     Raises:
-        Unreadable: It is not a configuration.
+        RepositoryUnreadable: It is not a configuration.
     """
     return dict(_pairs(content))
 
@@ -82,7 +82,7 @@ def _pairs(content: bytes) -> tuple[tuple[str, str], ...]:
             stdin=content,
         )
     except GitFailed as error:
-        raise Unreadable(str(error)) from error
+        raise RepositoryUnreadable(str(error)) from error
     pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
     return tuple((name, value) for name, _, value in pairs)
 
@@ -105,16 +105,16 @@ def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
         max_bytes: The largest size.
 
     Raises:
-        Unreadable: It is not a file, cannot be read, or is too long.
+        RepositoryUnreadable: It is not a file, cannot be read, or is too long.
     """
     try:
         return read_regular_file(path, max_bytes)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except ValueError as error:
-        raise Unreadable(f"{path} cannot be read") from error
+        raise RepositoryUnreadable(f"{path} cannot be read") from error
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+        raise RepositoryUnreadable(f"{path} cannot be read: {error.strerror}") from error
 
 
 def personal_configurations() -> tuple[Path, ...]:

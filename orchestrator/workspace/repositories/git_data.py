@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable, parse_configuration
+from fanout.orchestrator.workspace.repositories.configuration import (
+    RepositoryUnreadable,
+    parse_configuration,
+)
 
 _OBJECT = r"[0-9a-f]{38}(?:[0-9a-f]{24})?"
 
@@ -139,7 +142,7 @@ def fresh_configuration(
     """
     try:
         values = parse_configuration(content)
-    except Unreadable:
+    except RepositoryUnreadable:
         values = {}
     values = {name: value for name, value in values.items() if name not in without}
     lines = [*_sparse(values)] if is_of_work_tree else [*_core(values), *_sparse(values)]

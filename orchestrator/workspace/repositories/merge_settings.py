@@ -17,10 +17,10 @@ from fanout.orchestrator.git.attributes import (
 )
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
-    Unreadable,
+    RepositoryUnreadable,
     personal_folder,
     read_data,
-    settings_in,
+    read_settings,
 )
 from fanout.orchestrator.workspace.repositories.repository import enclosing_repository
 
@@ -33,7 +33,7 @@ def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
     Args:
         folder: The folder whose files are merged.
     """
-    settings = dict(settings_in([]))
+    settings = dict(read_settings([]))
     drivers = {
         name.removeprefix("merge.").removesuffix(".driver"): command
         for name, command in settings.items()
@@ -42,7 +42,7 @@ def personal_merge_settings(folder: Path) -> PersonalMergeSettings:
     named = settings.get("core.attributesfile")
     personal = Path(os.path.expanduser(named)) if named else personal_folder() / "attributes"  # noqa: PTH111 - an unknown home stays
     work_tree, own = folder.resolve(), b""
-    with suppress(Unreadable, OSError):
+    with suppress(RepositoryUnreadable, OSError):
         repository = enclosing_repository(folder)
         if repository is not None:
             work_tree = repository.work_tree
@@ -70,6 +70,6 @@ def _read_plain(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    with suppress(Unreadable):
+    with suppress(RepositoryUnreadable):
         return read_data(path, MAX_ATTRIBUTES_BYTES)
     return b""

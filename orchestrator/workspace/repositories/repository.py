@@ -20,11 +20,11 @@ from pathlib import Path, PurePosixPath
 from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.workspace.repositories.configuration import (
-    Unreadable,
+    RepositoryUnreadable,
     excludes_file,
     parse_configuration,
     read_data,
-    settings_in,
+    read_settings,
 )
 
 LISTING_SECONDS = 60.0
@@ -48,7 +48,7 @@ _MAX_REFERENCES = 5
 """The most references to references that Git follows."""
 
 
-class LeadsNowhere(Unreadable):
+class LeadsNowhere(RepositoryUnreadable):
     """A `.git` file names a place where there is no repository."""
 
 
@@ -91,7 +91,7 @@ def ignored_paths(repository: Repository, folder: Path) -> frozenset[str] | None
         folder: Its work tree, or a folder in it.
 
     Raises:
-        Unreadable: The repository's data cannot be read, or Git failed.
+        RepositoryUnreadable: The repository's data cannot be read, or Git failed.
     """
     folder = folder.resolve()
     listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
@@ -108,7 +108,7 @@ def ignored_by_rules(folder: Path) -> frozenset[str]:
     It is for a folder whose repository cannot be asked, so that its tracked files are unknown.
 
     Raises:
-        Unreadable: As `ignored_paths`.
+        RepositoryUnreadable: As `ignored_paths`.
     """
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
         empty = Path(name)
@@ -129,7 +129,7 @@ def newly_visible(
             before and after; None where there is no such file.
 
     Raises:
-        Unreadable: As `ignored_paths`.
+        RepositoryUnreadable: As `ignored_paths`.
     """
     folder = folder.resolve()
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
@@ -170,7 +170,7 @@ def is_submodule(repository: Repository, folder: Path) -> bool:
     """Return whether a repository tracks a folder in it as a submodule.
 
     Raises:
-        Unreadable: As `ignored_paths`.
+        RepositoryUnreadable: As `ignored_paths`.
     """
     path = folder.resolve().relative_to(repository.work_tree).as_posix()
     with _private(repository) as private:
@@ -196,7 +196,7 @@ def added_files(folder: Path) -> list[str]:
                 found -= private.listed("ls-tree", "-r", "-z", "--full-tree", head).keys()
             others = ("ls-files", "-z", "--others", "--exclude-standard")
             listed = private.git(*others, folder=repository.work_tree, seconds=LISTING_SECONDS)
-    except (Unreadable, OSError):
+    except (RepositoryUnreadable, OSError):
         return []
     inner = folder.relative_to(repository.work_tree).as_posix()
     prefix = "" if inner == "." else f"{inner}/"
@@ -216,12 +216,18 @@ def is_clean_checkout(folder: Path) -> bool:
         with _private(repository) as private:
             private.set_head(head_commit(repository))
             return not private.git(
-                *("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"),
-                *("--untracked-files=normal", "--", "."),
+                "status",
+                "--porcelain",
+                "-z",
+                "--no-renames",
+                "--ignore-submodules=all",
+                "--untracked-files=normal",
+                "--",
+                ".",
                 folder=folder.resolve(),
                 seconds=STATUS_SECONDS,
             )
-    except (Unreadable, OSError):
+    except (RepositoryUnreadable, OSError):
         return False
 
 
@@ -242,7 +248,7 @@ def index_without(
         none of the paths.
 
     Raises:
-        Unreadable: The repository's data cannot be read, or Git failed.
+        RepositoryUnreadable: The repository's data cannot be read, or Git failed.
     """
     repository = Repository(work_tree, git_dir, git_dir)
     with _private(repository) as private:
@@ -362,7 +368,7 @@ class _Private:
                 seconds=seconds,
             )
         except GitFailed as error:
-            raise Unreadable(str(error)) from error
+            raise RepositoryUnreadable(str(error)) from error
 
     def set_head(self, commit: str | None) -> None:
         if commit is not None:
@@ -404,7 +410,7 @@ def private_configuration(settings: Mapping[str, str]) -> str:
 
 def all_settings(repository: Repository) -> list[tuple[str, str]]:
     """Return the names and values of all settings that hold in a repository, or may hold."""
-    return settings_in([repository.common_dir / "config", repository.git_dir / "config.worktree"])
+    return read_settings([repository.common_dir / "config", repository.git_dir / "config.worktree"])
 
 
 def _git_dir(path: Path) -> Path | None:
@@ -460,7 +466,7 @@ def _shared_indexes(git_dir: Path) -> list[str]:
     try:
         return [path.name for path in git_dir.iterdir() if path.name.startswith("sharedindex.")]
     except OSError as error:
-        raise Unreadable(f"{git_dir} cannot be read: {error.strerror}") from error
+        raise RepositoryUnreadable(f"{git_dir} cannot be read: {error.strerror}") from error
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -25,7 +25,7 @@ from fanout.orchestrator.git.process import GitFailed, run_git
 from fanout.orchestrator.private_files import make_private_folder
 from fanout.orchestrator.workspace.repositories.commits import Commits, open_commits
 from fanout.orchestrator.workspace.repositories.configuration import (
-    Unreadable,
+    RepositoryUnreadable,
     parse_configuration,
     read_data,
 )
@@ -76,7 +76,7 @@ def is_self_contained(repository: Repository, folder: Path) -> bool:
     return not read_data(git_dir / "objects/info/alternates").strip()
 
 
-def limits_of(repository: Repository) -> str | None:
+def find_limits(repository: Repository) -> str | None:
     """Return what Git cannot do with a repository's data inside a sandbox, in one sentence."""
     settings = parse_configuration(read_data(repository.common_dir / "config"))
     if settings.get("extensions.refstorage", "files") != "files":
@@ -114,7 +114,7 @@ class DataCopies:
             None if the folder is not its work tree, and none of its files are tracked.
 
         Raises:
-            Unreadable: It cannot be copied; the text says why.
+            RepositoryUnreadable: It cannot be copied; the text says why.
         """
         folder = folder.resolve()
         _require_trusted(repository)
@@ -124,7 +124,7 @@ class DataCopies:
             with _locked(place), open_commits(repository) as commits:
                 return _Copying(repository, commits, folder, place).run()
         except OSError as error:
-            raise Unreadable(f"{place} cannot be written ({error.strerror})") from error
+            raise RepositoryUnreadable(f"{place} cannot be written ({error.strerror})") from error
 
     def _remove_old(self) -> None:
         """Remove the copies that no snapshot has needed for a long time."""
@@ -138,19 +138,19 @@ def _require_trusted(repository: Repository) -> None:
     """Require that data elsewhere belongs to the work tree, and that data in it has no links.
 
     Raises:
-        Unreadable: It is not so; the text says what to do.
+        RepositoryUnreadable: It is not so; the text says what to do.
     """
     work_tree, git_dir = repository.work_tree, repository.git_dir
     if git_dir == work_tree / ".git" and not git_dir.is_symlink():
         if repository.common_dir != git_dir or any(_links(git_dir)):
-            raise Unreadable(f"{git_dir} has symlinks to data elsewhere")
+            raise RepositoryUnreadable(f"{git_dir} has symlinks to data elsewhere")
         return
     named = os.fsdecode(read_data(git_dir / "gitdir")).strip()
     own = parse_configuration(read_data(git_dir / "config")).get("core.worktree", "")
     places = [(git_dir / named).parent] if named else []
     places += [git_dir / own] if own else []
     if work_tree.resolve() not in (place.resolve() for place in places):
-        raise Unreadable(
+        raise RepositoryUnreadable(
             f"{git_dir} does not name {work_tree} as its work tree; if it is: "
             f"git --git-dir {git_dir} config core.worktree {work_tree}"
         )
@@ -193,7 +193,7 @@ class _Copying:
         """Bring the copy up to date."""
         for name in ("objects/pack", "refs", "info"):
             (self._place / name).mkdir(parents=True, exist_ok=True)
-        note = limits_of(self._repository)
+        note = find_limits(self._repository)
         with self._private_place() as private:
             if self._prefix:
                 files = self._files_of_folder(private)
@@ -303,7 +303,7 @@ class _Copying:
 
     def _pack(self, private: Path, files: Mapping[str, bytes]) -> None:
         """Add a pack with what is reached and not in the copy's packs yet."""
-        tips = {*_ids_in(files)}
+        tips = {*_read_ids(files)}
         index = hashlib.sha256(read_data(private / "index", MAX_INDEX_BYTES)).hexdigest()
         reached = "\n".join([f"index {index}", *sorted(tips)])
         listed, packs = self._place / _REACHED, self._place / "objects/pack"
@@ -315,7 +315,7 @@ class _Copying:
         if not is_whole:
             try:
                 self._pack_objects(private, [*tips, *(f"^{one}" for one in known)])
-            except Unreadable:  # objects that were reached before are gone
+            except RepositoryUnreadable:  # objects that were reached before are gone
                 is_whole = True
         if is_whole:
             old = list(packs.iterdir())
@@ -356,7 +356,7 @@ class _Copying:
                 seconds=PACK_SECONDS,
             )[1]
         except GitFailed as error:
-            raise Unreadable(str(error)) from error
+            raise RepositoryUnreadable(str(error)) from error
 
     def _write(self, path: str, content: bytes | None) -> None:
         """Replace a file of the copy if its content differs."""
@@ -369,7 +369,7 @@ class _Copying:
             draft.replace(target)
 
 
-def _ids_in(files: Mapping[str, bytes]) -> Iterator[str]:
+def _read_ids(files: Mapping[str, bytes]) -> Iterator[str]:
     """Yield the ids of the objects that references and heads name."""
     for name in (*_HEADS, "packed-refs"):
         for word in os.fsdecode(files.get(name, b"")).split():

@@ -35,7 +35,7 @@ _TYPES: Mapping[FileKind, bytes] = {
 }
 
 
-class Version(NamedTuple):
+class StoredVersion(NamedTuple):
     """The entry of a snapshot at a path."""
 
     kind: FileKind
@@ -52,11 +52,11 @@ class Written:
     omitted: Omitted
     made: frozenset[str]
     """The paths whose content also depends on other files."""
-    read_versions: Callable[[], Mapping[str, Version]]
+    read_versions: Callable[[], Mapping[str, StoredVersion]]
     """Returns the versions by path; not called when nothing has changed since."""
 
     @cached_property
-    def versions(self) -> Mapping[str, Version]:
+    def versions(self) -> Mapping[str, StoredVersion]:
         """The versions by path."""
         return self.read_versions()
 
@@ -93,7 +93,7 @@ class _Archive:
     """A tar that is being written. `tarfile` would keep a description of each member."""
 
     sink: IO[bytes]
-    versions: dict[str, Version] = field(default_factory=dict)
+    versions: dict[str, StoredVersion] = field(default_factory=dict)
     _size: int = 0
     _pending: list[bytes] = field(default_factory=list)
     _pending_bytes: int = 0
@@ -112,7 +112,7 @@ class _Archive:
             self._write(_header(member, target.decode("utf-8", "surrogateescape")))
             if digest:
                 digest.update(target)
-        self.versions[member.path] = Version(
+        self.versions[member.path] = StoredVersion(
             member.kind, member.mode, member.size, digest.digest() if digest else None
         )
 

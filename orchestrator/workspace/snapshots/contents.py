@@ -24,7 +24,7 @@ from typing import IO, NamedTuple
 
 from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
 from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.git_data import (
     carried_content,
     carried_link,
@@ -38,7 +38,7 @@ from fanout.orchestrator.workspace.rooted import (
     PathRefused,
 )
 from fanout.orchestrator.workspace.secret_files import SLICE_BYTES, may_be_secret, secret_content
-from fanout.orchestrator.workspace.snapshots.scan import Entry, OpenFolders, Tree, unreadable
+from fanout.orchestrator.workspace.snapshots.scan import OpenFolders, ScannedEntry, Tree, unreadable
 
 _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read at once; a larger one is copied to a temporary file first, because
@@ -87,7 +87,7 @@ class Member(NamedTuple):
 class _Read(NamedTuple):
     """The data read from an entry."""
 
-    entry: Entry
+    entry: ScannedEntry
     kind: FileKind
     content: bytes | IO[bytes]
     size: int
@@ -112,7 +112,7 @@ class Contents:
     tree: Tree
     room: int
     take: Callable[[Member], None]
-    known: Mapping[str, Entry] = field(default_factory=dict)
+    known: Mapping[str, ScannedEntry] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
     omitted: Omitted = field(default_factory=Omitted)
     unread: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Contents:
             data = (entry for entry in self.tree.entries if entry.git_dir is not None)
             self._take_all(data, searching)
 
-    def _take_all(self, entries: Iterable[Entry], searching: Executor) -> None:
+    def _take_all(self, entries: Iterable[ScannedEntry], searching: Executor) -> None:
         """Take entries; while some are read, those before them are searched for credentials."""
         searched: list[_Read] = []
         search = searching.submit(may_be_secret, [])
@@ -160,7 +160,7 @@ class Contents:
                 self._take(one, is_suspicious=is_suspicious)
             searched, search = batch, following
 
-    def _batches(self, entries: Iterable[Entry]) -> Iterator[list[_Read]]:
+    def _batches(self, entries: Iterable[ScannedEntry]) -> Iterator[list[_Read]]:
         """Read entries; yield about a slice of contents at a time, or one larger file."""
         batch: list[_Read] = []
         size = 0
@@ -173,7 +173,7 @@ class Contents:
                 batch, size = [], 0
         yield batch
 
-    def _read(self, entry: Entry) -> _Read | None:
+    def _read(self, entry: ScannedEntry) -> _Read | None:
         """Read one entry, or record why it is omitted."""
         try:
             if entry.git_dir and object_id(entry.path_in_data) in self._forgotten[entry.git_dir]:
@@ -204,20 +204,20 @@ class Contents:
             try:
                 data = self.tree.copies.get(git_dir, self.root / git_dir)
                 pruned = index_without(self.root / above, data, paths)
-            except Unreadable as error:
+            except RepositoryUnreadable as error:
                 self.omitted.unreadable.append(unreadable(f"{git_dir}/index", error))
                 pruned = (b"", frozenset())
             if pruned is not None:
                 self.indexes[f"{git_dir}/index"], self._forgotten[git_dir] = pruned
 
-    def _read_link(self, entry: Entry) -> _Read | None:
+    def _read_link(self, entry: ScannedEntry) -> _Read | None:
         if entry.git_dir is not None or entry.path.rpartition("/")[2] == ".git":
             return None  # the repository's data is elsewhere, and is not carried
         folder, _, name = entry.path.rpartition("/")
         target = os.fsencode(os.readlink(name, dir_fd=self._folders.opened(folder)))
         return _Read(entry, "symlink", target, len(target))
 
-    def _read_file(self, entry: Entry) -> _Read | None:
+    def _read_file(self, entry: ScannedEntry) -> _Read | None:
         copy = self._copies.get(entry.git_dir) if entry.git_dir else None
         folders, path = (self._folders, entry.path) if not copy else (copy, entry.path_in_data)
         folder, _, name = path.rpartition("/")
@@ -227,7 +227,7 @@ class Contents:
         finally:
             os.close(descriptor)
 
-    def _read_opened(self, entry: Entry, descriptor: int) -> _Read | None:
+    def _read_opened(self, entry: ScannedEntry, descriptor: int) -> _Read | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "It is no longer a file")
@@ -247,7 +247,7 @@ class Contents:
         copy.seek(0)
         return _Read(entry, "file", copy, size)
 
-    def _carried(self, entry: Entry, head: bytes, *, is_whole: bool) -> bytes | None:
+    def _carried(self, entry: ScannedEntry, head: bytes, *, is_whole: bool) -> bytes | None:
         """Return the snapshot's version of a file's head: the head if the whole file is carried.
 
         Any other content replaces the whole file; None: the file is left out. Credentials in a
@@ -269,12 +269,12 @@ class Contents:
         is_searched_later = is_whole and self._is_searched_later(entry, head)
         return head if is_searched_later or not self._stays_at_home(entry, head) else None
 
-    def _is_searched_later(self, entry: Entry, content: bytes) -> bool:
+    def _is_searched_later(self, entry: ScannedEntry, content: bytes) -> bool:
         """Return whether credentials are searched in a file together with others."""
         is_short = len(content) <= SLICE_BYTES
         return is_short and entry.git_dir is None and entry.path not in self.tree.included
 
-    def _stays_at_home(self, entry: Entry, content: bytes) -> bool:
+    def _stays_at_home(self, entry: ScannedEntry, content: bytes) -> bool:
         """Return whether a file contains a credential, and record that."""
         reason = secret_content(content)
         if reason is not None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
 from fanout.orchestrator.jobs.spec import BlobId
 from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.snapshots.archive import Version, Written
+from fanout.orchestrator.workspace.snapshots.archive import StoredVersion, Written
 from fanout.orchestrator.workspace.snapshots.contents import Contents, Member, Omitted, TooLarge
-from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree
+from fanout.orchestrator.workspace.snapshots.scan import ScannedEntry, Tree
 
 _SECOND = 10**9
 _COARSE_SECONDS = 2
@@ -57,7 +57,7 @@ class Base:
         return tree == self.tree and not self._unsettled
 
     @cached_property
-    def known(self) -> Mapping[str, Entry]:
+    def known(self) -> Mapping[str, ScannedEntry]:
         """Path -> the entry of each file for which an equal entry means an equal content."""
         versions, made = self.written.versions, self.written.made | self._unsettled
         return {
@@ -140,7 +140,7 @@ class _Reading:
         """Read the folder's entry at a path; keep it if it differs from the snapshot."""
         content = member.content.read()
         digest = None if member.kind == "directory" else hashlib.sha256(content).digest()
-        after = Version(member.kind, member.mode, member.size, digest)
+        after = StoredVersion(member.kind, member.mode, member.size, digest)
         before = self.base.written.versions.get(member.path)
         self.present.add(member.path)
         if after == before:
@@ -152,7 +152,7 @@ class _Reading:
             self.contents[digest.hex()] = content
 
 
-def _removed(before: Mapping[str, Version], present: set[str]) -> set[str]:
+def _removed(before: Mapping[str, StoredVersion], present: set[str]) -> set[str]:
     """Return the paths that a layer removes; a folder goes with its last file.
 
     Raises:
@@ -161,13 +161,13 @@ def _removed(before: Mapping[str, Version], present: set[str]) -> set[str]:
     gone = before.keys() - present
     if not gone:
         return set()
-    emptied = _folders_of(gone) & present
-    if emptied and emptied - _folders_of(present):
+    emptied = _list_folders(gone) & present
+    if emptied and emptied - _list_folders(present):
         raise WholeSnapshotNeeded
-    return gone - _folders_of(before)
+    return gone - _list_folders(before)
 
 
-def _folders_of(paths: Iterable[str]) -> set[str]:
+def _list_folders(paths: Iterable[str]) -> set[str]:
     return {path.rpartition("/")[0] for path in paths}
 
 
@@ -177,7 +177,7 @@ def _check_paths(files: Iterable[ChangedFile]) -> None:
         raise WholeSnapshotNeeded
 
 
-def _changed(path: str, before: Version | None, after: Version | None) -> ChangedFile:
+def _changed(path: str, before: StoredVersion | None, after: StoredVersion | None) -> ChangedFile:
     if before is None:
         kind = ChangeKind.ADDED
     elif after is None:
@@ -194,7 +194,7 @@ def _changed(path: str, before: Version | None, after: Version | None) -> Change
     )
 
 
-def _file_version(version: Version) -> FileVersion:
+def _file_version(version: StoredVersion) -> FileVersion:
     return FileVersion(
         kind=version.kind,
         mode=version.mode,

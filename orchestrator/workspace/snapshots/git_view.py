@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable, read_data
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable, read_data
 from fanout.orchestrator.workspace.repositories.git_data import carried_link
 from fanout.orchestrator.workspace.repositories.repository import (
     LeadsNowhere,
@@ -24,8 +24,8 @@ from fanout.orchestrator.workspace.repositories.repository import (
 from fanout.orchestrator.workspace.repositories.self_contained import (
     DataCopies,
     DataCopy,
+    find_limits,
     is_self_contained,
-    limits_of,
 )
 
 
@@ -62,7 +62,7 @@ class GitView:
         """Find the repository of a folder; Git is not asked.
 
         Raises:
-            Unreadable: There is one, and its data cannot be read.
+            RepositoryUnreadable: There is one, and its data cannot be read.
         """
         place = (self.root / path).resolve()
         try:
@@ -94,7 +94,7 @@ class GitView:
             None if it is in no repository, or in one that ignores the folder itself.
 
         Raises:
-            Unreadable: Git is missing or failed.
+            RepositoryUnreadable: Git is missing or failed.
         """
         place, repository = (self.root / path).resolve(), seen.repository
         if seen.problem is not None:
@@ -104,7 +104,7 @@ class GitView:
             return None
         found = ignored_paths(repository, place)
         if path not in self.not_carried:
-            limit = limits_of(repository) if repository.work_tree == place else None
+            limit = find_limits(repository) if repository.work_tree == place else None
             self.limits += [limit] if limit else []
         elif found is not None:
             self._copy(path, place, repository)
@@ -117,14 +117,14 @@ class GitView:
         try:
             above = enclosing_repository((self.root / path).resolve().parent)
             return above is not None and not is_submodule(above, self.root / path)
-        except Unreadable:
+        except RepositoryUnreadable:
             return False
 
     def _copy(self, path: str, place: Path, repository: Repository) -> None:
         data = f"{path}/.git" if path else ".git"
         try:
             copy = self._copied(place, repository)
-        except Unreadable as error:
+        except RepositoryUnreadable as error:
             self.say(path, str(error))
             if (place / ".git").is_dir() and not (place / ".git").is_symlink():
                 self.not_carried.discard(path)  # its own data
@@ -135,12 +135,14 @@ class GitView:
 
     def _copied(self, place: Path, repository: Repository) -> DataCopy | None:
         if repository.git_dir != repository.common_dir and self._is_inside(repository):
-            raise Unreadable("it is a linked work tree of another repository in the workspace")
+            raise RepositoryUnreadable(
+                "it is a linked work tree of another repository in the workspace"
+            )
         if self.copies is not None:
             return self.copies.copy(repository, place)
         if repository.work_tree != place:
             return None
-        raise Unreadable("its .git takes data from outside of the folder")
+        raise RepositoryUnreadable("its .git takes data from outside of the folder")
 
     def say(self, path: str, why: str) -> None:
         """Record that Git does not work in a folder."""

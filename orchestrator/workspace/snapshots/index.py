@@ -32,10 +32,10 @@ from fanout.orchestrator.workspace.repositories import (
     self_contained,
 )
 from fanout.orchestrator.workspace.snapshots import archive, contents, git_view, scan
-from fanout.orchestrator.workspace.snapshots.archive import Version, Written
+from fanout.orchestrator.workspace.snapshots.archive import StoredVersion, Written
 from fanout.orchestrator.workspace.snapshots.contents import Omitted
 from fanout.orchestrator.workspace.snapshots.delta import Base
-from fanout.orchestrator.workspace.snapshots.scan import Entry, Tree
+from fanout.orchestrator.workspace.snapshots.scan import ScannedEntry, Tree
 
 _KINDS: tuple[FileKind | None, ...] = (None, "file", "symlink", "directory")
 """The kinds of versions by number; None: the snapshot has no version of an entry."""
@@ -209,7 +209,7 @@ def _parsed(body: memoryview, included: frozenset[str]) -> Base:
         at += count * column.itemsize
     stamps = zip(columns.inodes, columns.modified, columns.changed, strict=True)
     owners = map(git_dirs.__getitem__, columns.git_dirs)
-    entries = tuple(map(Entry, paths, columns.modes, columns.sizes, stamps, owners))
+    entries = tuple(map(ScannedEntry, paths, columns.modes, columns.sizes, stamps, owners))
     skipped, left_at_home, unreadable, secret = (
         [SkippedFile(path=path, reason=reason) for path, reason in files]
         for files in head["skipped"]
@@ -227,7 +227,7 @@ def _parsed(body: memoryview, included: frozenset[str]) -> Base:
     )
 
 
-def _versions(paths: Sequence[str], columns: _Columns, hashes: bytes) -> dict[str, Version]:
+def _versions(paths: Sequence[str], columns: _Columns, hashes: bytes) -> dict[str, StoredVersion]:
     versions = {}
     rows = zip(paths, columns.kinds, columns.bits, columns.lengths, strict=True)
     for number, (path, kind_number, bits, length) in enumerate(rows):
@@ -235,5 +235,5 @@ def _versions(paths: Sequence[str], columns: _Columns, hashes: bytes) -> dict[st
         if kind is not None:
             at = number * len(_NO_HASH)
             sha256 = None if kind == "directory" else hashes[at : at + len(_NO_HASH)]
-            versions[path] = Version(kind, bits, length, sha256)
+            versions[path] = StoredVersion(kind, bits, length, sha256)
     return versions

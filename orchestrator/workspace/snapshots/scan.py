@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
 from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
 from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
 from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened, step_into
@@ -84,7 +84,7 @@ class IgnoreRulesUnreadable(Exception):
     """Git could not list the files that it ignores, so that a snapshot might contain secrets."""
 
 
-class Entry(NamedTuple):
+class ScannedEntry(NamedTuple):
     """A path with the result of `lstat`: an equal later entry means an unchanged file."""
 
     path: str
@@ -105,7 +105,7 @@ class Entry(NamedTuple):
 class Tree:
     """The contents of a folder at one time, sorted by path."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ScannedEntry, ...]
     skipped: tuple[SkippedFile, ...]
     left_at_home: tuple[SkippedFile, ...] = ()
     """Files and folders that are secret by their name."""
@@ -142,9 +142,9 @@ class _Walk:
     root: Path
     included: frozenset[str]
     git: GitView
-    known: Mapping[str, Entry] = field(default_factory=dict)
+    known: Mapping[str, ScannedEntry] = field(default_factory=dict)
     """The entries that an earlier walk with the same `included` found, by path."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ScannedEntry] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     left_at_home: list[SkippedFile] = field(default_factory=list)
     pending: list[_Folder] = field(default_factory=list)
@@ -205,7 +205,7 @@ class _Walk:
             else:
                 self._add(folder, name, status)
 
-    def _add_known(self, known: Entry, status: os.stat_result) -> None:
+    def _add_known(self, known: ScannedEntry, status: os.stat_result) -> None:
         """Add an entry that the rules for names and kinds have accepted before."""
         path, mode, size, stamp, git_dir = known
         if stat.S_ISDIR(mode):
@@ -238,20 +238,20 @@ class _Walk:
                 self.git.say(path, seen.problem or "")
                 return folder.left_out
             return _ignored(self.git.ignored(path, seen) or frozenset(), f"{path}/")
-        except Unreadable as error:
-            return self._rules_in(path, error)
+        except RepositoryUnreadable as error:
+            return self._read_rules(path, error)
 
-    def _rules_in(self, path: str, problem: Unreadable) -> LeftOut:
+    def _read_rules(self, path: str, problem: RepositoryUnreadable) -> LeftOut:
         try:
             return _ignored(self.git.ignored(path, Seen(problem=str(problem))) or (), f"{path}/")
-        except Unreadable as error:
+        except RepositoryUnreadable as error:
             reason = f"Git cannot list the files that it ignores: {error}."
             self.skipped.append(SkippedFile(path=path_text(path), reason=reason))
             return _everything
 
     def _add_copy(self, git_dir: str, copy: Path) -> None:
         """Add the data of a repository from its copy."""
-        self.entries.append(Entry(git_dir, os.lstat(copy).st_mode, git_dir=git_dir))
+        self.entries.append(ScannedEntry(git_dir, os.lstat(copy).st_mode, git_dir=git_dir))
         for above, folders, files in os.walk(copy):
             inner = Path(above).relative_to(copy)
             for name in (*folders, *files):
@@ -262,7 +262,7 @@ class _Walk:
                     continue
                 full = f"{git_dir}/{path}"
                 if is_folder:
-                    self.entries.append(Entry(full, status.st_mode, git_dir=git_dir))
+                    self.entries.append(ScannedEntry(full, status.st_mode, git_dir=git_dir))
                 else:
                     self.entries.append(_file_entry(full, status, git_dir))
 
@@ -281,7 +281,7 @@ class _Walk:
                 self.left_at_home.append(SkippedFile(path=shown, reason=reason))
                 return
         if is_folder:
-            self.entries.append(Entry(path, status.st_mode, git_dir=git_dir))
+            self.entries.append(ScannedEntry(path, status.st_mode, git_dir=git_dir))
             self.pending.append(_Folder(path, folder.left_out, git_dir))
         elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             self.entries.append(_file_entry(path, status, git_dir))
@@ -302,7 +302,9 @@ class _Walk:
                 for above in _folders_above(path):
                     if above not in known:
                         known.add(above)
-                        self.entries.append(Entry(above, os.lstat(self.root / above).st_mode))
+                        self.entries.append(
+                            ScannedEntry(above, os.lstat(self.root / above).st_mode)
+                        )
 
 
 def scan(
@@ -340,7 +342,7 @@ def scan(
                 asked = other.submit(git.ignored, "", seen)
                 walk.begin(None)
                 ignored = asked.result()
-    except Unreadable as error:
+    except RepositoryUnreadable as error:
         raise IgnoreRulesUnreadable(str(error)) from error
     left_out = _is_by_product if ignored is None else _ignored(ignored, "")
     if before is None or _is_any_left_out(walk.known, ignored):
@@ -349,7 +351,7 @@ def scan(
     return walk.finish(left_out)
 
 
-def _is_any_left_out(known: Mapping[str, Entry], ignored: frozenset[str] | None) -> bool:
+def _is_any_left_out(known: Mapping[str, ScannedEntry], ignored: frozenset[str] | None) -> bool:
     if ignored is not None:
         return not ignored.isdisjoint(known)
     return any(_is_by_product(path, path.rpartition("/")[2]) for path in known)
@@ -368,8 +370,8 @@ def _everything(_path: str, _name: str) -> bool:
     return True
 
 
-def _file_entry(path: str, status: os.stat_result, git_dir: str | None) -> Entry:
-    return Entry(path, status.st_mode, status.st_size, _stamp(status), git_dir)
+def _file_entry(path: str, status: os.stat_result, git_dir: str | None) -> ScannedEntry:
+    return ScannedEntry(path, status.st_mode, status.st_size, _stamp(status), git_dir)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

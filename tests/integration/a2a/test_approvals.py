@@ -11,8 +11,8 @@ from a2a.types import GetTaskRequest, Part, Role, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
-from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
-from fanout.orchestrator.server.a2a.protocol import data_part
+from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.extras.a2a.protocol import data_part
 from tests.integration.a2a.conftest import Server, events, last_state, message
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]

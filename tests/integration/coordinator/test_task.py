@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.adk.task_tools import TaskTools
+from fanout.orchestrator.adk.task_toolset import ClientTasks, root_id_of
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.spec import new_job_id
 from tests.integration.coordinator.driving import (
@@ -273,17 +273,15 @@ async def test_a_workspace_that_vanishes_while_the_job_runs_is_an_answer(
 
 async def test_the_same_call_is_the_same_job(coordination: Coordination) -> None:
     agents = {"general-purpose": "Anything."}
-    tools = TaskTools(
-        coordination.client, coordination.workspace, agents, lambda context: context.session.id
-    )
+    tasks = ClientTasks(coordination.client, coordination.workspace, agents, {})
     context: Any = SimpleNamespace(
-        function_call_id="call-1", session=SimpleNamespace(id=new_job_id())
+        function_call_id="call-1", session=SimpleNamespace(id=new_job_id(), user_id="u")
     )
+    item = {"description": "run: echo x >> kept.txt"}
     answers: list[Any] = [
-        [step async for step in tools.task("run: echo x >> kept.txt", context)][-1]
-        for _ in range(2)
+        [step async for step in tasks.run([item], context, combined=False)][-1] for _ in range(2)
     ]
 
     assert answers[0]["job_id"] == answers[1]["job_id"]
-    assert len(await coordination.client.tree(context.session.id)) == 1
+    assert len(await coordination.client.tree(root_id_of(context))) == 1
     assert (coordination.workspace / "kept.txt").read_text() == "kept\nx\n"

@@ -24,8 +24,7 @@ from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.queue import InMemoryQueue
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -34,11 +33,13 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.attempt.changes import ChangeCollections
 from fanout.workers.attempt.job_runner import JobRunner
+from fanout.workers.extras import RemoteAgent
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.host_fitness import HostFitness
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, IsLive, Sandbox, SandboxSpec, nobody
 from tests.builders import make_worker
+from tests.queue import InMemoryQueue
 
 LEASE_SECONDS = 5.0
 """Short enough to wait for its lapse, long enough for a machine that runs other tests."""
@@ -168,7 +169,7 @@ class Bench:
         self.fitness = HostFitness(self.provider, rehearsal, self._on_fitness)
         self.shown: list[str] = []
         self._model = f"scripted:{script}"
-        self._rate_limiter = RateLimiter(redis, Keys(), {})
+        self._rate_limiter = RedisRateLimiter(redis, Keys(), {})
         self._lease_seconds = lease_seconds
         self._definitions = load_agent_definitions()
         self._checkpoint_seconds = 0.0
@@ -206,6 +207,7 @@ class Bench:
                 services=services,
                 default_model=self._model,
                 rate_limiter=self._rate_limiter,
+                create_remote=RemoteAgent,
                 checkpoint_seconds=self._checkpoint_seconds,
             ),
             collections=ChangeCollections(self.blobs),

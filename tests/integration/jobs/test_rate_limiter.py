@@ -29,7 +29,7 @@ from fanout.orchestrator.jobs.store.rate_limiter import (
     DOUBLING_SECONDS,
     LATE_SECONDS,
     LATEST_ASK_SECONDS,
-    RateLimiter,
+    RedisRateLimiter,
 )
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
 from tests.integration.jobs.proxy import lossy
@@ -48,15 +48,15 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
         yield made
 
 
-def gate(redis: Redis, **rate: int) -> RateLimiter:
-    return RateLimiter(redis, Keys(), {"m": ModelRate(**rate)}, window_seconds=WINDOW_SECONDS)
+def gate(redis: Redis, **rate: int) -> RedisRateLimiter:
+    return RedisRateLimiter(redis, Keys(), {"m": ModelRate(**rate)}, window_seconds=WINDOW_SECONDS)
 
 
 def most_in_any_window(times: list[float], seconds: float) -> int:
     return max(sum(begin <= at < begin + seconds for at in times) for begin in times)
 
 
-async def sends(limits: RateLimiter, names: list[str], tokens: int = 10) -> list[float]:
+async def sends(limits: RedisRateLimiter, names: list[str], tokens: int = 10) -> list[float]:
     """All at once; when each got its turn."""
 
     async def send(name: str) -> float:
@@ -70,13 +70,15 @@ SENDER = """
 import asyncio, sys, time
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store import rate_limiter
+# The second name is that of the earlier release, which runs this program too.
+RedisRateLimiter = getattr(rate_limiter, "RedisRateLimiter", None) or rate_limiter.RateLimiter
 from fanout.orchestrator.jobs.spec import ModelRate
 
 async def main(url, who, window):
     async with connect(url) as redis:
         rate = ModelRate(requests_per_minute=4)
-        limits = RateLimiter(redis, Keys(), {"m": rate}, window_seconds=float(window))
+        limits = RedisRateLimiter(redis, Keys(), {"m": rate}, window_seconds=float(window))
         await redis.ping()
         print("ready", flush=True)
         sys.stdin.readline()
@@ -215,7 +217,7 @@ async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(red
 
 async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(redis: Redis) -> None:
     rate = {"requests_per_minute": 4, "tokens_per_minute": 100}
-    limits = RateLimiter(redis, Keys(), {"m": ModelRate(**rate)})
+    limits = RedisRateLimiter(redis, Keys(), {"m": ModelRate(**rate)})
     counting = redis.register_script(COUNTING + script_source("model_turn"))
     limits._run.__self__.registered["model_turn"] = counting
     read: dict[int, int] = {}
@@ -230,7 +232,7 @@ async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(redis: R
 
 
 async def test_those_at_the_end_of_a_very_long_queue_ask_less_often(redis: Redis) -> None:
-    limits = RateLimiter(redis, Keys(), {"m": ModelRate(requests_per_minute=100)})
+    limits = RedisRateLimiter(redis, Keys(), {"m": ModelRate(requests_per_minute=100)})
     await sends(limits, [f"sent{number}" for number in range(100)])
     await limits._turn("first", "m", 10)
     waiting = {f"r{number} 10": number + 2 for number in range(20_000)}

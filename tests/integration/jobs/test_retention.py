@@ -124,7 +124,7 @@ async def test_of_all_workers_one_in_turn_looks_for_jobs_to_remove(
     await first.remove_in_turn()
     await second.remove_in_turn()
     kept = await ledger.ids()
-    await hand.redis.delete("fanout:turn:recount")  # its time is over
+    await hand.redis.delete("fanout:turn:remove_jobs")  # its time is over
     await second.remove_in_turn()
 
     assert kept == [job_id]

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelUnavailable
+from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelUnresponsive
 from fanout.orchestrator.deep_agent.models.retries import FALLBACK_FROM
 from tests.integration.models.model_server import Answer, text
 from tests.integration.models.providers import KEY, PROVIDERS, Provider, Serve, run_agent, served
@@ -81,6 +81,6 @@ async def test_all_models_denied_is_the_last_ones_failure_and_the_next_run_asks_
 async def test_a_denied_and_an_overloaded_model_are_a_retryable_failure(serve: Serve) -> None:
     with (
         serve(Answer(status=404), *[Answer(status=503)] * 3),
-        pytest.raises(ModelUnavailable),
+        pytest.raises(ModelUnresponsive),
     ):
         await run_agent("gemini-9,gemini-2.5-flash")

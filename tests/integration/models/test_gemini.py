@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable
+from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnresponsive
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.retries import RetryPolicy
 from tests.integration.models.model_server import Answer, ModelServer, call, model_server, text
@@ -91,7 +91,7 @@ async def test_the_delay_in_geminis_own_error_details_is_kept(serve, monkeypatch
 async def test_a_service_that_stays_down_is_a_retryable_failure(serve, monkeypatch) -> None:
     with (
         serve([Answer(status=503)] * 3) as server,
-        pytest.raises(ModelUnavailable, match="503") as caught,
+        pytest.raises(ModelUnresponsive, match="503") as caught,
     ):
         await agent(server, monkeypatch).to_end()
     assert caught.value.retryable
@@ -117,7 +117,7 @@ async def test_the_next_model_of_the_list_answers_when_the_first_does_not(
 async def test_nobody_listening_is_a_retryable_failure(serve, monkeypatch) -> None:
     with serve([]) as server:
         pass
-    with pytest.raises(ModelUnavailable):
+    with pytest.raises(ModelUnresponsive):
         await agent(server, monkeypatch).to_end()
 
 

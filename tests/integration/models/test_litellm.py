@@ -10,7 +10,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelQuotaUsedUp,
     ModelRefused,
-    ModelUnavailable,
+    ModelUnresponsive,
 )
 from fanout.orchestrator.deep_agent.models.facts import price
 from tests.integration.models.model_server import Answer, call, call_with, text
@@ -66,7 +66,7 @@ async def test_failures_are_told_apart_and_tell_no_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     refusal = f'{{"error": {{"message": "Incorrect key {KEY}", "code": "invalid_api_key"}}}}'
-    with serve(*[Answer(status=503)] * 3) as server, pytest.raises(ModelUnavailable):
+    with serve(*[Answer(status=503)] * 3) as server, pytest.raises(ModelUnresponsive):
         await ask(MODEL)
     assert len(server.requests) == 3
     with serve(Answer(body="<html>a proxy's page</html>"), Answer([text("ok")])):
@@ -106,10 +106,10 @@ async def test_what_a_service_says_in_place_of_a_reply_is_not_believed(
     failed = Answer(body=error(message="upstream is gone", code=502))
     with serve(failed, Answer([text("ok")])):
         assert await ask(MODEL, streaming=streaming) == "ok"
-    with serve(*[failed] * 3), pytest.raises(ModelUnavailable, match="upstream is gone"):
+    with serve(*[failed] * 3), pytest.raises(ModelUnresponsive, match="upstream is gone"):
         await ask(MODEL, streaming=streaming)
     page = Answer(body="<html>nginx</html>", media_type="text/html")
-    with serve(*[page] * 3), pytest.raises(ModelUnavailable, match="nginx"):
+    with serve(*[page] * 3), pytest.raises(ModelUnresponsive, match="nginx"):
         await ask(MODEL, streaming=streaming)
 
     twice = json.dumps(json.dumps({"file_path": "/a", "content": "x"}))

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.deep_agent import SubAgentSpec, WebSearch, create_deep_agent
+from fanout.orchestrator.deep_agent import SubAgentSpec, create_deep_agent
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client
+from fanout.web import WebSearch
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import Serve, run_agent, served, told
 
@@ -153,7 +154,7 @@ async def test_a_model_that_may_not_search_still_does_its_work(serve: Serve) -> 
 async def test_a_search_without_an_end_is_ended(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.orchestrator.deep_agent.web.MODEL_SEARCH_SECONDS", 0.2)
+    monkeypatch.setattr("fanout.orchestrator.extras.web.MODEL_SEARCH_SECONDS", 0.2)
     with serve(SEARCH, Answer(hangs=True), DONE):
         run = await run_agent(GEMINI, tools=tools())
     assert run.results[0]["error"] == "The search took more than 0.2 s."

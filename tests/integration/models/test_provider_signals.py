@@ -17,7 +17,7 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelFailed,
     ModelQuotaUsedUp,
     ModelRefused,
-    ModelUnavailable,
+    ModelUnresponsive,
 )
 from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from fanout.orchestrator.deep_agent.models.retries import UNUSABLE_ATTEMPTS, RetryPolicy
@@ -121,7 +121,7 @@ async def test_an_error_with_a_good_status_is_the_error_that_it_is(
     for answer in failed:
         with serve(answer, OK):
             assert await ask(provider.larger, streaming=streaming) == "ok"
-        with serve(*[answer] * 3), pytest.raises(ModelUnavailable, match="upstream is") as caught:
+        with serve(*[answer] * 3), pytest.raises(ModelUnresponsive, match="upstream is") as caught:
             await ask(provider.larger, streaming=streaming)
         assert says_nothing_of_python(str(caught.value))
 
@@ -145,7 +145,7 @@ async def test_a_page_at_a_wrong_address_is_quoted(
     page = Answer(body=PAGE, media_type="text/html")
     with serve(page, OK):
         assert await ask(provider.larger, streaming=streaming) == "ok"
-    with serve(*[page] * 3), pytest.raises(ModelUnavailable, match="Check the address") as caught:
+    with serve(*[page] * 3), pytest.raises(ModelUnresponsive, match="Check the address") as caught:
         await ask(provider.larger, streaming=streaming)
     assert says_nothing_of_python(str(caught.value))
     missing = Answer(status=404, body=PAGE, media_type="text/html")
@@ -404,7 +404,7 @@ async def test_the_failures_of_a_model_object_are_ours(serve: Serve, provider: P
     assert len(server.requests) == 1
     with (
         serve(*[Answer(body=PAGE, media_type="text/html")] * 5),
-        pytest.raises(ModelUnavailable, match="Welcome to nginx") as caught,
+        pytest.raises(ModelUnresponsive, match="Welcome to nginx") as caught,
     ):
         await Run(adk_objects()[provider.name]).to_end()
     assert says_nothing_of_python(str(caught.value))

@@ -12,7 +12,7 @@ from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelRefused,
-    ModelUnavailable,
+    ModelUnresponsive,
 )
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
@@ -121,7 +121,7 @@ async def test_the_wait_that_the_service_asks_for_is_kept(
 async def test_only_we_ask_again(serve: Serve, provider) -> None:
     with (
         serve(*[Answer(status=503)] * 9) as server,
-        pytest.raises(ModelUnavailable, match="503: not now"),
+        pytest.raises(ModelUnresponsive, match="503: not now"),
     ):
         await run_agent(provider.larger)
     assert len(server.requests) == 3
@@ -161,7 +161,7 @@ async def test_a_stream_that_breaks_off_is_asked_for_again(serve: Serve, provide
 async def test_a_service_that_falls_silent_is_left(serve: Serve, provider, streaming: bool) -> None:
     impatient = RetryPolicy(attempts=1, reply_seconds=0.5, stream_pause_seconds=0.3)
     await_nothing = Answer([text("I "), text("wait")], hangs=True)
-    with serve(await_nothing), pytest.raises(ModelUnavailable, match=r"nothing came for 0\.\d s"):
+    with serve(await_nothing), pytest.raises(ModelUnresponsive, match=r"nothing came for 0\.\d s"):
         await run_agent(provider.larger, impatient, streaming=streaming)
 
 

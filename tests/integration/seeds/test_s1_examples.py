@@ -17,14 +17,13 @@ from google.genai import types
 
 from fanout import SubAgentLimits, SubAgentSpec
 from fanout.backends import FilesystemBackend
-from fanout.orchestrator.adk.task_tools import TaskTools
 from fanout.orchestrator.deep_agent import MethodTool
 from fanout.orchestrator.deep_agent.context.compaction import context_stats, context_summary
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from fanout.orchestrator.deep_agent.toon import with_tables
-from fanout.orchestrator.delegation.calls import TaskCall
-from fanout.workers.agent.delegation.children import Children
-from fanout.workers.agent.delegation.started_tasks import StartedTasks
+from fanout.orchestrator.delegation.calls import JobTask
+from fanout.orchestrator.delegation.task_tools import JobTaskTools
+from fanout.orchestrator.delegation.tool_texts import OF_JOB
 from tests.integration.seeds.conftest import Example
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
@@ -204,17 +203,18 @@ async def test_the_tools_own_example_with_context_reaches_each_agent_by_its_type
 
 def test_a_task_that_becomes_a_job_has_the_seeds_keys_too(example: Example) -> None:
     tasks = example(DOCSTRING)["tasks"]
-    made = [TaskCall.of_item(item, number) for number, item in enumerate(tasks)]
+    agents = ("qa-engineer", "backend-developer")
+    made = [JobTask.of_item(item, number, agents) for number, item in enumerate(tasks)]
     assert [task.subagent_type for task in made] == ["qa-engineer", "backend-developer"]
 
 
-@pytest.mark.parametrize(
-    "method", [TaskTools.task, TaskTools.start_task, Children.task, StartedTasks.start_task]
-)
+@pytest.mark.parametrize("name", ["task", "start_task"])
 def test_the_tools_whose_tasks_are_jobs_take_the_seeds_argument_and_declare_ours(
-    method: Callable[..., Any],
+    name: str,
 ) -> None:
-    tool = MethodTool(method)
+    nothing: Any = None
+    tools: list[Any] = JobTaskTools(nothing, OF_JOB, MethodTool).tools("task", {})
+    tool = next(tool for tool in tools if tool.name == name)
     taken = tool._checked({"description": "review", "agent_type": "code-reviewer"})
     assert taken["subagent_type"] == "code-reviewer"
     declared = tool._get_declaration().parameters_json_schema["properties"]

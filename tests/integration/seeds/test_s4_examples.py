@@ -17,13 +17,13 @@ from google.protobuf.json_format import MessageToDict
 from fanout import McpServer, McpTools
 from fanout.orchestrator.approvals import DECISIONS
 from fanout.orchestrator.deep_agent import ResilientModel, resolve_model
+from fanout.orchestrator.extras.a2a.agent_events import fill
+from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI, AwaitedCall, asking
+from fanout.orchestrator.extras.a2a.protocol import STATES
+from fanout.orchestrator.extras.a2a.received import CallDecision, read_decisions
+from fanout.orchestrator.extras.a2a.tasks import state_after
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.a2a.agent_events import fill
-from fanout.orchestrator.server.a2a.approval_requests import HITL_URI, AwaitedCall, asking
-from fanout.orchestrator.server.a2a.protocol import STATES
-from fanout.orchestrator.server.a2a.received import CallDecision, read_decisions
-from fanout.orchestrator.server.a2a.tasks import state_after
 from tests.integration.a2a.conftest import (  # noqa: F401
     Server,
     events,

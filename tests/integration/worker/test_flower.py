@@ -77,7 +77,7 @@ def running_flower(place: Installation) -> Iterator[Flower]:
         "FLOWER_PORT": str(port),
     }
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fanout.workers.dashboard"],
+        [sys.executable, "-P", "-m", "fanout.workers.extras.dashboard"],
         cwd=REPOSITORY,
         env=place.environment | variables,
         stdout=subprocess.DEVNULL,

@@ -12,12 +12,12 @@ from google.protobuf.json_format import MessageToDict
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
+from fanout.orchestrator.extras import connect_agent
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.remote_agents import connect
-from fanout.workers.agent.remote.messages import reply_of
-from fanout.workers.agent.remote.remote_agent import STATES, stopped_task
+from fanout.workers.extras.remote_agents.messages import reply_of
+from fanout.workers.extras.remote_agents.remote_agent import STATES, stopped_task
 from tests.a2a_servers import RemoteService, remote_service
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation
@@ -334,7 +334,7 @@ async def test_other_transports_and_versions_are_spoken(options):
         del update
 
     with remote_service(**options) as service:
-        async with connect(RemoteAgentDefinition(url=service.url), {}) as remote:
+        async with connect_agent(RemoteAgentDefinition(url=service.url), {}) as remote:
             message = Message(message_id="m1", role=Role.ROLE_USER, parts=[Part(text="slow one")])
             taken = ""
             async for update in remote.send(message, 30):

@@ -16,8 +16,8 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation import child as one_child
 from fanout.orchestrator.deep_agent.delegation import subagents
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
+from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import recorder, says, seen
 from tests.unit.deep_agent.test_subagents import asks, calls, names, parent, worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend, find_shell
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
 from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
+from fanout.orchestrator.portable.commands import find_shell
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
@@ -271,7 +273,10 @@ async def _tasks_of_a_run(**agent: Any) -> int:
 
 def test_without_bash_commands_are_for_sh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bash").mkdir()
-    monkeypatch.setattr(Path, "is_file", lambda path: path.parent == tmp_path and not path.is_dir())
+    is_file = os.path.isfile
+    monkeypatch.setattr(
+        os.path, "isfile", lambda path: path.startswith(f"{tmp_path}/") and is_file(path)
+    )
 
     assert find_shell(f"{tmp_path}:relative:") == ("/bin/sh", "-c")
 

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from fanout.orchestrator.deep_agent.approval import pending_approvals
-from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
+from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnresponsive
 from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
 from fanout.orchestrator.deep_agent.mcp.connection import as_result
 from fanout.orchestrator.deep_agent.mcp.schemas import MAX_DESCRIPTION_CHARACTERS
@@ -190,7 +190,7 @@ async def test_a_tool_of_a_server_can_wait_for_approval(http: HttpServer) -> Non
 
 async def test_a_server_that_is_not_there_ends_the_run_and_may_be_there_later() -> None:
     with pytest.raises(
-        McpServerUnavailable, match="mcp server calc did not start: it cannot be reached"
+        McpServerUnresponsive, match="mcp server calc did not start: it cannot be reached"
     ):
         await results(McpServer(name="calc", url="http://127.0.0.1:9/mcp"))
 

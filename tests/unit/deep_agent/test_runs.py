@@ -9,7 +9,7 @@ from google.adk.tools.tool_context import ToolContext
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
-from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable, ScriptFailed
+from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnresponsive, ScriptFailed
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
@@ -85,7 +85,7 @@ async def test_overload_is_retried_and_a_refusal_is_not() -> None:
     assert run.text == "ok"
     with pytest.raises(ModelRefused, match="401"):
         await Run(scripted([{"text": "ok", "error": {"status": 401}}])).to_end()
-    with pytest.raises(ModelUnavailable, match="429"):
+    with pytest.raises(ModelUnresponsive, match="429"):
         await Run(scripted([{"text": "ok", "error": {"status": 429, "times": 99}}])).to_end()
 
 

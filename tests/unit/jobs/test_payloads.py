@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.payloads import (
     MAX_PAYLOADS,
     MIN_PAYLOAD_CHARACTERS,
     SHOWN_CHARACTERS,
-    names_of,
+    list_payload_names,
     put_back,
     shown,
     take_out,
@@ -65,7 +65,7 @@ def test_what_is_put_back_is_what_was_taken_out_in_the_same_order(value: Any) ->
     assert back["results"][0]["result"]["a/b~c"] == shown(value)
     assert back.keys() == given.keys()
     for name, one in payloads.items():
-        assert unpacked(one.packed(), names_of(stored)[name]) == one.content
+        assert unpacked(one.packed(), list_payload_names(stored)[name]) == one.content
 
 
 def test_each_value_is_stored_once_and_named_wherever_it_belongs() -> None:
@@ -121,7 +121,7 @@ def test_what_a_tool_says_is_never_taken_for_a_place_or_a_name() -> None:
     stored, payloads = take_out(given)
     back = put_back(stored, {name: one.content for name, one in payloads.items()})
 
-    assert "0" * 64 not in names_of(stored)
+    assert "0" * 64 not in list_payload_names(stored)
     assert back["event"] == given["event"]
 
 

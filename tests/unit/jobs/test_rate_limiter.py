@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from fanout.orchestrator.jobs.spec import ModelRate
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts
-from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from tests.faults.releases import earlier_file, listed_releases
 
 WINDOW_MS, LATE_MS, DOUBLING_MS, GRACE_MS = 10_000, 1_000, 2_000, 3_000
@@ -135,7 +135,7 @@ def earlier_scripts() -> dict[str, str]:
     }
 
 
-class EarlierLimiter(RateLimiter):
+class EarlierLimiter(RedisRateLimiter):
     """The limiter of a process of the release before: what it sends to Redis is the same."""
 
     def __init__(self, redis: FakeAsyncRedis, rate: ModelRate) -> None:
@@ -147,9 +147,9 @@ class EarlierLimiter(RateLimiter):
         self._run = scripts.run
 
 
-def limiters(redis: FakeAsyncRedis, rate: ModelRate, *, is_mixed: bool) -> list[RateLimiter]:
+def limiters(redis: FakeAsyncRedis, rate: ModelRate, *, is_mixed: bool) -> list[RedisRateLimiter]:
     """The processes that ask in turn, of one or of two releases."""
-    this = RateLimiter(redis, Keys(), {"m": rate}, window_seconds=WINDOW_MS / 1000)
+    this = RedisRateLimiter(redis, Keys(), {"m": rate}, window_seconds=WINDOW_MS / 1000)
     return [this, EarlierLimiter(redis, rate) if is_mixed else this]
 
 
@@ -221,7 +221,7 @@ class Load:
         return self.now / 1000
 
     async def run(
-        self, processes: list[RateLimiter], wanted: dict[str, int], dead: set[str]
+        self, processes: list[RedisRateLimiter], wanted: dict[str, int], dead: set[str]
     ) -> None:
         """Let all ask at once until each has its turn; the dead ones ask once."""
         asking = [(self.now, number, name) for number, name in enumerate(wanted)]

@@ -6,9 +6,9 @@ import pytest
 
 from fanout.orchestrator.jobs.trace_context import (
     attempt_span_id,
+    find_trace_id,
     job_span_id,
     read_traceparent,
-    trace_id_of,
     usable_traceparent,
 )
 from tests.builders import make_spec
@@ -62,9 +62,11 @@ def test_a_job_without_a_context_has_the_trace_of_its_tree() -> None:
         id="child", root_id="a-job", parent_id="a-job", depth=1, traceparent="nonsense"
     )
 
-    assert trace_id_of(root) == trace_id_of(child) != trace_id_of(make_spec(id="another"))
-    assert trace_id_of(make_spec(traceparent=GOOD)) == TRACE
-    assert read_traceparent(f"00-{trace_id_of(root)}-{job_span_id(TRACE, root.id)}-01") is not None
+    assert find_trace_id(root) == find_trace_id(child) != find_trace_id(make_spec(id="another"))
+    assert find_trace_id(make_spec(traceparent=GOOD)) == TRACE
+    assert (
+        read_traceparent(f"00-{find_trace_id(root)}-{job_span_id(TRACE, root.id)}-01") is not None
+    )
 
 
 def test_each_attempt_has_an_id_that_follows_from_when_it_began() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from fanout.orchestrator.server.mcp.handshake import DECLARED, INITIALIZE, VERSIONS
+from fanout.orchestrator.extras.mcp_server.handshake import DECLARED, INITIALIZE, VERSIONS
 
 METHODS = (
     "tools/list",
@@ -19,10 +19,10 @@ METHODS = (
 SERVER = """
 import anyio
 from pathlib import Path
-from fanout.orchestrator.server.mcp.doors import LocalDoor
-from fanout.orchestrator.server.mcp.handshake import Handshake
-from fanout.orchestrator.server.mcp.server import create_server
-from fanout.orchestrator.server.mcp.stdio import serve_stdio
+from fanout.orchestrator.extras.mcp_server.doors import LocalDoor
+from fanout.orchestrator.extras.mcp_server.handshake import Handshake
+from fanout.orchestrator.extras.mcp_server.server import create_server
+from fanout.orchestrator.extras.mcp_server.stdio import serve_stdio
 anyio.run(serve_stdio, create_server(LocalDoor(None, None)), Handshake())
 """
 

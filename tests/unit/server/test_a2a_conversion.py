@@ -11,10 +11,10 @@ from google.adk.events import Event
 from google.genai import types
 
 from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.server.a2a.agent_events import fill
-from fanout.orchestrator.server.a2a.approval_requests import HITL_URI
-from fanout.orchestrator.server.a2a.protocol import data_part
-from fanout.orchestrator.server.a2a.received import (
+from fanout.orchestrator.extras.a2a.agent_events import fill
+from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI
+from fanout.orchestrator.extras.a2a.protocol import data_part
+from fanout.orchestrator.extras.a2a.received import (
     CallDecision,
     TaskPlace,
     make_task_id,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.server.mcp.handshake import DECLARED, INITIALIZE, VERSIONS
+from fanout.orchestrator.extras.mcp_server.handshake import DECLARED, INITIALIZE, VERSIONS
 from tests.unit.server.mcp_declared import (
     METHODS,
     answers_of_the_server,

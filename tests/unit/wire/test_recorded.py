@@ -19,7 +19,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
-from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.orchestrator.jobs.worker_info import WorkerInfo, read_worker
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
@@ -150,7 +150,7 @@ def test_changes_are_read_whole(recorded: Path) -> None:
 def test_a_worker_is_read_whole(recorded: Path) -> None:
     stored = {name: str(value) for name, value in load(recorded, "worker").items()}
     assert {
-        name: str(value) for name, value in worker_of(WorkerInfo, "w", stored).fields().items()
+        name: str(value) for name, value in read_worker(WorkerInfo, "w", stored).fields().items()
     }.items() >= stored.items()
 
 

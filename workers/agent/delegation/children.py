@@ -1,4 +1,4 @@
-"""The tools by which an agent on a worker delegates tasks, and the wait for their results.
+"""The wait of a job for the tasks of its agent, and their results.
 
 The result of a call of `task`, `tasks` or `wait_tasks` is deferred, and the agent's run ends with
 it. The job is parked, and its new children are stored in the same step (`awaited`, `Ledger.park`).
@@ -16,7 +16,6 @@ from typing import IO, Any, cast
 
 from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.approvals import delegation_policy, merge_policies
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
@@ -25,40 +24,25 @@ from fanout.orchestrator.deep_agent import (
     DeferredCall,
     MethodTool,
     ModelUsage,
-    SubagentType,
-    agent_identifier,
+    TaskResult,
     combined_answer,
     deferred_calls,
-    deferred_result,
-    tabular,
 )
-from fanout.orchestrator.delegation.answers import TaskResult, failed_task
+from fanout.orchestrator.delegation.answers import failed_task
 from fanout.orchestrator.delegation.calls import (
-    DEFAULT_SUBAGENT,
     UPDATE_TOOL,
     WAIT_TOOL,
     agent_list,
     name_of_call,
-    task_item,
 )
-from fanout.orchestrator.delegation.tool_texts import (
-    TASK_OF_JOB,
-    TASKS,
-    agent_tool_text,
-    described,
-)
+from fanout.orchestrator.delegation.task_tools import JobTaskTools
+from fanout.orchestrator.delegation.tool_texts import OF_JOB
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.delegation.child_specs import (
-    Child,
-    ChildSnapshots,
-    ChildSpecs,
-    Reworks,
-    open_traceparent,
-)
+from fanout.workers.agent.delegation.child_jobs import Child, ChildJobs
 from fanout.workers.agent.delegation.collector import Collector
-from fanout.workers.agent.delegation.started_tasks import StartedTasks
+from fanout.workers.agent.delegation.ledger_tasks import LedgerTasks
 from fanout.workers.agent.history import History
 from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
@@ -112,23 +96,20 @@ class Children:
         self._is_root = spec.parent_id is None
         policies = (spec.interrupt_on, definition.interrupt_on)
         self._policy = merge_policies(*({**one, **delegation_policy(one)} for one in policies))
-        self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
-        self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
+        self._jobs = ChildJobs(
+            services, spec, definition, sandbox=sandbox, lease=lease, ends_at=ends_at, used=used
+        )
         self._collector = Collector(
             services,
             sandbox,
             journal,
-            Reworks(services, spec, self._specs, self._snapshots, lease=lease),
+            self._jobs,
             lease=lease,
             verify_merges=self._command,
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
-        self._traceparents: dict[str | None, str | None] = {}
-        """Call that was deferred in this attempt -> the context of its span."""
-        self._started = StartedTasks(
-            *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
-        )
+        self._tasks = LedgerTasks(services.ledger, spec, self._jobs, self._collector)
 
     @property
     def are_verified(self) -> bool:
@@ -166,70 +147,22 @@ class Children:
         Raises:
             JobFailure: A landing that did not end cannot be undone, or Redis does not answer.
         """
-        await self._specs.load_tree_model()
+        await self._jobs.load_tree_model()
         await self._collector.resume(history)
 
     def tools(self) -> list[BaseTool]:
         """Return the tools that delegate; nothing for an agent that may not call others."""
-        agents = self._specs.agents
+        agents = self._jobs.agents
         if not agents:
             return []
-        delegating: list[BaseTool] = [described(MethodTool(self.task), TASK_OF_JOB)]
-        if self._delegation == "agent_tools":
-            delegating = [_AgentTool(self, name, text) for name, text in agents.items()]
-        tasks = described(MethodTool(self.tasks), TASKS)
-        return [*delegating, tasks, *self._started.tools()]
+        return JobTaskTools(self._tasks, OF_JOB, MethodTool).tools(self._delegation, agents)
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
-        if not self._specs.agents:
+        if not self._jobs.agents:
             return ""
         verified = TASKS_VERIFIED.format(command=self._command) if self._command else ""
-        return f"\n\n{agent_list(self._specs.agents)}{verified}"
-
-    async def task(
-        self,
-        description: str,
-        tool_context: ToolContext,
-        subagent_type: SubagentType = DEFAULT_SUBAGENT,
-        context: str = "",
-        timeout_seconds: float | None = None,
-        verify: str = "",
-    ) -> dict[str, Any]:
-        """Delegate a task; its result is deferred. The model reads `TASK_OF_JOB`."""
-        task = task_item(description, subagent_type, context, timeout_seconds, verify)
-        return self._defer([task], "task", task, tool_context)
-
-    @tabular
-    async def tasks(self, tasks: list[dict[str, Any]], tool_context: ToolContext) -> dict[str, Any]:
-        """Delegate tasks; their results are deferred. The model reads `TASKS`."""
-        return self._defer(tasks, "tasks", {"tasks": tasks}, tool_context)
-
-    def _defer(
-        self,
-        tasks: list[dict[str, Any]],
-        tool: str,
-        arguments: dict[str, Any],
-        tool_context: ToolContext,
-    ) -> dict[str, Any]:
-        """Return the deferred result of a call, or an error if none of its tasks can start.
-
-        Args:
-            tasks: The tasks, as the model wrote them.
-            tool: `task` or `tasks`.
-            arguments: The call's arguments, from which the jobs are made later.
-            tool_context: The call.
-        """
-        try:
-            self._specs.check_room(len(tasks))
-        except LimitReached as failure:
-            return failed_task(failure)
-        children = [self._specs.child("", number, item) for number, item in enumerate(tasks)]
-        refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
-        if len(refusals) == len(tasks):
-            return _combined_result(tool, refusals)
-        self._traceparents[tool_context.function_call_id] = open_traceparent()
-        return deferred_result(tool_context, arguments)
+        return f"\n\n{agent_list(self._jobs.agents)}{verified}"
 
     async def repeat(self, answers: Event, events: Sequence[Event]) -> None:
         """Put the results of tools that may be repeated in place of "interrupted".
@@ -294,7 +227,7 @@ class Children:
         """
         if awaited is None or not awaited.children:
             return awaited
-        start = await self._snapshots.of(bundle)
+        start = await self._jobs.snapshots.of(bundle)
         children = tuple(child.model_copy(update=start.update()) for child in awaited.children)
         return replace(awaited, children=children)
 
@@ -322,15 +255,16 @@ class Children:
         waits = [call for call, _ in calls if call.made.call.name == WAIT_TOOL]
         if len(waits) == len(calls):
             for wait in waits:
-                if not await self._started.is_over(wait.arguments):
+                if not await self._tasks.is_over(wait.arguments):
                     return None
         results = []
         for call, children in calls:
             if call in waits:
-                results.append((call, await self._started.collected(call.arguments["job_ids"])))
+                results.append((call, await self._tasks.collected(call.arguments["job_ids"])))
                 continue
             collected = [await self._collect(child, history) for child in children]
-            results.append((call, _combined_result(str(call.made.call.name), collected)))
+            is_combined = call.made.call.name == "tasks"
+            results.append((call, combined_answer(collected) if is_combined else collected[0]))
         return results
 
     async def _collect(self, child: Child, history: History) -> TaskResult:
@@ -349,9 +283,9 @@ class Children:
             return []
         tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
         name = name_of_call(event.id, call.id)
-        traceparent = self._traceparents.get(call.id)
+        traceparent = self._tasks.traceparents.get(call.id)
         return [
-            self._specs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
+            self._jobs.child(name, number, item, traceparent) for number, item in enumerate(tasks)
         ]
 
 
@@ -362,34 +296,3 @@ class _RepeatedCall:
         self.function_call_id = call_id
         self.session = SimpleNamespace(events=events)
         self.state: dict[str, Any] = {}
-
-
-def _combined_result(tool: str, results: Sequence[TaskResult]) -> TaskResult:
-    """Return the result of a call of `tasks`, or of a tool that delegates one task."""
-    return combined_answer(results) if tool == "tasks" else results[0]
-
-
-class _AgentTool(MethodTool):
-    """A tool that delegates to one agent, as `task` does."""
-
-    delegates_to_one = True
-
-    def __init__(self, children: Children, agent: str, description: str) -> None:
-        self._children = children
-        self._agent = agent
-        super().__init__(self.delegate)
-        self.name = agent_identifier(agent)
-        self.description = agent_tool_text(agent, description)
-
-    async def delegate(
-        self,
-        description: str,
-        tool_context: ToolContext,
-        context: str = "",
-        timeout_seconds: float | None = None,
-        verify: str = "",
-    ) -> dict[str, Any]:
-        """Delegate a task to this agent; its result is deferred."""
-        return await self._children.task(
-            description, tool_context, self._agent, context, timeout_seconds, verify
-        )

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fanout.orchestrator.deep_agent import TaskResult
 from fanout.orchestrator.delegation.answers import (
-    TaskResult,
     sent_back_result,
     task_error,
     task_result,
@@ -31,7 +31,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.workers.agent.delegation.child_specs import Reworks
+from fanout.workers.agent.delegation.child_jobs import ChildJobs
 from fanout.workers.agent.delegation.landing import (
     REPRODUCIBLE,
     ConflictFiles,
@@ -63,7 +63,7 @@ class Collector:
         services: What all jobs of this worker share.
         sandbox: The job's sandbox, in whose files changes land.
         journal: The attempt's journal, which says whose changes have landed.
-        reworks: Sends tasks back.
+        jobs: Submits the reworks of tasks that are sent back.
         lease: The attempt's lease.
         verify_merges: The command that verifies what lands; None: nothing is verified.
         max_reworks: How often a task is sent back.
@@ -75,7 +75,7 @@ class Collector:
         services: JobServices,
         sandbox: Sandbox,
         journal: AttemptJournal,
-        reworks: Reworks,
+        jobs: ChildJobs,
         *,
         lease: HeldLease,
         verify_merges: str | None,
@@ -85,7 +85,7 @@ class Collector:
         self._services = services
         self._sandbox = sandbox
         self._journal = journal
-        self._reworks = reworks
+        self._jobs = jobs
         self._lease = lease
         self._command = verify_merges
         self._max_reworks = max_reworks
@@ -291,7 +291,7 @@ class Collector:
         if self._times_sent_back(result.job_id) >= self._max_reworks:
             return {"outcome": "out"}
         try:
-            rework = await self._reworks.send_back(result, landed_message(notes))
+            rework = await self._jobs.send_back(result, landed_message(notes))
         except (LimitReached, InvalidJob) as failure:
             return {"outcome": "out", "reason": f"{notes['reason']} No rework: {failure}"}
         return {"outcome": "sent back", "rework": rework}

@@ -223,8 +223,12 @@ async def undo(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal, befo
 def merge_notes(report: MergeReport) -> Landed:
     """Return the entries of a `child.landed` about a merge, each list with its first entries."""
     listed = merge_entries(report).items()
-    first = {name: one[:SHOWN_PATHS] for name, one in listed if isinstance(one, list)}
-    return {"applied": len(report.applied), **first, "conflicts": _conflicts(report)}
+    first = {
+        name: one[: SHOWN_CONFLICTS if name == "conflicts" else SHOWN_PATHS]
+        for name, one in listed
+        if isinstance(one, list)
+    }
+    return {"applied": len(report.applied), **first}
 
 
 def outcome_notes(
@@ -241,7 +245,7 @@ def outcome_notes(
         return merge_notes(report)
     notes: Landed = {"applied": 0, "reason": _reason(outcome, changed)}
     if outcome.conflicts is not None:
-        notes["conflicts"] = _conflicts(outcome.conflicts)
+        notes["conflicts"] = merge_notes(outcome.conflicts)["conflicts"]
     elif outcome.verification is not None:
         notes["verification"] = outcome.verification.model_dump()
     return notes
@@ -290,8 +294,7 @@ def _reason(outcome: Outcome[MergeReport], changed: Sequence[str]) -> str:
     subject = f"{_first(changed)}: " if changed else ""
     if not outcome.is_cause:
         return (
-            f"{subject}the verification fails with this change and others together {failure}; "
-            "which "
+            f"{subject}the verification fails with this change and others together {failure}; which "
             "of them is the cause was not found within the train's verifications."
         )
     if outcome.new_failures:
@@ -308,11 +311,6 @@ def _first(names: Sequence[str]) -> str:
     left = len(names) - NAMED
     more = f" and {left} more" if left > 0 else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def _conflicts(report: MergeReport) -> JsonValue:
-    shown = report.conflicts[:SHOWN_CONFLICTS]
-    return [{"path": one.path, "reason": one.reason} for one in shown]
 
 
 class ConflictFiles:

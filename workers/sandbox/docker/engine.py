@@ -33,8 +33,8 @@ from docker import errors as docker_errors
 from docker.utils import kwargs_from_env, parse_host
 
 from fanout.orchestrator.cancellation import uninterrupted
-from fanout.orchestrator.deep_agent import BoundedOutput
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.portable.command_output import BoundedOutput
 from fanout.workers.sandbox.docker.image_failures import image_missing
 from fanout.workers.sandbox.errors import (
     EngineForbidden,

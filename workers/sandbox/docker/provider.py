@@ -96,7 +96,6 @@ class EngineStatus:
     version: str
     api_version: str
     cores: int
-    rootless: bool
     is_guarded: bool
     """Whether it is reached through the engine proxy."""
 
@@ -339,7 +338,6 @@ class DockerProvider:
             version=info["ServerVersion"],
             api_version=version["ApiVersion"],
             cores=info["NCPU"],
-            rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
             is_guarded=await self._engine.is_guarded(),
         )
 

@@ -35,7 +35,7 @@ from fanout.workers.sandbox.errors import (
     SandboxNotSecluded,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
+from fanout.workers.sandbox.inside.commands import OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.protocol import WORKSPACE, SandboxSpec
 from fanout.workers.sandbox.resident.client import ResidentClient

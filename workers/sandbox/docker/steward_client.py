@@ -1,8 +1,9 @@
 """The worker's client of its steward: starts the container and calls its operations.
 
-The files of `workers/sandbox/inside` are copied into containers. They keep their names below
-`fanout`, so that its modules import each other inside as they do here; the packages above it are
-empty. In a folder, the code is started with `python3 -ISB FOLDER`, which runs its `__main__.py`.
+The files of `workers/sandbox/inside` are copied into containers, and `orchestrator/portable`, which
+they share with this program. They keep their names below `fanout`, so that the modules import each
+other inside as they do here; the packages above them are empty. In a folder, the code is started
+with `python3 -ISB FOLDER`, which runs its `__main__.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
+from pathlib import PurePosixPath
 from typing import IO, Any, Self
 
 import structlog
@@ -41,6 +43,7 @@ from fanout.workers.sandbox.resident.client import ResidentClient, use_while_sen
 from fanout.workers.sandbox.resident.replies import OperationFailed
 
 INSIDE = "fanout/workers/sandbox/inside"
+PORTABLE = "fanout/orchestrator/portable"
 """Standard library only, Python 3.8 or later, nothing that python3-minimal lacks."""
 STORE = "/store"
 """The path of the volume for the steward."""
@@ -74,14 +77,15 @@ def code_files(main_module: str = "resident") -> dict[str, bytes]:
     Args:
         main_module: a module of `workers.sandbox.inside` whose `main()` is run.
     """
-    package = resources.files(INSIDE.replace("/", "."))
     files = {
-        f"{INSIDE}/{file.name}": file.read_bytes()
-        for file in package.iterdir()
+        f"{folder}/{file.name}": file.read_bytes()
+        for folder in (INSIDE, PORTABLE)
+        for file in resources.files(folder.replace("/", ".")).iterdir()
         if file.name.endswith(".py")
     }
-    for above in ("fanout", "fanout/workers", "fanout/workers/sandbox"):
-        files[f"{above}/__init__.py"] = b""
+    above = {part.as_posix() for name in (INSIDE, PORTABLE) for part in PurePosixPath(name).parents}
+    for folder in sorted(above - {"."}):
+        files[f"{folder}/__init__.py"] = b""
     files["__main__.py"] = (
         f"from fanout.workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
     )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _RENAME_CANDIDATES = 400
-"""Above so many files on either side, only files with equal content count as renamed (git's own
-limit)."""
+"""The most files on either side among which renames are searched; with more, only equal files count
+as renamed (git's own limit)."""
 _COPY_BYTES = 1 << 20
 """The bytes copied at once: enough to be quick, and little memory for a process."""
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')

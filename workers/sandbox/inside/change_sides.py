@@ -40,7 +40,7 @@ SMALL_BYTES = 1 << 20
 _MAX_KEPT_BYTES = 16 << 20
 """The most bytes of small contents in memory: hundreds of files, and little for a process."""
 _PROBE_BYTES = 8_000
-"""Git treats a file with a NUL in its first bytes as binary."""
+"""The first bytes of a file that Git examines: a NUL makes the file binary."""
 
 
 def open_folder(name: str | Root, within: int | None = None) -> int | None:

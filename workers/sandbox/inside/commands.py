@@ -1,7 +1,7 @@
 """The resident's commands: starts, reads, times and kills them. Runs inside: see `resident`."""
 
 # This file works with descriptors and /proc, and importing pathlib would cost every start 5 ms:
-# ruff: noqa: PTH110, PTH113, PTH123, PTH208
+# ruff: noqa: PTH110, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from fanout.workers.sandbox.inside import frames
-from fanout.workers.sandbox.inside.files import take_upload, write_all
-from fanout.workers.sandbox.inside.outputs import (
+from fanout.orchestrator.portable.command_output import (
     BoundedOutput,
-    OutputFile,
     OutputFiles,
     RollingFile,
+    WholeOutput,
 )
+from fanout.orchestrator.portable.commands import (
+    ABANDONED_GRACE_SECONDS,
+    COMMAND_MARKER,
+    DRAIN_SECONDS,
+    GIVE_UP_SECONDS,
+    GRACE_SECONDS,
+    MAX_COMMAND_LINE,
+    MAX_NAMED_PROCESSES,
+    find_shell,
+)
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.files import take_upload, write_all
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
@@ -29,26 +39,14 @@ if TYPE_CHECKING:
     from fanout.workers.sandbox.inside.files import Upload
     from fanout.workers.sandbox.inside.loop import Loop
 
+OUTPUT_FOLDER = "/command_output"
+"""Where whole outputs are kept: on the job's disk, outside of its workspace."""
 MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""
-GRACE_SECONDS = 1.0
-"""Between SIGTERM and SIGKILL: a program may remove its temporary files."""
-ABANDONED_GRACE_SECONDS = 0.3
-"""The same when nobody waits for the command any more: its job was cancelled or exceeded its
-deadline, and must end within two seconds."""
-DRAIN_SECONDS = 0.075
-"""How long to wait for an ended command's processes: for the rest of the output that they hold
-open, and for those that are about to end or to become another program."""
-GIVE_UP_SECONDS = 5.0
-"""How long after SIGKILL a command is reported although the kernel has not removed it."""
 MAX_BACKGROUNDS = 64
 """How many ended commands may have processes whose output is still read; the oldest is given up
-then. A job has some hundreds of processes, and each command has a pipe and a file."""
-MAX_LEFT_PROCESSES = 8
-"""The most processes in the background that a result names; the others are counted."""
-MAX_LEFT_CHARACTERS = 200
-"""The longest command line of such a process that is shown: enough to recognize it."""
-COMMAND_MARKER = "FANOUT_COMMAND"
+then. A job has some hundreds of processes, and each command has a pipe and a file. Their files are
+at most half of `MAX_OUTPUT_FILES_BYTES`."""
 _STARTUP_VARIABLES = ("BASH_ENV", "BASHOPTS", "ENV", "SHELLOPTS")
 """Variables with which an image, or the program that starts it, would change how a shell runs a
 command."""
@@ -59,21 +57,6 @@ _WORKSPACE = "/workspace"
 _PAGE_BYTES = 4096
 """The least that a file takes."""
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-
-
-def find_shell(path: str) -> list[str]:
-    """Return the beginning of the command line with which a shell runs a command: bash, or sh.
-
-    No file of a user or of the system is read before the command.
-
-    Args:
-        path: the folders in which programs are found.
-    """
-    for folder in ("/bin", *path.split(":")):
-        program = f"{folder}/bash"
-        if folder.startswith("/") and os.path.isfile(program) and os.access(program, os.X_OK):
-            return [program, "--noprofile", "--norc", "-c"]
-    return ["/bin/sh", "-c"]
 
 
 def ticks_since_boot() -> int:
@@ -131,10 +114,10 @@ def command_line(pid: int) -> str:
     """Return what a process was started as, in one line; empty when it has ended."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(4 * MAX_LEFT_CHARACTERS).rstrip(b"\0").replace(b"\0", b" ")
+            words = file.read(4 * MAX_COMMAND_LINE).rstrip(b"\0").replace(b"\0", b" ")
     except OSError:
         return ""
-    return " ".join(words.decode("utf-8", "replace").split())[:MAX_LEFT_CHARACTERS]
+    return " ".join(words.decode("utf-8", "replace").split())[:MAX_COMMAND_LINE]
 
 
 def signal_all(pids: Collection[int], number: int) -> None:
@@ -144,15 +127,25 @@ def signal_all(pids: Collection[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def create_output(path: str) -> int:
+    """Create a file for an output and return its descriptor; whatever is at its path is refused."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 class OutputPipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.kept = BoundedOutput(max_bytes)
+        self.kept = BoundedOutput.halves(max_bytes)
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True
-        self.file: OutputFile | None = None
+        self.file: WholeOutput | None = None
         """Where it is kept as a whole, if it is."""
 
     def take(self) -> bytes | None:
@@ -224,7 +217,11 @@ class Run:
         return [self.output] if self.errors is None else [self.output, self.errors]
 
     def spawn(
-        self, arguments: dict[str, Any], stdin: int, environment: dict[str, str], shell: list[str]
+        self,
+        arguments: dict[str, Any],
+        stdin: int,
+        environment: dict[str, str],
+        shell: tuple[str, ...],
     ) -> None:
         """Start it; on failure the output has the reason and the exit code is 127.
 
@@ -295,7 +292,7 @@ class Commands:
         self._shell = find_shell(self._environment.get("PATH", ""))
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
         self._oom_score = oom_score
-        self._output_files = OutputFiles()
+        self._output_files = OutputFiles(OUTPUT_FOLDER, create_output, os.unlink)
 
     def start(
         self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None
@@ -312,7 +309,7 @@ class Commands:
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
         if arguments.get("keep_output"):
-            run.output.file = OutputFile(self._output_files, number)
+            run.output.file = WholeOutput(self._output_files)
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
         # the kernel is to kill the job's processes, not this one
         _write_oom_score(self._oom_score, b"800")
@@ -527,11 +524,11 @@ class Commands:
         result = {
             "exit_code": -signal.SIGKILL if run.exit_code is None else run.exit_code,
             "output_bytes": len(output),
-            "total_bytes": run.output.kept.total,
+            "total_bytes": run.output.kept.total_bytes,
             "head_bytes": run.output.kept.head_bytes,
             "line_ends": run.output.kept.line_ends,
-            "output_file": file.name if file is not None and file.size else "",
-            "output_file_bytes": file.size if file is not None else 0,
+            "output_file": _name(file.path) if file is not None and file.size_bytes else "",
+            "output_file_bytes": file.size_bytes if file is not None else 0,
             "timed_out": run.timed_out,
             "out_of_memory": self._oom_kills() > run.oom_kills,
             "disk_is_full": disk_is_full(_WORKSPACE),
@@ -552,23 +549,23 @@ class Commands:
             for pipe in pipes:
                 pipe.close()
             return {"left": [], "left_processes": 0, "left_output": ""}
-        file = self._record(run.number, pipes) if pipes else None
+        file = self._record(pipes) if pipes else None
         left = self._left_by(run)
-        named = [[pid, command_line(pid)] for pid in left[:MAX_LEFT_PROCESSES]]
+        named = [[pid, command_line(pid)] for pid in left[:MAX_NAMED_PROCESSES]]
         return {
             "left": named,
             "left_processes": len(left),
-            "left_output": file.name if file is not None else "",
+            "left_output": _name(file.path) if file is not None else "",
         }
 
     def _left_by(self, run: Run) -> list[int]:
         return processes_of(self._marker(run), run.pid) if run.pid else []
 
-    def _record(self, number: int, pipes: list[OutputPipe]) -> RollingFile:
+    def _record(self, pipes: list[OutputPipe]) -> RollingFile:
         """Read what an ended command's processes write from now on into a file."""
         for pipe in pipes:
-            pipe.kept, pipe.file = BoundedOutput(0), None  # they are in the result
-        background = Background(pipes, RollingFile(self._output_files, number))
+            pipe.kept, pipe.file = BoundedOutput(tail_bytes=0), None  # they are in the result
+        background = Background(pipes, RollingFile(self._output_files))
         self._backgrounds.append(background)
         for pipe in pipes:
             self._loop.watch(pipe.descriptor, partial(self._on_background, background, pipe))

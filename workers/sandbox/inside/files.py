@@ -12,12 +12,18 @@ import threading
 import time
 from contextlib import suppress
 
+from fanout.orchestrator.portable.text_search import (
+    MAX_NAMED_FILES,
+    find_lines,
+    is_binary,
+    read_lines,
+)
 from fanout.workers.sandbox.inside import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, BinaryIO
+    from typing import Any
 
     from fanout.workers.sandbox.inside.loop import Operation, Reply
 
@@ -26,16 +32,6 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_FOLDERS = 256
 """The most folders of a path below the root of a walk: deeper trees were not made by a person, and
 a path of the kernel has 4,096 bytes. The change scan has the same limit."""
-MAX_LINE_BYTES = 2000
-"""The longest line that a search shows as a whole: a longer one is shown as an excerpt."""
-SURROUNDINGS_BYTES = 500
-"""The text on each side of a match in a long line: enough to recognise the place."""
-CUT = b"[\xe2\x80\xa6]"
-"""The mark where a long line is cut, in UTF-8, as `deep_agent.backends.matching` has it."""
-MAX_NAMED_FILES = 10
-"""Files that were not searched, by name: an agent wants to know which, not all of hundreds."""
-_CONTINUATION = range(0x80, 0xC0)
-"""The bytes of a UTF-8 character after its first."""
 TEMPORARY_PREFIX = ".fanout-"
 """The beginning of the name of an incomplete file in the folder of its later path."""
 
@@ -329,37 +325,27 @@ class _Grep:
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
-            number, is_first = 1, True
-            for block in _blocks(file, self._overlap):
-                if is_first and b"\0" in block[:8192]:
-                    self.leave_out(path)
-                    return
-                if time.monotonic() > self.deadline:
-                    self.complete = False
-                    self.leave_out(path)
+            blocks = read_lines(file, frames.CHUNK_BYTES, self._overlap)
+            for number, line in find_lines(self._watched(path, blocks), self.text):
+                self._hit(path, number, line)
                 if not self.complete:
                     return
-                number, is_first = self._block(path, block, number), False
 
-    def _block(self, path: str, block: bytes, number: int) -> int:
-        """Collect a block's hits; return the number of the line that follows it."""
-        at = 0
-        while self.complete:
-            found = block.find(self.text, at)
-            if found < 0:
-                break
-            number += block.count(b"\n", at, found)
-            begin, end = block.rfind(b"\n", 0, found) + 1, block.find(b"\n", found)
-            stop = end if end >= 0 else len(block)
-            line = _shown(block, begin, stop, found, found + len(self.text))
-            self._hit(path, number, line)
-            at = end if end >= 0 else len(block)
-            if at >= len(block) - 1:
-                break
-            at, number = at + 1, number + 1
-        return number + block.count(b"\n", at)
+    def _watched(self, path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the blocks of a file, up to the deadline."""
+        is_first = True
+        for block in blocks:
+            if is_first and is_binary(block):
+                self.leave_out(path)
+                return
+            if time.monotonic() > self.deadline:
+                self.complete = False
+                self.leave_out(path)
+                return
+            is_first = False
+            yield block
 
-    def _hit(self, path: str, number: int, line: bytes) -> None:
+    def _hit(self, path: str, number: int, line: str) -> None:
         if (
             len(self.hits) >= self.max_hits
             or self._bytes > MAX_ANSWER_BYTES
@@ -369,45 +355,8 @@ class _Grep:
             return
         if self.hits and self.hits[-1][:2] == [path, number]:
             return  # in another part of a split line
-        self.hits.append([path, number, line.decode("utf-8", "replace")])
-        self._bytes += len(line) + len(path)
-
-
-def _shown(block: bytes, start: int, end: int, match_start: int, match_end: int) -> bytes:
-    """Return a line, or of a long one the match with its surroundings."""
-    if end - start <= MAX_LINE_BYTES:
-        return block[start:end].rstrip(b"\r")
-    left = max(start, _character_start(block, max(start, match_start - SURROUNDINGS_BYTES)))
-    right = _character_start(block, min(end, match_end + SURROUNDINGS_BYTES))
-    text = block[left:right].rstrip(b"\r")
-    return CUT * (left > start) + text + CUT * (right < end)
-
-
-def _character_start(block: bytes, at: int) -> int:
-    """Return where the UTF-8 character begins that a position is in; it has at most 4 bytes."""
-    for start in range(at, max(at - 4, -1), -1):
-        if start == len(block) or block[start] not in _CONTINUATION:
-            return start
-    return at
-
-
-def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
-    """Yield a file in parts that end with a line; those of a longer line have bytes in common."""
-    rest = b""
-    while True:
-        data = file.read(frames.CHUNK_BYTES)
-        if not data:
-            break
-        block = rest + data
-        cut = block.rfind(b"\n") + 1
-        if cut:
-            yield block[:cut]
-        elif len(block) >= frames.CHUNK_BYTES:
-            yield block
-            cut = len(block) - overlap
-        rest = block[cut:]
-    if rest:
-        yield rest
+        self.hits.append([path, number, line])
+        self._bytes += len(line.encode()) + len(path)
 
 
 def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:

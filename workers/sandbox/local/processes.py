@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink, find_shell
+from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.proc_table import (
-    COMMAND_MARKER,
     EnvironmentReader,
     SharedLooks,
     content,
@@ -28,7 +27,8 @@ from fanout.orchestrator.deep_agent.backends.proc_table import (
     signal_all,
     variable_of,
 )
-from fanout.orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS
+from fanout.orchestrator.portable.command_output import OutputFiles
+from fanout.orchestrator.portable.commands import COMMAND_MARKER, GIVE_UP_SECONDS, find_shell
 from fanout.workers.sandbox.errors import SandboxStartFailed
 from fanout.workers.sandbox.inside.disks import call
 from fanout.workers.sandbox.protocol import WORKSPACE, Command

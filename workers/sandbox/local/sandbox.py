@@ -12,8 +12,9 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
-from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFiles, OutputSink
+from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.portable.command_output import OutputFiles
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
 from fanout.workers.sandbox.inside.change_bundle import write_bundle
 from fanout.workers.sandbox.inside.change_diffs import PrivateGitFailed

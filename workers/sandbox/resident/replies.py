@@ -17,8 +17,9 @@ from fanout.orchestrator.deep_agent import (
 )
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.path_text import path_text
+from fanout.orchestrator.portable.commands import MAX_COMMAND_LINE, MAX_NAMED_PROCESSES
 from fanout.orchestrator.valid_text import clean_text
-from fanout.workers.sandbox.inside import commands, frames, outputs
+from fanout.workers.sandbox.inside import commands, frames
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
@@ -130,7 +131,7 @@ def left_running(result: dict[str, Any]) -> LeftRunning | None:
         FrameError: it is malformed.
     """
     left, path = result.get("left"), _output_path(result.get("left_output"))
-    if not isinstance(left, list) or len(left) > commands.MAX_LEFT_PROCESSES:
+    if not isinstance(left, list) or len(left) > MAX_NAMED_PROCESSES:
         raise frames.FrameError("not a list of processes")
     total = integer(result, "left_processes", len(left), _MAX_PID)
     if not total and not path:
@@ -142,7 +143,7 @@ def _left_process(record: Any) -> LeftProcess:
     if not isinstance(record, list) or [type(value) for value in record] != [int, str]:
         raise frames.FrameError("not a process")
     pid, command_line = record
-    if not 0 < pid <= _MAX_PID or len(command_line) > commands.MAX_LEFT_CHARACTERS:
+    if not 0 < pid <= _MAX_PID or len(command_line) > MAX_COMMAND_LINE:
         raise frames.FrameError("no process has that id or that command line")
     return LeftProcess.described(pid, command_line.encode(errors="replace"))
 
@@ -153,7 +154,7 @@ def _output_path(name: Any) -> str:
         return ""
     if not _OUTPUT_NAME.fullmatch(name):
         raise frames.FrameError("not the name of an output")
-    return f"{outputs.FOLDER}/{name}"
+    return f"{commands.OUTPUT_FOLDER}/{name}"
 
 
 def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:

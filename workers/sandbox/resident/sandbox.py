@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
 from fanout.orchestrator.path_text import os_path
+from fanout.orchestrator.portable.commands import GRACE_SECONDS
 from fanout.workers.sandbox.inside import commands as resident_commands
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import MAX_ANSWER_BYTES
@@ -32,7 +33,7 @@ from fanout.workers.sandbox.resident.replies import (
 
 T = TypeVar("T")
 
-STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
+STOP_SECONDS = GRACE_SECONDS + 2.0
 """How long a cancelled caller waits until its command is dead."""
 
 _MOST_BYTES = 1 << 62
@@ -88,7 +89,7 @@ class ResidentSandbox(Sandbox):
             stdin,
             on_output,
             max_reply_bytes=2 * max(0, kept),
-            timeout_seconds=command.timeout_seconds + resident_commands.GRACE_SECONDS + 30.0,
+            timeout_seconds=command.timeout_seconds + GRACE_SECONDS + 30.0,
             stop_seconds=STOP_SECONDS,
         )
         with self._client.parsing():
