@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.client.announcements import Announcements
 from fanout.orchestrator.client.attachment import attach
 from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
 from fanout.orchestrator.client.id_search import IdSearch
@@ -27,7 +26,13 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.fleet import Fleet
 from fanout.orchestrator.jobs.store.fleet_totals import FleetTotals
-from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.journal import (
+    BEGINNING,
+    PAGE,
+    RECONNECT_SECONDS,
+    Journal,
+    JournalEvent,
+)
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.memory import RedisMemory
 from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
@@ -35,6 +40,9 @@ from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import WaitingReasons
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
+GATHERED_SECONDS = 0.03
+"""The time in which announcements are collected: a person does not notice it, and a job with a
+hundred steps a second is read thirty times."""
 COLLECTED_SECONDS = 10.0
 """How long a caller who needs a job's changes waits for them after its end. The changes of hundreds
 of jobs that were stopped at once are collected within that time."""
@@ -42,6 +50,40 @@ COLLECTED_POLL_SECONDS = 0.2
 """The time between two checks: a person does not notice it."""
 ID_PART = re.compile(r"[A-Za-z0-9_-]+")
 """The form of a part of a job's id; patterns of Redis give other characters a meaning."""
+
+
+class Announcements:
+    """The ids of jobs whose journals have new events, by one subscription."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._pattern = keys.journal_changed("*")
+
+    async def __call__(self) -> AsyncIterator[set[str]]:
+        """Yield the ids of jobs that have changed since the last time.
+
+        An empty set means that some may have been missed, because the connection is new.
+        """
+        while True:
+            try:
+                async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    await pubsub.psubscribe(self._pattern)
+                    yield set()
+                    while True:
+                        yield await self._next(pubsub)
+            except Exception:  # noqa: BLE001 - a broken connection is replaced
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _next(self, pubsub: Any) -> set[str]:
+        loop = asyncio.get_running_loop()
+        changed: set[str] = set()
+        until = None
+        while until is None or (left := until - loop.time()) > 0:
+            message = await pubsub.get_message(timeout=1.0 if until is None else left)
+            if message is not None:
+                changed.add(str(message["data"]))
+                until = until or loop.time() + GATHERED_SECONDS
+        return changed
 
 
 @dataclass(frozen=True)

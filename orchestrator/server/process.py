@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +25,6 @@ from fanout.orchestrator.client.fleet_counts import FleetCounter
 from fanout.orchestrator.client.job_counts import JobCounts
 from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
 from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.descriptor_limit import raise_descriptor_limit
 from fanout.orchestrator.jobs.store.access_stores import open_access_stores
 from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
 from fanout.orchestrator.server.access.authenticator import TokenCheck
@@ -45,6 +45,8 @@ from fanout.orchestrator.server.person_folders import person_folders
 from fanout.orchestrator.server.uploads import GitHosts, Uploads
 from fanout.orchestrator.workspace.exchange.cloned import GitRules
 
+MAX_DESCRIPTORS = 1024 * 1024
+"""What Linux permits at most unless `fs.nr_open` is raised; macOS refuses `unlimited`."""
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_SECONDS = 65
@@ -55,6 +57,21 @@ ACCEPTED_AT_ONCE = 64
 """
 QUEUED_CONNECTIONS = 4096
 """The connections that wait to be accepted, in the kernel: as many as Linux permits by default."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of this process to its hard limit, and return the soft one.
+
+    The soft limit is often 1,024, for programs that use `select`; fanout does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return most if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError, ValueError):  # macOS has its own lower limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return soft
 
 
 class AddressUnusable(Exception):

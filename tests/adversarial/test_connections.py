@@ -353,7 +353,7 @@ async def test_a_server_without_descriptors_goes_on_when_it_has_some_and_says_it
 
 def test_the_limit_of_descriptors_is_raised_to_the_hard_one():
     code = (
-        "import resource as r; from fanout.orchestrator.descriptor_limit import *; "
+        "import resource as r; from fanout.orchestrator.server.process import *; "
         "_, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (64, hard)); "
         "print(raise_descriptor_limit() == r.getrlimit(r.RLIMIT_NOFILE)[0] == "
         "min(hard, MAX_DESCRIPTORS))"

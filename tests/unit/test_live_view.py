@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from fanout.orchestrator.cli.commands.diff import print_stat
-from fanout.orchestrator.cli.commands.run_report import RunOutcome, print_outcome
+from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.live_view import Board, Watcher, _Picture, shown
 from fanout.orchestrator.cli.terminal.run_view import _Lines
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.failed_jobs import FailedJob
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState

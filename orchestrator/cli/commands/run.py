@@ -20,6 +20,7 @@ from fanout.orchestrator.cli.commands.job_files import (
 )
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
+    failed_jobs,
     print_outcome,
     run_exit_code,
 )
@@ -52,7 +53,6 @@ from fanout.orchestrator.cli.terminal.session import (
 )
 from fanout.orchestrator.cli.terminal.waiting import snapshot_progress, waiting
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.failed_jobs import failed_jobs
 from fanout.orchestrator.client.model_check import check_models
 from fanout.orchestrator.configuration.agent_definitions import (
     COORDINATOR,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from starlette.responses import StreamingResponse
 
 from fanout.orchestrator.client.job_pages import JobFilter
 from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
@@ -31,7 +33,6 @@ from fanout.orchestrator.server.http.models import (
     TreeList,
 )
 from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.http.streamed_list import streamed_list
 from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
 from fanout.orchestrator.server.owned_jobs import OwnedJobs
 from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
@@ -60,6 +61,33 @@ OneOrMany = Annotated[
 MAX_PATCH_BYTES = 4 * 1024**2
 """The largest patch of one file: some 100,000 lines, more than a person reads; `/patch` has all of
 it."""
+
+
+async def streamed_list(
+    kind: type[BaseModel], parts: AsyncGenerator[Sequence[BaseModel], None]
+) -> StreamingResponse:
+    """Return the JSON of a model whose field `items` is sent in parts, and whose others are unset.
+
+    The first part is read before the response begins, so its failures have their own status.
+
+    Args:
+        kind: The model.
+        parts: The items.
+    """
+    first = await anext(parts, None) or []
+
+    async def chunks() -> AsyncIterator[str]:
+        head, _, tail = kind(items=[]).model_dump_json().partition("[]")
+        yield f"{head}[" + ",".join(one.model_dump_json() for one in first)
+        is_empty = not first
+        async with aclosing(parts):
+            async for part in parts:
+                text = ",".join(one.model_dump_json() for one in part)
+                yield text if is_empty or not text else f",{text}"
+                is_empty = is_empty and not text
+        yield f"]{tail}"
+
+    return StreamingResponse(chunks(), media_type="application/json")
 
 
 def links(job_id: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.http.streamed_list import streamed_list
+from fanout.orchestrator.server.http.jobs import streamed_list
 
 
 class Item(BaseModel):
