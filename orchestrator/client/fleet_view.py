@@ -91,7 +91,7 @@ class ShownJob(_Shown):
 
 
 class FleetView(_Shown):
-    """An installation at one moment. None replaces what its reader may not know."""
+    """An installation at one moment. Fields are None where its reader may not know them."""
 
     at: float
     """The time in seconds since the epoch, by Redis's clock."""
