@@ -11,10 +11,11 @@ from google.adk.sessions.state import State
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend, state_with
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.benchmarks.measure import Benchmark, Samples, Section
+from tests.unit.deep_agent.running import state_with
 
 FILES = 10_000
 ROUNDS = 5

@@ -75,7 +75,7 @@ async def _warm(place: Bench) -> float:
     spec = _spec()
     with place.provider.expect(spec):
         async with asyncio.timeout(WAIT_SECONDS):
-            while not place.provider.warm_sandboxes:  # noqa: ASYNC110 - nothing else waits for it
+            while not place.provider._pool.ready:  # noqa: ASYNC110 - nothing else waits for it
                 await asyncio.sleep(0.02)
         return await _opened(place, spec)
 

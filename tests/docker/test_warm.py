@@ -43,7 +43,7 @@ async def warm_up(provider: DockerProvider, spec: SandboxSpec, number: int = 1) 
 
 
 async def has_warm(provider: DockerProvider, number: int) -> bool:
-    return provider.warm_sandboxes == number
+    return provider._pool.ready == number
 
 
 async def names(engine: Engine, provider: DockerProvider) -> set[str]:
@@ -100,12 +100,12 @@ async def test_a_warm_sandbox_is_adopted_once_and_only_by_jobs_of_its_shape(
     seeded = replace(spec, job_id="seeded", snapshot=snapshots.add({"a": b"x"}))
 
     async with provider.open(other), provider.open(seeded) as with_files:
-        assert provider.warm_sandboxes == 2
+        assert provider._pool.ready == 2
         assert await with_files.read_bytes("/workspace/a") == b"x"
     async with provider.open(spec) as one:
         await one.write_bytes("/workspace/secret", b"of one job")
         async with provider.open(replace(spec, job_id="second")) as two:
-            assert provider.warm_sandboxes == 0
+            assert provider._pool.ready == 0
             assert list(await two.list("/workspace")) == []
             users = [(await each.run(Command(argv="id -u"))).output for each in (one, two)]
             if await provider.shared_user() is None:
@@ -120,7 +120,7 @@ async def test_a_job_with_files_on_this_host_is_opened_on_them(provider: DockerP
 
     async with provider.open(replace(spec, attempt=2)) as second:
         assert await second.read_bytes("/workspace/kept") == b"x"
-        assert provider.warm_sandboxes == 1
+        assert provider._pool.ready == 1
 
 
 async def test_another_worker_takes_the_files_of_an_adopted_sandbox_and_ends_it(
@@ -150,10 +150,10 @@ async def test_the_reaper_ends_an_adopted_sandbox_of_an_ended_job_and_no_warm_on
         await second.reap(nobody)
 
         assert len(await names(engine, first)) == 1
-    assert first.warm_sandboxes == 1
+    assert first._pool.ready == 1
     async with first.open(make_sandbox_spec()) as other:
         assert (await other.run(Command(argv="true"))).exit_code == 0
-        assert first.warm_sandboxes == 0
+        assert first._pool.ready == 0
 
 
 async def test_a_warm_sandbox_that_died_is_noticed_and_the_job_starts_cold(
@@ -192,11 +192,11 @@ async def test_jobs_that_seldom_use_their_sandbox_cause_no_more_starts(
         with provider.expect(replace(spec, job_id=f"unused-{each}")):
             pass
     await asyncio.sleep(0)
-    started = provider.warm_sandboxes
+    started = provider._pool.ready
 
     with provider.expect(make_sandbox_spec()):
         await asyncio.sleep(1)
-        assert provider.warm_sandboxes <= started
+        assert provider._pool.ready <= started
 
 
 async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None:
@@ -208,7 +208,7 @@ async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None
     with provider.expect(spec):  # it runs now: that is the same wish
         await asyncio.sleep(0)
         async with provider.open(spec):
-            assert provider.warm_sandboxes == 1
+            assert provider._pool.ready == 1
     provider.expect_next([])
 
 
@@ -223,7 +223,7 @@ async def test_a_job_that_runs_and_those_queued_before_it_are_not_waited_for_any
     with provider.expect(spec):
         async with provider.open(spec):
             await asyncio.sleep(1)  # a start would have begun
-            assert provider.warm_sandboxes == 1
+            assert provider._pool.ready == 1
             assert await names(engine, provider) == before
 
 
@@ -236,11 +236,11 @@ async def test_no_more_are_started_than_a_process_may(
     with provider.expect(spec), provider.expect(replace(spec, job_id="second")):
         await until(lambda: has_warm(provider, 1), 30)
         await asyncio.sleep(1)
-        assert provider.warm_sandboxes == 1
+        assert provider._pool.ready == 1
     none = make_provider(warm=0)
     with none.expect(spec):
         await asyncio.sleep(0.2)
-        assert none.warm_sandboxes == 0
+        assert none._pool.ready == 0
 
 
 KILLED_WORKER = """

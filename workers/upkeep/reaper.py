@@ -77,7 +77,7 @@ class Reaper:
         reaped = await self._ledger.reap(self._interval_seconds * ROUND)
         if reaped is None:
             return
-        for job_id, state in reaped.items():
+        for job_id, state in reaped.states.items():
             log.warning("job reaped", job=job_id, state=state)
             if JobState(state).is_terminal:
                 self._ended.set()

@@ -113,16 +113,6 @@ class Retention:
             await self._ledger.recount()
         await self.remove_blobs()
 
-    async def remove_expired(self) -> None:
-        """Remove what is due now, whoever has the turn.
-
-        Raises:
-            LedgerUnavailable: Redis does not answer.
-            JobFailure: The blob store does not answer.
-        """
-        await self.forget_expired()
-        await self.remove_blobs()
-
     async def forget_expired(self) -> None:
         """Remove the jobs that are due now.
 

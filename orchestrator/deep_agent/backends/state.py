@@ -257,11 +257,6 @@ class _Files:
                 yield key[start:], record
 
 
-def state_with(files: Mapping[str, bytes]) -> DictState:
-    """Return a state with files, given by their absolute paths."""
-    return DictState({KEY_PREFIX + path: _encoded(data) for path, data in files.items()})
-
-
 def _parents(path: str) -> list[str]:
     """Return the directories above a path, without `/`."""
     return [path[:at] for at, character in enumerate(path) if character == "/" and at]

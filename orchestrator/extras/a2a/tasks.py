@@ -65,9 +65,6 @@ MAX_PATCH_BYTES = 512 * 1024
 """The largest patch inside a task; of a larger one the task has the address."""
 MAX_FILES_BYTES = 512 * 1024
 """The most bytes of changed files' contents inside a task; all of them are in the patch."""
-INTERRUPTED = frozenset({
-    TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED,
-})  # fmt: skip
 DEFAULT_PAGE_SIZE = 50
 MAX_COUNTED = 5_000
 """The most tasks that are counted for one answer: as many records as for a page of jobs."""

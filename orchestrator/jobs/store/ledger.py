@@ -13,7 +13,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 from uuid import uuid4
@@ -175,14 +175,15 @@ class Claim:
     """No attempt has begun before: the journal has nothing to resume from."""
 
 
-class Reaped(dict[str, str]):
-    """The jobs that were reaped: id -> new state."""
+@dataclass(frozen=True)
+class Reaped:
+    """What a reaper did."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lost: dict[str, float] = {}
-        """When the attempt ended whose worker was lost, in seconds since the epoch by the Redis
-        server's clock; the other jobs were parked or queued."""
+    states: dict[str, str] = field(default_factory=dict)
+    """Job id -> new state."""
+    lost: dict[str, float] = field(default_factory=dict)
+    """Job id -> when its attempt ended, in seconds since the epoch by the Redis server's clock: for
+    jobs whose worker was lost. The others were parked or queued."""
 
 
 class Ledger(Records):
@@ -406,7 +407,7 @@ class Ledger(Records):
         while answer:
             some, is_more = answer
             for job_id, state, *lost_at in some:
-                reaped[job_id] = state
+                reaped.states[job_id] = state
                 if lost_at:
                     reaped.lost[job_id] = lost_at[0] / 1000
             answer = await self._run("reap", REAP_BATCH, 0, STARVED) if is_more else None

@@ -6,7 +6,6 @@ a reviewer sees; a test finds a forgotten one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,11 +109,6 @@ def description(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             _complete(path, operation)
     return document
-
-
-def render_description(document: dict[str, Any]) -> str:
-    """Return a description in the form of the file."""
-    return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def operation_name(route: APIRoute) -> str:

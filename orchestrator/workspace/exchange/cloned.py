@@ -25,7 +25,6 @@ MAX_DEPTH = 1_000
 HTTPS_PORT = 443
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./+@-]{0,249}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ENTRY = re.compile(rb"(\d{6}) \w+ [0-9a-f]+ +(\d+|-)\t([^\0]+)\0")
 """The pattern of an entry of `ls-tree -l -z`: mode, size and path."""
 _SUBMODULE = b"160000"

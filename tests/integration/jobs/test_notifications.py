@@ -191,7 +191,7 @@ async def test_a_subscription_goes_with_its_job_by_hand_and_when_the_receiver_wa
     assert [each.id for each in await store.list(spec.id)] == ["left"]
     await store.settle(taken["left"], "retry")
 
-    await Retention(hand.ledger, client._blobs, 0.0).remove_expired()
+    await Retention(hand.ledger, client._blobs, 0.01).remove_in_turn()
     await lapse(hand.redis, "a.example")
 
     assert await store.take(5) == []

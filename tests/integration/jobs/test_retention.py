@@ -39,7 +39,7 @@ async def test_an_ended_job_goes_with_its_journal_and_a_running_one_stays(
     await hand.finish(await hand.claim(ended))
     await asyncio.sleep(0.02)
 
-    await Retention(ledger, blobs, 0.01).remove_expired()
+    await Retention(ledger, blobs, 0.01).remove_in_turn()
 
     with pytest.raises(UnknownJob):
         await ledger.get(ended)
@@ -58,7 +58,7 @@ async def test_a_child_is_kept_while_its_parent_lives(ledger: Ledger, blobs: Blo
     await ledger.cancel(child.id)
     await asyncio.sleep(0.02)
 
-    await Retention(ledger, blobs, 0.01).remove_expired()
+    await Retention(ledger, blobs, 0.01).remove_in_turn()
 
     assert (await ledger.get(child.id)).parent_id == parent
 
@@ -72,7 +72,7 @@ async def test_blobs_older_than_every_job_go_and_those_of_a_waiting_job_stay(
     await ledger.submit([make_spec(snapshot=used)])
     await blobs.keep(used)  # as the client does
 
-    await Retention(ledger, blobs, 10).remove_expired()
+    await Retention(ledger, blobs, 10).remove_in_turn()
 
     assert await blobs.get(used) == b"used"
     assert await blobs.get(kept) == b"kept"
@@ -90,7 +90,7 @@ async def test_a_long_waiting_job_keeps_all_blobs_that_are_younger_than_itself(
     blob = await blobs.put(b"of that job, in the middle of its run")
     _age(tmp_path, 5 * MARGIN_SECONDS)
 
-    await Retention(ledger, blobs, 10).remove_expired()
+    await Retention(ledger, blobs, 10).remove_in_turn()
 
     assert await blobs.exists(blob)
 

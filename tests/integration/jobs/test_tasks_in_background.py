@@ -127,7 +127,7 @@ async def test_a_wait_ends_with_its_time(bench: Bench) -> None:
     assert (await bench.ledger.get(job_id)).state is JobState.WAITING
     await asyncio.sleep(0.7)
 
-    assert job_id in await bench.ledger.reap()
+    assert job_id in (await bench.ledger.reap()).states
     await bench.work_off()
 
     assert (await bench.ended(job_id)).success

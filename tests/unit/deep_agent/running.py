@@ -1,7 +1,7 @@
 """Runs deep agents with scripted models, through ADK's own Runner."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX, DictState
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetFactory
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
@@ -27,6 +28,14 @@ def scripted(replies: Sequence[dict[str, Any]] | str, name: str = "deep_agent") 
     script = Script.model_validate({"conversations": [{"replies": replies}]})
     model = ScriptedModel(script=script, agent_name=name)
     return ResilientModel(model=model.model, candidates=[model], retries=AT_ONCE)
+
+
+def state_with(files: Mapping[str, bytes]) -> DictState:
+    """A state with text files, given by their absolute paths."""
+    records = {
+        path: {"content": data.decode(), "encoding": "utf-8"} for path, data in files.items()
+    }
+    return DictState({KEY_PREFIX + path: record for path, record in records.items()})
 
 
 class Run:

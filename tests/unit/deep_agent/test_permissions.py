@@ -20,9 +20,8 @@ from fanout.orchestrator.deep_agent import (
     answers_message,
     create_deep_agent,
     pending_approvals,
-    state_with,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, call, scripted, state_with
 
 NO_SECRETS = [Permission(mode="deny", paths=("/workspace/secrets",))]
 FILES = {"a.txt": "find me", "secrets/key.txt": "find me", "secrets/deep/k": "find me"}

@@ -15,7 +15,7 @@ from fanout.orchestrator.deep_agent import (
     context_stats,
     context_summary,
 )
-from fanout.orchestrator.deep_agent.backends.state import StateBackend, state_with
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.context.summarizer import (
     MAX_DECISIONS,
@@ -33,7 +33,7 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, call
+from tests.unit.deep_agent.running import Run, call, state_with
 
 DECIDED = "I decided to keep Bread as an alias, because plugins import it."
 

@@ -75,7 +75,7 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
 
     reaped = await ledger.reap()
 
-    assert (reaped, reaped.lost) == ({spec.id: "timed_out"}, {}), "no worker had it"
+    assert (reaped.states, reaped.lost) == ({spec.id: "timed_out"}, {}), "no worker had it"
     result = await ledger.result(spec.id)
     assert result is not None
     assert result.error is not None
@@ -86,7 +86,7 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
     assert result.execution_seconds >= 0.1
     for below in [*(each.id for each in children_of(spec, 2)), grandchild.id]:
         assert await state_of(ledger, below) is JobState.CANCELLED
-    assert await ledger.reap() == {}
+    assert (await ledger.reap()).states == {}
 
 
 async def test_the_time_of_waiting_for_children_is_gone_for_the_next_attempt(
@@ -111,14 +111,14 @@ async def test_while_a_person_is_awaited_the_time_stands_still_and_then_runs_for
 ) -> None:
     spec = await parked(ledger, 0.1, 1, asked("yes-or-no"))
     await asyncio.sleep(0.15)
-    assert await ledger.reap() == {}
+    assert (await ledger.reap()).states == {}
 
     await ledger.answer("yes-or-no", ApprovalAnswer(decision="approve"))
     assert await state_of(ledger, spec.id) is JobState.WAITING
     assert await redis.zscore("fanout:deadlines", spec.id) is not None
     await asyncio.sleep(0.15)
 
-    assert await ledger.reap() == {spec.id: "timed_out"}
+    assert (await ledger.reap()).states == {spec.id: "timed_out"}
 
 
 async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
@@ -136,8 +136,8 @@ async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
 
     reaped = await ledger.reap()
 
-    assert reaped == {frozen.spec.id: "cancelled", asked.spec.id: "cancelled"}
-    assert reaped.lost.keys() == reaped.keys()
+    assert reaped.states == {frozen.spec.id: "cancelled", asked.spec.id: "cancelled"}
+    assert reaped.lost.keys() == reaped.states.keys()
     late = make_result(frozen.spec.id)
     assert not await ledger.finish(frozen.spec.id, frozen.token, late, {})
     assert await ledger.finish(awake.spec.id, awake.token, make_result(awake.spec.id), {})

@@ -167,7 +167,7 @@ async def test_what_lapses_gives_every_place_back(
     await asyncio.sleep(0.05)
     assert await dispatched(ledger) == []
 
-    assert await ledger.reap() == {first: "queued", second: "queued"}
+    assert (await ledger.reap()).states == {first: "queued", second: "queued"}
     assert await dispatched(ledger) == ["a0", "a1"]
 
 

@@ -11,7 +11,7 @@ from fakeredis import FakeAsyncRedis
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger, Reaped
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker("w0", concurrency=4, agents=("general-purpose",), queue="q@w0")
@@ -204,7 +204,7 @@ async def test_a_class_that_an_earlier_release_has_entered_is_found_by_the_reape
 
 async def test_one_reaper_acts_for_all_and_when_it_dies_another_does(ledger: Ledger) -> None:
     first, second = await ledger.reap(0.2), await ledger.reap(0.2)
-    assert (first, second) == ({}, None)
+    assert (first, second) == (Reaped(), None)
 
     async with asyncio.timeout(60):
         while await ledger.reap(0.2) is None:  # noqa: ASYNC110 - the first never comes again
@@ -219,7 +219,7 @@ async def test_more_lost_jobs_than_one_call_takes_are_all_requeued(
     await bound(ledger)
     await redis.zadd(KEYS.leases, dict.fromkeys(ids, 1))
 
-    assert await ledger.reap() == dict.fromkeys(ids, JobState.QUEUED)
+    assert (await ledger.reap()).states == dict.fromkeys(ids, JobState.QUEUED)
 
 
 async def test_classes_that_nobody_runs_are_looked_at_once_and_again_when_somebody_does(

@@ -177,7 +177,7 @@ async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger:
     await asyncio.sleep(0.1)
 
     reaped = await ledger.reap()
-    assert reaped == {job_id: "queued"}
+    assert reaped.states == {job_id: "queued"}
     await dispatch_all(ledger)
     second = await claimed(ledger, job_id)
     first_began, *_, second_began = [
@@ -210,14 +210,14 @@ async def test_a_lease_lapses_by_the_time_in_which_redis_works(
 
     for passed in (3600, -7200):  # Redis hung for an hour; the time of its machine was set back
         clock.now += passed
-        assert await ledger.reap() == {}
+        assert (await ledger.reap()).states == {}
         assert await ledger.beat({job_id: silent.token}, 9) == {job_id: "held"}
     reaped: dict[str, str] = {}
     seconds = 0
     while not reaped:
         clock.now += 1
         seconds += 1
-        reaped = await ledger.reap()
+        reaped = (await ledger.reap()).states
 
     assert (reaped, seconds) == ({job_id: "failed"}, 10)
     assert (await ledger.get(held.spec.id)).state is JobState.RUNNING
@@ -233,7 +233,7 @@ async def test_a_lease_that_was_renewed_for_long_outlives_a_redis_that_hangs(
 
     clock.now += 3600
 
-    assert await ledger.reap() == {}
+    assert (await ledger.reap()).states == {}
 
 
 async def test_the_lease_of_a_dead_worker_lapses_although_the_time_of_redis_was_set_back(
@@ -246,7 +246,7 @@ async def test_the_lease_of_a_dead_worker_lapses_although_the_time_of_redis_was_
     reaped: dict[str, str] = {}
     for _ in range(70):  # the longest lease is a minute
         clock.now += 1
-        reaped |= await ledger.reap()
+        reaped |= (await ledger.reap()).states
 
     assert reaped == {claim.spec.id: "queued"}
 
@@ -260,7 +260,7 @@ async def test_the_lease_of_a_worker_of_an_earlier_release_lapses_by_the_time_of
 
     clock.now += LEASE + 1
 
-    assert await ledger.reap() == {job_id: "queued"}
+    assert (await ledger.reap()).states == {job_id: "queued"}
 
 
 async def test_a_worker_that_ends_while_the_workers_are_listed_is_not_listed(
@@ -279,14 +279,14 @@ async def test_a_renewed_lease_does_not_lapse(ledger: Ledger) -> None:
     await ledger.beat({claim.spec.id: claim.token}, LEASE)
     await asyncio.sleep(0.2)
 
-    assert await ledger.reap() == {}
+    assert (await ledger.reap()).states == {}
 
 
 async def test_a_job_whose_attempts_are_used_up_fails_in_words(ledger: Ledger) -> None:
     claim = await running(ledger, lease=0.05, max_attempts=1)
     await asyncio.sleep(0.1)
 
-    assert await ledger.reap() == {claim.spec.id: "failed"}
+    assert (await ledger.reap()).states == {claim.spec.id: "failed"}
     result = await ledger.result(claim.spec.id)
     assert result is not None
     assert result.error is not None
@@ -304,7 +304,7 @@ async def test_a_message_that_got_lost_is_dispatched_again(
     reaped = await ledger.reap()
     again: list[Dispatched] = await ledger.dispatch(10)
 
-    assert (reaped, reaped.lost) == ({job_id: "queued"}, {}), "no worker had it"
+    assert (reaped.states, reaped.lost) == ({job_id: "queued"}, {}), "no worker had it"
 
     assert [(job.spec.id, job.number) for job in again] == [(job_id, 2)]
 
@@ -351,7 +351,7 @@ async def test_a_cancelled_job_whose_worker_dies_ends_cancelled(ledger: Ledger) 
     await ledger.cancel(claim.spec.id)
     await asyncio.sleep(0.1)
 
-    assert await ledger.reap() == {claim.spec.id: "cancelled"}
+    assert (await ledger.reap()).states == {claim.spec.id: "cancelled"}
 
 
 async def test_cancelling_a_parent_cancels_all_below_it(ledger: Ledger) -> None:

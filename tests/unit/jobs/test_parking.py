@@ -255,7 +255,7 @@ async def test_a_reaper_leaves_parked_jobs_alone(ledger: Ledger) -> None:
     claim = await running(ledger)
     await ledger.park(claim.spec.id, claim.token, [asked(claim.spec.id)])
 
-    assert await ledger.reap() == {}
+    assert (await ledger.reap()).states == {}
     assert (await ledger.get(claim.spec.id)).state is JobState.WAITING
 
 

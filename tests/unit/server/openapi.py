@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -9,7 +10,6 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from fanout.orchestrator.server.app import Bounds, create_app
-from fanout.orchestrator.server.http.openapi import render_description
 from fanout.orchestrator.server.http.requests import Service
 from tests.architecture.sources import REPOSITORY
 
@@ -23,9 +23,8 @@ def described() -> str:
     def unchanged(app: ASGIApp, **_: Any) -> ASGIApp:
         return app
 
-    return render_description(
-        create_app(nothing, Bounds(1, 1, 1, 1), Middleware(unchanged)).openapi()
-    )
+    document = create_app(nothing, Bounds(1, 1, 1, 1), Middleware(unchanged)).openapi()
+    return json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ async def test_a_lease_that_lapses_is_counted_by_whoever_reaps_it(redis: FakeAsy
     await ledger.submit([spec])
     await ledger.dispatch(1)
     await ledger.claim(spec.id, worker, 0.001)
-    while await ledger.reap() == {}:  # noqa: ASYNC110 - nothing announces it
+    while (await ledger.reap()).states == {}:  # noqa: ASYNC110 - nothing announces it
         await asyncio.sleep(0.01)
     found = shown(FleetCounts(totals=await FleetTotals(redis, Keys()).read()))
     assert found["fanout_leases_lost_total", "lapsed"] == 1

@@ -368,11 +368,6 @@ class DockerProvider:
         """See `SandboxProvider.expect_next`."""
         self._pool.expect_next(specs)
 
-    @property
-    def warm_sandboxes(self) -> int:
-        """The number of sandboxes that were started ahead and wait for a job."""
-        return self._pool.ready
-
     async def home(self, job_id: str) -> str:
         """See `SandboxProvider.home`."""
         del job_id
