@@ -463,7 +463,7 @@ class WorkerProcess:
             fitness=self._fitness,
             rate_limiter=self._rate_limiter,
             on_cancelled=self.parked.cancelled,
-            me=self.info,
+            registration=self.info,
         )
 
     async def _register(self) -> None:

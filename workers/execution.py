@@ -48,7 +48,7 @@ class JobExecution:
         fitness: Says whether this host can open sandboxes.
         rate_limiter: Limits the requests to models.
         on_cancelled: Is called with the id of each cancelled job.
-        me: Returns this worker's current registration.
+        registration: Returns this worker's current registration.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class JobExecution:
         fitness: HostFitness,
         rate_limiter: RedisRateLimiter,
         on_cancelled: Callable[[str], None],
-        me: Callable[[], WorkerInfo],
+        registration: Callable[[], WorkerInfo],
     ) -> None:
         collections = ChangeCollections(services.blobs)
-        late_changes = LateChanges(services.ledger, provider, own_ledger, collections, me)
+        late_changes = LateChanges(services.ledger, provider, own_ledger, collections, registration)
         activities = Activities(urgent_ledger, services.totals)
         self._services = services
         cancellations = Cancellations(
@@ -102,7 +102,7 @@ class JobExecution:
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             full_wait_seconds=settings.storage.full_wait_seconds,
-            me=me,
+            registration=registration,
         )
 
     async def warm_up(self, models: Iterable[str]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fanout.orchestrator.client.job_counts import FRESH_SECONDS
+from fanout.orchestrator.client.job_counts import Recent
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.store.fleet import QueueHead
 from fanout.orchestrator.jobs.totals import Label
@@ -33,10 +31,9 @@ class FleetCounter:
 
     def __init__(self, reader: JobReader) -> None:
         self._reader = reader
-        self._counts = FleetCounts()
         self._installation = ""
-        self._at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._totals: Mapping[Label, float] = {}
+        self._recent = Recent(self._read)
 
     async def now(self) -> FleetCounts:
         """Return the counts, at most a second old.
@@ -44,16 +41,13 @@ class FleetCounter:
         Raises:
             LedgerUnavailable: Redis does not respond.
         """
-        async with self._lock:
-            if time.monotonic() - self._at > FRESH_SECONDS:
-                self._counts = await self._read()
-                self._at = time.monotonic()
-            return self._counts
+        return await self._recent.now()
 
     async def _read(self) -> FleetCounts:
         fleet, totals = self._reader.fleet, self._reader.totals
         workers, queues = await fleet.workers(), await fleet.queues()
-        return FleetCounts(workers, queues, await self._never_lower(await totals.read()))
+        self._totals = await self._never_lower(await totals.read())
+        return FleetCounts(workers, queues, self._totals)
 
     async def _never_lower(self, counted: Mapping[Label, float]) -> Mapping[Label, float]:
         """Return totals that do not fall when Redis loses its last writes.
@@ -65,6 +59,6 @@ class FleetCounter:
         is_same, self._installation = installation == self._installation, installation
         if not is_same:
             return counted
-        before = self._counts.totals
+        before = self._totals
         labels = dict.fromkeys([*before, *counted])
         return {one: max(before.get(one, 0.0), counted.get(one, 0.0)) for one in labels}

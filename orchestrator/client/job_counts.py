@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from fanout.orchestrator.client.job_reader import JobReader
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.memory import RedisMemory
+
+T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
 """The time for which counts are reused: several scrapers ask at once."""
@@ -49,6 +52,27 @@ class Counts:
     """The memory of Redis."""
 
 
+class Recent(Generic[T]):
+    """Something that is read again when it is more than a second old.
+
+    Args:
+        read: Reads it.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._found: tuple[float, T] | None = None
+        self._lock = asyncio.Lock()
+
+    async def now(self) -> T:
+        """Return it, at most a second old; what `read` raises is raised."""
+        async with self._lock:
+            if self._found is None or time.monotonic() - self._found[0] > FRESH_SECONDS:
+                found = await self._read()
+                self._found = time.monotonic(), found
+            return self._found[1]
+
+
 class JobCounts:
     """Counts jobs in a time that does not depend on how many there are.
 
@@ -58,9 +82,8 @@ class JobCounts:
 
     def __init__(self, reader: JobReader) -> None:
         self._reader = reader
-        self._counts = Counts()
-        self._at = self._recounted_at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._recounted_at = float("-inf")
+        self._recent = Recent(self._count)
 
     async def now(self) -> Counts:
         """Return the counts, at most a second old.
@@ -68,11 +91,7 @@ class JobCounts:
         Raises:
             LedgerUnavailable: Redis does not respond.
         """
-        async with self._lock:
-            if time.monotonic() - self._at > FRESH_SECONDS:
-                self._counts = await self._count()
-                self._at = time.monotonic()
-            return self._counts
+        return await self._recent.now()
 
     async def _count(self) -> Counts:
         states = await self._states()

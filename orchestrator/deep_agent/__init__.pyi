@@ -40,7 +40,6 @@ from .backends.protocol import Shell as Shell
 from .backends.protocol import Walk as Walk
 from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
-from .backends.state import state_with as state_with
 
 # Budgets, guards and the final answer's schema
 from .budget import Account as Account

@@ -244,8 +244,7 @@ class PermittedBackend:
             path, max_entries=max(max_entries, MAX_WALKED), timeout_seconds=timeout_seconds
         )
         entries = [entry for entry in walk.entries if self._shows(entry.path, path, real)]
-        complete = walk.complete and len(entries) <= max_entries
-        return Walk(entries=tuple(entries[:max_entries]), complete=complete)
+        return walk.first(entries, max_entries)
 
     async def grep(
         self,

@@ -428,7 +428,7 @@ def test_only_one_module_starts_git() -> None:
     assert found == {
         "orchestrator/cli/checks/doctor_checks.py",  # looks whether it is installed
         "workers/extras/remote_agents/messages.py",  # applies a patch in the job's sandbox
-        "workers/attempt/job_runner.py",  # looks in the job's sandbox
+        "workers/attempt/changes.py",  # looks in the job's sandbox
         "workers/sandbox/merge_target.py",  # as above
         "workers/extras/images.py",  # says whether an image has it
     }

@@ -103,7 +103,7 @@ LEASES = (
     Fault(
         "leases: a claim whose answer was lost is nobody's, and uses up an attempt",
         "workers/attempt/job_runner.py",
-        "if has_refused or self._me().draining:",
+        "if has_refused or self._registration().draining:",
         "if True:",
         "tests/faults/test_arrows.py::"
         "test_a_claim_whose_answer_got_lost_is_asked_for_again_and_costs_no_attempt",

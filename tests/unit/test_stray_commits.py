@@ -9,7 +9,7 @@ from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace
-from fanout.workers.attempt.job_runner import with_stray_commits
+from fanout.workers.attempt.changes import with_stray_commits
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.unit.test_outside_repositories import git

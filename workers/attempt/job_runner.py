@@ -2,8 +2,7 @@
 
 `JobRunner.run` shows the sequence: claim the job, run the agent in a sandbox, collect the changes,
 and then commit the result, or park, requeue or release the job. `attempt` defines what is
-committed. Commits of the agent that its changes do not carry, on other branches or stashed, are
-named in the summary.
+committed.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -31,7 +28,6 @@ from fanout.orchestrator.jobs.failures import (
     SandboxFailure,
 )
 from fanout.orchestrator.jobs.result import (
-    MAX_SUMMARY_CHARACTERS,
     CollectionState,
     JobResult,
     ResultSoFar,
@@ -56,13 +52,13 @@ from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.subagent import SubagentFactory
 from fanout.workers.agent_gate import AgentGate
 from fanout.workers.attempt.attempt import Attempt, AttemptOutcome, commit, failure_in, result_of
-from fanout.workers.attempt.changes import ChangeCollections
+from fanout.workers.attempt.changes import ChangeCollections, with_stray_commits
 from fanout.workers.attempt.known_files import StartReader
 from fanout.workers.attempt.opening import lazy_sandbox
 from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
 from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
 from fanout.workers.host_fitness import HostFitness
-from fanout.workers.sandbox import Command, HostFault, LazySandbox, Sandbox, SandboxProvider
+from fanout.workers.sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -90,15 +86,6 @@ sooner, and one round of the loop would take longer."""
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
-MAX_COMMITS = 100
-"""That are asked for: a job makes some ten."""
-MAX_BRANCHES = 10
-"""That are named: more would hide the summary."""
-MAX_NAME_CHARACTERS = 100
-"""The longest name of a branch, and the longest subject of a commit."""
-
-LOOK_SECONDS = 20.0
-"""The time for Git in a large repository; a usual one takes milliseconds."""
 
 
 class JobRunner:
@@ -118,7 +105,7 @@ class JobRunner:
         default_image: The image of an agent whose definition names none.
         lease_seconds: The length of a lease.
         full_wait_seconds: How long a job may wait that was given back because Redis was full.
-        me: Returns this worker's current registration.
+        registration: Returns this worker's current registration.
     """
 
     def __init__(
@@ -137,7 +124,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         full_wait_seconds: float,
-        me: Callable[[], WorkerInfo],
+        registration: Callable[[], WorkerInfo],
     ) -> None:
         self._services = services
         self._ledger = services.ledger
@@ -155,7 +142,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._full_wait_seconds = full_wait_seconds
-        self._me = me
+        self._registration = registration
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
         self._agent_gate = AgentGate()
@@ -191,7 +178,9 @@ class JobRunner:
             ),
             working_for(f"{spec.tenant}/{spec.owner}"),
         ):
-            async with traced_attempt(self._ledger, claim, self._me().name, times) as trace:
+            async with traced_attempt(
+                self._ledger, claim, self._registration().name, times
+            ) as trace:
                 log.info("attempt started")
                 self._services.totals.add(ATTEMPTS_STARTED)
                 outcome = await self._attempt(claim, claimed_at, progress)
@@ -251,19 +240,23 @@ class JobRunner:
         while True:
             try:
                 return await self._ledger.claim(
-                    job_id, self._me(), self._lease_seconds, dispatch, request
+                    job_id, self._registration(), self._lease_seconds, dispatch, request
                 )
             except LedgerUnavailable as failure:
                 has_refused = isinstance(failure, LedgerFull) or not failure.retryable
-                if has_refused or self._me().draining:
+                if has_refused or self._registration().draining:
                     raise
             await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> AttemptOutcome:
         """Run the attempt's work under a lease and a deadline, each of which can stop it."""
-        me = self._me()
-        if me.draining:  # the message was on its way when the worker began to take none
-            why = f"Its worker takes no jobs: {me.unfit}." if me.unfit else "Its worker stops."
+        worker = self._registration()
+        if worker.draining:  # the message was on its way when the worker began to take none
+            why = (
+                f"Its worker takes no jobs: {worker.unfit}."
+                if worker.unfit
+                else "Its worker stops."
+            )
             return AttemptOutcome(failure=ShuttingDown(why))
         await self._services.refresh()
         try:
@@ -339,7 +332,7 @@ class JobRunner:
                     attempt,
                     self._services,
                     default_image=self._default_image,
-                    host=self._me().host,
+                    host=self._registration().host,
                     journal=journal,
                     start_reader=self._start_reader,
                 ) as sandbox,
@@ -439,7 +432,7 @@ class JobRunner:
         if isinstance(failure, LeaseLost) and not isinstance(failure, LeaseNotRenewed):
             return Unfinished(ANOTHER_HAS_IT, has_run=True)
         if isinstance(failure, (LeaseNotRenewed, ShuttingDown, NotUnderstood, LedgerUnavailable)):
-            unread_by = self._me().name if isinstance(failure, NotUnderstood) else ""
+            unread_by = self._registration().name if isinstance(failure, NotUnderstood) else ""
             starves = self._full_wait_seconds if isinstance(failure, LedgerFull) else 0
             with span("release"):
                 is_released = await self._retry_in_outage(
@@ -494,7 +487,7 @@ class JobRunner:
         log.warning("sandbox not opened", error=str(failure))
         return await self._retry_in_outage(
             lambda: self._ledger.refuse(
-                claim, self._me(), str(failure), is_final=not failure.retryable
+                claim, self._registration(), str(failure), is_final=not failure.retryable
             )
         )
 
@@ -575,7 +568,8 @@ class JobRunner:
             try:
                 return await ask()
             except LedgerUnavailable:
-                if elapsed_clock() > until and self._me().draining and not self._me().unfit:
+                worker = self._registration()
+                if elapsed_clock() > until and worker.draining and not worker.unfit:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
@@ -606,54 +600,3 @@ def _note_end(trace: OpenSpan, outcome: AttemptOutcome, result: JobResult | Unfi
 def _is_passed_on(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood, HostFault))
-
-
-async def with_stray_commits(summary: str, sandbox: Sandbox, since: float) -> str:
-    """Return a summary with a sentence about the commits that do not come back, if there are any.
-
-    Args:
-        summary: The agent's.
-        sandbox: The job's sandbox, whose own Git is asked: its answer is as little believed as the
-            summary is.
-        since: When the job was submitted, in seconds since the epoch.
-    """
-    sentence = ""
-    with suppress(SandboxFailure, OSError):  # it fails again where it matters
-        sentence = await _sentence(sandbox, since)
-    if not sentence:
-        return summary
-    room = MAX_SUMMARY_CHARACTERS - len(sentence) - 2
-    return "\n\n".join(filter(None, (summary[:room], sentence)))
-
-
-async def _sentence(sandbox: Sandbox, since: float) -> str:
-    listing = (
-        *("git", "-c", "core.fsmonitor=false", "log", "-z", "--all", "--not", "HEAD", "--source"),
-        *("--no-show-signature", f"--since=@{int(since)}", f"--max-count={MAX_COMMITS}"),
-        "--format=%S%x09%h %s",
-    )
-    command = Command(argv=listing, timeout_seconds=LOOK_SECONDS, merge_stderr=False)
-    listed = await sandbox.run(command)
-    if listed.exit_code:
-        return ""
-    by_branch: defaultdict[str, list[str]] = defaultdict(list)
-    for line in filter(None, listed.output.decode("utf-8", "replace").split("\0")):
-        reference, _, commit = line.partition("\t")
-        by_branch[_shown(reference.removeprefix("refs/").removeprefix("heads/"))].append(commit)
-    named = [
-        f"{branch} ({len(commits)}, the last one is {_shown(commits[0])})"
-        for branch, commits in list(by_branch.items())[:MAX_BRANCHES]
-    ]
-    if not named:
-        return ""
-    more = f" and {len(by_branch) - MAX_BRANCHES} more" if len(by_branch) > MAX_BRANCHES else ""
-    return (
-        f"Commits outside of what was checked out at the end did not come back: {', '.join(named)}"
-        f"{more}. A job brings back the files of its workspace: have it merge or check out what "
-        "you want."
-    )
-
-
-def _shown(text: str) -> str:
-    clean = "".join(character if character.isprintable() else " " for character in text)
-    return clean[:MAX_NAME_CHARACTERS]

@@ -38,7 +38,7 @@ class LateChanges:
         provider: Has their files.
         own_ledger: Says which workers live.
         collections: Stores the changes.
-        me: Returns this worker's current registration.
+        registration: Returns this worker's current registration.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class LateChanges:
         provider: SandboxProvider,
         own_ledger: OwnLedger,
         collections: ChangeCollections,
-        me: Callable[[], WorkerInfo],
+        registration: Callable[[], WorkerInfo],
     ) -> None:
         self._ledger = ledger
         self._provider = provider
         self._own_ledger = own_ledger
         self._collections = collections
-        self._me = me
+        self._registration = registration
         self._ended = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -87,20 +87,20 @@ class LateChanges:
             LedgerReplaced: Redis holds another ledger.
             LedgerUnavailable: Redis does not respond.
         """
-        me = self._me()
+        worker = self._registration()
         waiting = [
             job
             for job in await self._ledger.uncollected()
             if job.job_id not in self._running
-            and (job.host == me.host or job.ended_seconds > LOST_SECONDS)
+            and (job.host == worker.host or job.ended_seconds > LOST_SECONDS)
         ]
         if not waiting:
             return  # only a worker that has something to collect asks which workers live
-        others = set(await self._own_ledger.living_workers()) - {me.name}
+        others = set(await self._own_ledger.living_workers()) - {worker.name}
         for job in waiting:
             if job.worker in others:
                 continue
-            if job.host == me.host:
+            if job.host == worker.host:
                 self._running[job.job_id] = asyncio.create_task(self._collect(job))
             else:
                 await self._ledger.give_up_changes(job.job_id, "The host of its files is lost.")

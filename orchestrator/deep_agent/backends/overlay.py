@@ -198,8 +198,7 @@ class OverlayBackend:
             await self.list(path)
         entries = [entry for entry in walk.entries if self._shows_base(entry.path)] + own
         entries.sort(key=lambda entry: entry.path)
-        complete = walk.complete and len(entries) <= max_entries
-        return Walk(entries=tuple(entries[:max_entries]), complete=complete)
+        return walk.first(entries, max_entries)
 
     async def grep(
         self,

@@ -59,6 +59,16 @@ class Walk:
     complete: bool = True
     """False if the limit on entries or time was reached first."""
 
+    def first(self, entries: Sequence[Entry], count: int) -> Walk:
+        """Return a walk with the first of these entries; it is complete if this one is and all fit.
+
+        Args:
+            entries: What remains of this walk's entries, or is added to them, sorted by path.
+            count: The maximum number of entries.
+        """
+        complete = self.complete and len(entries) <= count
+        return Walk(entries=tuple(entries[:count]), complete=complete)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:

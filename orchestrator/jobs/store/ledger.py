@@ -200,7 +200,7 @@ class Ledger(Records):
         self._registered: dict[str, str] = {}
         """Worker -> the digest of its registration, as this process has last sent it."""
 
-    # For parents
+    # For clients
 
     async def submit(self, specs: Sequence[JobSpec], pool: str = "") -> list[str]:
         """Store and queue jobs, and return their ids.
@@ -268,23 +268,6 @@ class Ledger(Records):
             await self._cancel_rest()
         return JobState(before)
 
-    # For workers
-
-    async def installation(self) -> str:
-        """Return the id of the installation, which is made when it is first asked for.
-
-        It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
-        it, and a second ledger never has the same one, unless it is a copy of this one's data.
-        """
-        if known := await self.known_installation():
-            return known  # also while Redis is full
-        with redis_failures():
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)
-                pipe.get(self._keys.installation)
-                _, stored = await pipe.execute()
-        return str(stored)
-
     async def _cancel_rest(self) -> None:
         """Cancel the jobs that a cancellation, or the end of a parent, has listed."""
         while (await self._cancel_some(""))[1]:
@@ -338,7 +321,7 @@ class Ledger(Records):
         if JobState(state).is_terminal:
             raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
 
-    # For admission
+    # For admission, the reaper and retention
 
     async def dispatch(self, most: int) -> list[Dispatched]:
         """Take queued jobs that can run now, in their order; the caller sends them at once.
@@ -507,6 +490,21 @@ class Ledger(Records):
         return bool(await self._run("turn", name, max(milliseconds(seconds), 1)))
 
     # For workers
+
+    async def installation(self) -> str:
+        """Return the id of the installation, which is made when it is first asked for.
+
+        It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
+        it, and a second ledger never has the same one, unless it is a copy of this one's data.
+        """
+        if known := await self.known_installation():
+            return known  # also while Redis is full
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)
+                pipe.get(self._keys.installation)
+                _, stored = await pipe.execute()
+        return str(stored)
 
     async def register(
         self,

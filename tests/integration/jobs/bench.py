@@ -216,7 +216,7 @@ class Bench:
             default_image="none",
             lease_seconds=self._lease_seconds,
             full_wait_seconds=LONG_LEASE_SECONDS,
-            me=self.registration,
+            registration=self.registration,
         )
 
     async def tree_ids(self, root_id: str) -> list[str]:
