@@ -90,7 +90,8 @@ compose: $(TOOLS) ## build docker-compose.yml on stand-ins for a registry's imag
 	@CI=true COMPOSE_BUILD=1 $(BIN)/pytest -n 0 tests/end_to_end/test_compose.py
 
 docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
-	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html
+	@$(BIN)/python -m docs.generate.walk
+	$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html
 	echo "build/docs/html/index.html"
 
 openapi: $(TOOLS) ## freeze the description of the HTTP interface in docs/openapi.json

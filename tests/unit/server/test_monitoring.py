@@ -151,10 +151,8 @@ async def test_totals_do_not_fall_when_redis_loses_its_last_writes(
     class Reader:
         fleet = totals = Read()
 
-    seen = []
     counter = FleetCounter(cast(JobReader, Reader()))
-    for _ in range(3):
-        seen.append((await counter.now()).totals["x",])
+    seen = [(await counter.now()).totals["x",] for _ in range(3)]
     assert seen == [10.0, 10.0, 1.0]
 
 
