@@ -65,8 +65,8 @@ alerts: ## the alert rules of config/monitoring and their tests, with promtool
 	promtool check rules config/monitoring/alerts.yml
 	promtool test rules config/monitoring/alerts_test.yml
 
-house: $(TOOLS) ## the largest files, functions and folders: a report, nothing fails
-	@$(BIN)/python -m tests.architecture.sources
+house: $(TOOLS) ## the size and the habits of the code, with the largest of each kind: a report, nothing fails
+	@$(BIN)/python -m tests.architecture.house
 
 audit: $(TOOLS) ## known vulnerabilities of the locked packages, where the service that knows them is reached
 	@$(BIN)/python -m tests.installation.audit

@@ -108,7 +108,7 @@ class Stop:
 
     def imports(self, other: Stop) -> bool:
         """Return whether this file imports something that the other one defines."""
-        return other.path in _imported_files(self.path)
+        return other.path in imported_files(self.path)
 
 
 @dataclass(frozen=True, order=True)
@@ -132,8 +132,12 @@ def _tree(path: str) -> ast.Module:
 
 
 @cache
-def _imported_files(path: str) -> frozenset[str]:
-    """Return the files of ours that define what a file imports."""
+def imported_files(path: str) -> frozenset[str]:
+    """Return the files of ours that define what a file imports.
+
+    Args:
+        path: The file, relative to the repository.
+    """
     return frozenset(
         file
         for node in ast.walk(_tree(path))

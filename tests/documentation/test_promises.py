@@ -71,7 +71,9 @@ def test_every_sentence_of_these_sections_is_in_the_table(document, section):
 def test_every_promise_has_tests_that_exist_or_promises_nothing():
     named = [(one["sentence"], test) for one in PROMISES for test in one.get("tests", [])]
     missing = [
-        test for _, test in named if test.rpartition("::")[2] not in functions_of(test.split("::")[0])
+        test
+        for _, test in named
+        if test.rpartition("::")[2] not in functions_of(test.split("::")[0])
     ]
 
     assert missing == []
