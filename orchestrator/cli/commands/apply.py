@@ -337,18 +337,7 @@ def print_report(report: MergeReport, kept: Path | None = None) -> None:
         )
     if report.conflicts and kept:
         output.notice(f"Both sides of the conflicts are in {kept}")
-    for kind, left in (
-        ("refused", report.refused),
-        ("failed", report.failed),
-        ("skipped", report.skipped),
-    ):
-        for entry in left:
-            output.notice(
-                f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
-            )
-    for line in held_back.hidden_lines(report.unknown_hidden):
-        output.notice(line)
-    for line in held_back.lines(report.held_back):
+    for line in held_back.unlanded_lines(report):
         output.notice(line)
     if report.held_back:
         output.notice(f"To merge held back changes, add {held_back.OPTION}.")

@@ -60,7 +60,7 @@ def _print_table(waiting: Sequence[Approval]) -> None:
             formatting.short_id(approval.job_id),
             output.one_line(approval.agent, 40),
             output.one_line(approval.tool, 60),
-            formatting.span(max(0.0, now - (approval.requested_at or now))),
+            formatting.between(approval.requested_at or now, now),
             output.one_line(
                 escape_hidden(json.dumps(approval.arguments, ensure_ascii=False)),
                 ARGUMENT_CHARACTERS,

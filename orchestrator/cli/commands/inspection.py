@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -147,7 +146,7 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         if value not in (None, {}, []) and name != FOR_PROGRAMS
     }
     output.pairs(
-        (name, formatting.moment(value) if name in times else _shown(value))
+        (name, formatting.moment(value) if name in times else formatting.plain_text(value))
         for name, value in values.items()
     )
 
@@ -191,7 +190,7 @@ def _print_result(found: JobResult, with_children: Usage) -> None:
             ("with jobs below", _more(with_children, found.usage)),
             ("context", formatting.summarized(found.context)),
             ("files", "\n".join(files)),
-            ("output", None if found.output is None else _shown(found.output)),
+            ("output", None if found.output is None else formatting.plain_text(found.output)),
             ("unread", "\n".join(found.unread_messages)),
         ]
     )
@@ -292,7 +291,3 @@ def _print_board(records: Sequence[JobRecord]) -> None:
     console = Console(highlight=False)
     lines = console.height - LINES_BESIDE_SUMMARY
     console.print(Board(records).render(lines, console.width))
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

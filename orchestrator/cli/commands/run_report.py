@@ -305,15 +305,9 @@ def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
             f"WARNING: {conflicts}, changes not merged: {named}.\n"
             f"  See: fanout diff {short_id(job_id)} --conflicts{kept_note(landed.conflicts_kept)}"
         )
-    for kind in ("refused", "failed", "skipped"):
-        lines += [
-            f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
-            for entry in getattr(merged, kind)
-        ]
-    lines += held_back.hidden_lines(merged.unknown_hidden)
+    lines += held_back.unlanded_lines(merged)
     if merged.held_back:
         to = " --branch OTHER" if landed.branch else ""
-        lines += held_back.lines(merged.held_back)
         lines.append(
             f"To land the held back changes:\n  fanout apply {short_id(job_id)}{to} "
             f"{held_back.OPTION}"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from fanout.orchestrator import shortening
 from fanout.orchestrator.cli.terminal.output import one_line, stdout_is_terminal
@@ -110,11 +110,30 @@ def doing(record: JobRecord, now: float | None = None) -> str:
         return reason(record)
     if record.waiting_for:
         return one_line(f"waits for {record.waiting_for}", NOW_CHARACTERS)
-    if record.activity is not None:
-        return one_line(at_work(record.last_event, record.activity, now), NOW_CHARACTERS)
-    if record.last_event in (None, record.state):
-        return ""
-    return one_line(str(record.last_event), NOW_CHARACTERS)
+    return newest(record, now)
+
+
+class Working(Protocol):
+    """What is known of a job that works, in a record and in a view of the installation."""
+
+    @property
+    def state(self) -> str:
+        """The job's state."""
+
+    @property
+    def activity(self) -> Activity | None:
+        """What it does at this moment."""
+
+    @property
+    def last_event(self) -> str | None:
+        """Its newest event, in one line."""
+
+
+def newest(job: Working, now: float | None = None) -> str:
+    """Return a job's current activity, or its newest event unless that is its state."""
+    if job.activity is not None:
+        return one_line(at_work(job.last_event, job.activity, now), NOW_CHARACTERS)
+    return "" if job.last_event in (None, job.state) else one_line(job.last_event, NOW_CHARACTERS)
 
 
 def at_work(last_event: str | None, activity: Activity, now: float | None = None) -> str:
@@ -162,7 +181,12 @@ def asks(record: JobRecord) -> str:
 def elapsed(record: JobRecord, now: float | None = None) -> str:
     """Return how long a job has been running or ran, or has waited if it never ran."""
     end = record.finished_at or now or time.time()
-    return span(max(0.0, end - (record.started_at or record.submitted_at)))
+    return between(record.started_at or record.submitted_at, end)
+
+
+def between(begin: float, end: float) -> str:
+    """Format the time between two moments, in seconds since the epoch, whose clocks may differ."""
+    return span(max(0.0, end - begin))
 
 
 def span(seconds: float) -> str:
@@ -190,14 +214,14 @@ def event_line(event: JournalEvent) -> str:
 
 def _formatted(event: JournalEvent) -> str:
     formatter = _FORMATTERS.get(event.type)
-    return _text(event.data) if formatter is None else formatter(event.data)
+    return plain_text(event.data) if formatter is None else formatter(event.data)
 
 
 def _format_state(data: dict[str, Any]) -> str:
     error = data.get("error")
     known = {**data, "error": _error(error)} if isinstance(error, dict) else data
     rest = ", ".join(
-        _ENGINE_ID.sub(_SOME_ID, _text(value))
+        _ENGINE_ID.sub(_SOME_ID, plain_text(value))
         for key, value in known.items()
         if key not in {"state", "host"} and value
     )
@@ -213,12 +237,13 @@ def _error(error: Mapping[str, Any]) -> str:
 
 def _format_reply(data: dict[str, Any]) -> str:
     calls = ", ".join(str(call.get("tool")) for call in dicts(data, "calls"))
-    return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
+    return " ".join(filter(None, (plain_text(data.get("text")), f"→ {calls}" if calls else "")))
 
 
 def _format_results(data: dict[str, Any]) -> str:
     return "; ".join(
-        f"{result.get('tool')}: {_text(result.get('result'))}" for result in dicts(data, "results")
+        f"{result.get('tool')}: {plain_text(result.get('result'))}"
+        for result in dicts(data, "results")
     )
 
 
@@ -229,7 +254,7 @@ def _format_todos(data: dict[str, Any]) -> str:
 
 
 def _format_answer(data: dict[str, Any]) -> str:
-    rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
+    rest = [plain_text(data.get(name)) for name in ("arguments", "response", "message")]
     who = data.get("person") or data.get("by")
     by = f" by {who}" if who else ""
     return " ".join(
@@ -304,7 +329,12 @@ def used(usage: Usage, seconds: float | None = None) -> str:
 
 def cost(usage: Usage) -> str:
     """Format the cost; `-` if the models' prices are unknown."""
-    return "-" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
+    return "-" if usage.cost_usd is None else dollars(usage.cost_usd)
+
+
+def dollars(usd: float) -> str:
+    """Format an amount of money."""
+    return f"${usd:,.4f}"
 
 
 def summarized(context: ContextStats) -> str | None:
@@ -342,7 +372,8 @@ def states(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in JobState if counts.get(state))
 
 
-def _text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """Return a text as it is, another value as JSON, and nothing for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -393,15 +424,15 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.MODEL_REQUEST: lambda data: str(data.get("model")),
     EventType.MODEL_REPLY: _format_reply,
     EventType.SESSION_EVENT: _format_reply,
-    EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",
+    EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {plain_text(data.get('arguments'))}",
     EventType.TOOL_RESULT: _format_results,
     EventType.TODOS: _format_todos,
     EventType.APPROVAL_REQUESTED: lambda data: (
-        f"{short_approval(str(data.get('id')))} {data.get('tool')} {_text(data.get('arguments'))}"
+        f"{short_approval(str(data.get('id')))} {data.get('tool')} {plain_text(data.get('arguments'))}"
     ),
     EventType.APPROVAL_RESOLVED: _format_answer,
-    EventType.LOG: lambda data: _text(data.get("text")),
-    EventType.MESSAGE: lambda data: _text(data.get("text")),
+    EventType.LOG: lambda data: plain_text(data.get("text")),
+    EventType.MESSAGE: lambda data: plain_text(data.get("text")),
     EventType.VERIFY: lambda data: (
         verified_tasks(data)
         if "children" in data

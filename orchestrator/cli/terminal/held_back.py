@@ -14,6 +14,7 @@ from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.questions import confirm
 from fanout.orchestrator.landing.branch import BranchReport
 from fanout.orchestrator.shortening import count
+from fanout.orchestrator.workspace.merge_report import MergeReport
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (
@@ -91,6 +92,16 @@ def hidden_lines(paths: Sequence[str]) -> list[str]:
     shown = ", ".join(output.one_line(path) for path in paths[:SHOWN_PATHS])
     more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
     return [f"hidden    {shown}{more}: a tool may obey it; read it before you work in the folder."]
+
+
+def unlanded_lines(report: MergeReport) -> list[str]:
+    """Return a line for each change that did not land, all but those that conflict."""
+    left = [
+        f"{kind:<8}  {output.one_line(one.path)}: {output.one_line(one.reason)}"
+        for kind in ("refused", "failed", "skipped")
+        for one in getattr(report, kind)
+    ]
+    return [*left, *hidden_lines(report.unknown_hidden), *lines(report.held_back)]
 
 
 def lines(held_back: Sequence[HeldBackChange]) -> list[str]:

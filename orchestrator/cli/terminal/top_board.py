@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths, join_cells
-from fanout.orchestrator.client.fleet_view import FleetView, ShownJob
+from fanout.orchestrator.client.fleet_view import FleetView
 from fanout.orchestrator.shortening import count
 
 GAP = 2
@@ -116,7 +116,7 @@ def summary(view: FleetView) -> list[Text]:
     if view.tokens_per_minute is not None:
         second.append(f"{view.tokens_per_minute:,} tokens/min")
     if view.cost_usd_per_minute is not None:
-        second.append(f"${view.cost_usd_per_minute:,.4f}/min")
+        second.append(f"{formatting.dollars(view.cost_usd_per_minute)}/min")
     lines = [Text("  ".join(first), style="bold"), Text("  ".join(second))]
     if view.redis_bytes is not None:
         lines.append(Text(_memory(view), style=_memory_style(view)))
@@ -217,8 +217,8 @@ def _jobs(view: FleetView) -> Table:
                 output.one_line(one.agent, NAME_CHARACTERS),
                 output.one_line(one.tenant, NAME_CHARACTERS),
                 str(one.attempt),
-                formatting.span(max(0.0, view.at - (one.started_at or one.submitted_at))),
-                _now(one, view.at),
+                formatting.between(one.started_at or one.submitted_at, view.at),
+                formatting.newest(one, view.at) or one.state,
                 one.description,
             )
             for one in view.jobs
@@ -227,14 +227,6 @@ def _jobs(view: FleetView) -> Table:
         styles=[STYLES.get(one.state, "") for one in view.jobs],
         right=(3, 4),
     )
-
-
-def _now(job: ShownJob, now: float) -> str:
-    if job.activity is not None:
-        return formatting.at_work(job.last_event, job.activity, now)
-    if job.last_event in (None, job.state):
-        return job.state
-    return output.one_line(str(job.last_event), formatting.NOW_CHARACTERS)
 
 
 def _share(view: FleetView) -> float:
