@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from fanout.orchestrator.configuration.agent_definitions import load_agent_defin
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
-from tests.integration.scripts import write_script
+from tests.integration.scripts import write_agents, write_script
 
 START_SECONDS = 90.0
 
@@ -200,6 +200,11 @@ class Installation:
             self._identity = identity_in(self.redis.url)
         return self._identity
 
+    @property
+    def provider(self) -> str:
+        """The kind of its sandboxes."""
+        return self.environment["FANOUT_SANDBOX__PROVIDER"]
+
     def client(self) -> JobClient:
         return JobClient(self.redis.url, self.settings, self.definitions)
 
@@ -274,15 +279,30 @@ class Installer:
         folder.mkdir()
         return Installer(folder, self._opened)
 
-    def __call__(self, *conversations: dict[str, Any], **environment: str) -> Installation:
-        """An installation with a Redis and no workers yet.
+    def __call__(
+        self,
+        *conversations: dict[str, Any],
+        agents: Mapping[str, str] | None = None,
+        workers: int = 0,
+        concurrency: int = 4,
+        **environment: str,
+    ) -> Installation:
+        """An installation with a Redis.
 
         Args:
             conversations: the script of its model, if that is to be a scripted one.
+            agents: the text of each agent's definition, by its name.
+            workers: how many are started.
+            concurrency: how many jobs each of them runs at once.
             environment: settings of its processes.
         """
         script = write_script(self.folder, *conversations) if conversations else None
-        return self._opened.enter_context(installation(self.folder, script=script, **environment))
+        if agents:
+            environment["FANOUT_AGENTS_DIR"] = str(write_agents(self.folder, agents))
+        made = self._opened.enter_context(installation(self.folder, script=script, **environment))
+        for _ in range(workers):
+            made.start_worker(concurrency)
+        return made
 
 
 def identity_in(redis_url: str) -> str:

@@ -20,8 +20,9 @@ from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_settings
 from fanout.orchestrator.jobs.store.signatures import HEADER, MessageSigner
 from tests.builders import make_spec, make_worker
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -40,9 +41,7 @@ def client(place: Installation, *keys: str) -> JobClient:
     return JobClient(place.redis.url, settings, place.definitions)
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(conversation("quick", shell("true"), DONE), **with_keys(OLD))
+place = place_fixture(conversation("quick", shell("true"), DONE), **with_keys(OLD))
 
 
 @pytest.fixture

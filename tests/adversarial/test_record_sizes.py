@@ -17,8 +17,9 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.stored import submission
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -61,11 +62,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Iterator[Installation]:
-    made = install(*SCRIPT, FANOUT_WORKER__CHECKPOINT_SECONDS="2")
-    made.start_worker()
-    return made
+place = place_fixture(*SCRIPT, workers=1, FANOUT_WORKER__CHECKPOINT_SECONDS="2")
 
 
 def _sizes(client: redis.Redis, key: str) -> Iterator[int]:

@@ -34,7 +34,7 @@ SCRIPT = (
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+def guarded(tmp_path: Path) -> Iterator[GuardedRedis]:
     folder = tmp_path / "redis"
     folder.mkdir()
     with guarded_redis(folder, "--maxmemory", str(MAX_MEMORY), "--appendonly", "yes") as made:
@@ -42,9 +42,9 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 
 @pytest.fixture
-def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, *SCRIPT)
-    made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
+    made = Installation(tmp_path, guarded, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
     yield made
     made.stop()
 
@@ -95,10 +95,10 @@ def make_room(server: GuardedRedis) -> None:
 
 @pytest.mark.slow
 async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     worker = place.start_worker()
-    fanout = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": server.url})
+    fanout = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": guarded.url})
     async with place.client() as client:
         await place.ready(client)
         running = await client.submit(make_spec("turns"))
@@ -106,7 +106,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         async for event in client.events(running):
             if event.type == "tool.result":
                 break
-        assert await asyncio.to_thread(fill, server) > 10
+        assert await asyncio.to_thread(fill, guarded) > 10
 
         listed = await asyncio.to_thread(fanout, "ps")
         assert "Redis holds " in listed.err
@@ -126,7 +126,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         assert worker.process
         assert worker.process.poll() is None
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         result = await client.wait(running, 60)
         assert (result.success, result.attempts) == (True, 1), result.error
         async with client.changes(running) as bundle:
@@ -141,7 +141,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
 
 @pytest.mark.slow
 async def test_a_result_is_stored_although_redis_is_full(
-    place: Installation, server: GuardedRedis
+    place: Installation, guarded: GuardedRedis
 ) -> None:
     place.start_worker()
     async with place.client() as client:
@@ -150,7 +150,7 @@ async def test_a_result_is_stored_although_redis_is_full(
         async for event in client.events(job_id):
             if event.type == "tool.call":
                 break
-        await asyncio.to_thread(fill, server)
+        await asyncio.to_thread(fill, guarded)
         with pytest.raises(LedgerFull):
             await client.submit(make_spec("quick"))
         deadline = time.monotonic() + 60
@@ -163,16 +163,16 @@ async def test_a_result_is_stored_although_redis_is_full(
 
 @pytest.mark.slow
 async def test_a_worker_that_starts_on_a_full_redis_runs_jobs_when_there_is_room(
-    place: Installation, server: GuardedRedis
+    place: Installation, guarded: GuardedRedis
 ) -> None:
     async with place.client() as client:
         job_id = await client.submit(make_spec("quick"))
-        await asyncio.to_thread(fill, server)
+        await asyncio.to_thread(fill, guarded)
         place.start_worker()
         await asyncio.sleep(5)
         assert (await client.get(job_id)).state is JobState.QUEUED
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         assert (await client.wait(job_id, 60)).success
 
 
@@ -201,7 +201,7 @@ def test_doctor_says_what_a_full_redis_would_do(info: Any, found: Any) -> None:
 
 @pytest.mark.slow
 async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_there_is_room(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     place.start_worker(concurrency=10)
     async with place.client() as client:
@@ -212,7 +212,7 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
                 async for event in client.events(job_id):
                     if event.type == "tool.call":
                         break
-        await asyncio.to_thread(fill, server)
+        await asyncio.to_thread(fill, guarded)
 
         await until(lambda: all_are(client, running, JobState.QUEUED))
         records = await client.list()
@@ -222,7 +222,7 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
         assert {one.attempt for one in records} == {0}, "no attempt is used up"
         await until(lambda: is_idle(client))
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         for job_id in running:
             result = await client.wait(job_id, 60)
             assert (result.success, result.attempts) == (True, 1), result.error
@@ -234,7 +234,7 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
 
 @pytest.mark.slow
 async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     place.start_worker(concurrency=10, FANOUT_STORAGE__FULL_WAIT_SECONDS="2")
     async with place.client() as client:
@@ -245,7 +245,7 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
                 async for event in client.events(job_id):
                     if event.type == "tool.call":
                         break
-        await asyncio.to_thread(fill, server)
+        await asyncio.to_thread(fill, guarded)
 
         for job_id in running:
             result = await client.wait(job_id, 60)

@@ -18,14 +18,13 @@ from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, publi
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
 
+pytestmark = pytest.mark.blocks_loop(
+    "the server of these tests lives in a thread, and stopping it waits"
+)
+
 CONTEXT: Any = Context()
 FLOOD_BYTES = 400 * 1024**2
 PAGE = b"<html><head><script>steal()</script></head><body><h1>Bread</h1><p>Rye &amp; wheat.</p>"
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The server of these tests lives in a thread, and stopping it waits."""
 
 
 class Site(BaseHTTPRequestHandler):

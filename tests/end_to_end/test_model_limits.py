@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,18 +47,13 @@ def place(install_for_module: Installer, service: ModelServer) -> Installation:
         "FANOUT_MODELS": json.dumps({LIMITED: {"requests_per_minute": MOST}}),
         "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
-    made = install_for_module(**environment(service, "a-key-of-tests"), **settings)
-    for _ in range(2):
-        made.start_worker(concurrency=8)  # one can take all jobs of the other
-    return made
+    keys = environment(service, "a-key-of-tests")
+    return install_for_module(workers=2, concurrency=8, **keys, **settings)
 
 
-@pytest.fixture
-async def client(place: Installation, service: ModelServer) -> AsyncIterator[JobClient]:
+@pytest.fixture(autouse=True)
+def nothing_arrived(service: ModelServer) -> None:
     service.arrived.clear()
-    async with place.client() as made:
-        await place.ready(made, 2)
-        yield made
 
 
 async def journal(client: JobClient, job_id: str) -> list[JournalEvent]:

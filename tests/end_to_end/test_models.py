@@ -54,9 +54,7 @@ def service() -> Iterator[ModelServer]:
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer, service: ModelServer) -> Installation:
     settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    made = install_for_module(**environment(service, KEY), **settings)
-    made.start_worker()
-    return made
+    return install_for_module(workers=1, **environment(service, KEY), **settings)
 
 
 class Agent:

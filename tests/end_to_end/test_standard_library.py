@@ -18,8 +18,9 @@ import pytest
 
 from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, shell
-from tests.services import Installation, Installer, containers_of, volumes_of
+from tests.services import Installation, containers_of, volumes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -72,12 +73,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    script = [conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()]
-    made = install_for_module(*script, FANOUT_SANDBOX__PROVIDER="docker")
-    made.start_worker(concurrency=8)
-    return made
+place = place_fixture(
+    *(conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()),
+    scope="module",
+    workers=1,
+    concurrency=8,
+    FANOUT_SANDBOX__PROVIDER="docker",
+)
 
 
 def fingerprint(folder: Path) -> str:

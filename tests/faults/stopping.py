@@ -17,8 +17,8 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.integration.models.model_server import Answer, environment, model_server, text
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder
+from tests.integration.scripts import DONE, conversation, shell, write_agents, write_script
+from tests.integration.worker.approvals import SUPERVISED
 from tests.integration.worker.children import GUARDED_LEAD, LEAD, delegates
 from tests.services import Installation, installation
 
@@ -63,12 +63,8 @@ SCRIPT = (
 HANGS = Answer(hangs=True, parts=[text("Thinking of it, and then nothing more.")])
 
 
-def agents(folder: Path) -> Path:
-    """The agents that these jobs need."""
-    made = agents_folder(folder)
-    (made / "lead.yaml").write_text(LEAD)
-    (made / "guarded-lead.yaml").write_text(GUARDED_LEAD)
-    return made
+AGENTS = {**SUPERVISED, "lead": LEAD, "guarded-lead": GUARDED_LEAD}
+"""The agents that these jobs need."""
 
 
 def running(word: str) -> list[str]:
@@ -215,7 +211,10 @@ def changed(result: JobResult) -> set[str]:
 @contextmanager
 def stopping_place(folder: Path, provider: str, concurrency: int) -> Iterator[Installation]:
     """A worker for all of these jobs, with a model that hangs beside the scripted ones."""
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_AGENTS_DIR": str(agents(folder))}
+    settings = {
+        "FANOUT_SANDBOX__PROVIDER": provider,
+        "FANOUT_AGENTS_DIR": str(write_agents(folder, AGENTS)),
+    }
     script = write_script(folder, *SCRIPT)
     with (
         model_server() as service,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, LedgerUnavailable
@@ -25,8 +24,9 @@ from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
 from tests.builders import make_result, make_spec, make_worker
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, says, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench
+from tests.integration.scripts import DONE, conversation, says, shell
 
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
 SCRIPT = (
@@ -44,14 +44,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.01)
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(tmp_path, *SCRIPT)
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(*SCRIPT)
 
 
 def lost_answer(monkeypatch: pytest.MonkeyPatch, target: Any, method: str) -> None:

@@ -15,8 +15,9 @@ from tests.faults.test_worker_faults import (
     two_workers,
     until_event,
 )
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -39,14 +40,11 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    return install(*SCRIPT, **settings)
+place = place_fixture(*SCRIPT, providers=BOTH_PROVIDERS, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 async def test_a_continuation_is_resumed_by_the_next_worker(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     async with place.client() as client:
         await two_workers(place, client)
@@ -68,7 +66,7 @@ async def test_a_continuation_is_resumed_by_the_next_worker(
             if event.type is EventType.MODEL_REPLY
         ]
         assert len(replies) == 4
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_work_whose_files_were_lost_with_the_worker_is_not_part_of_it(

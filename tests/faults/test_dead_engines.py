@@ -15,8 +15,9 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.workers.health import problem_of
 from tests.builders import make_spec
 from tests.faults.engine_socket import EngineSocket, Mood, engine_socket
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -39,9 +40,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[EngineSocket]:
         yield socket
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)
 
 
 def start_docker_worker(place: Installation, engine: EngineSocket) -> None:

@@ -17,8 +17,9 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.workers.health import problem_of
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -28,9 +29,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
+place = place_fixture(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 @pytest.mark.parametrize("option", ["--supervised", "--restart"])

@@ -10,8 +10,9 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -22,11 +23,7 @@ SCRIPT = conversation(
 LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 4, 6, 0.5
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    made = install(SCRIPT, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS))
-    made.start_worker()
-    return made
+place = place_fixture(SCRIPT, workers=1, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS))
 
 
 async def until_calls(client: JobClient, job_id: str, count: int) -> None:

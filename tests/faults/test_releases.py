@@ -23,10 +23,11 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_spec, make_worker
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.integration.worker.children import children_of, delegates, delegating_agents, until
+from tests.integration.worker.children import DELEGATING, children_of, delegates, until
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer, WorkerProcess
+from tests.services import Installation, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -100,19 +101,7 @@ def last(releases: dict[str, Release]) -> Release:
     return releases[list(LISTED)[-1]]
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(
-        *SCRIPT,
-        FANOUT_AGENTS_DIR=str(delegating_agents(install.folder)),
-        FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS="1",
-    )
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        yield client
+place = place_fixture(*SCRIPT, agents=DELEGATING, FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS="1")
 
 
 def load(kind: str) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import WAITS, Installation, Installer, WorkerProcess
+from tests.services import WAITS, Installation, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -22,9 +23,7 @@ JOBS = 20
 SCRIPT = (conversation("waits", shell(WAITS), DONE),)
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)
 
 
 async def test_twenty_jobs_go_on_elsewhere_and_lose_no_attempt(

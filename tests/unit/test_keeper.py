@@ -14,10 +14,7 @@ from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded import keeper
 
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: a keeper's loop has nothing else to do."""
+pytestmark = pytest.mark.blocks_loop("a keeper's loop has nothing else to do")
 
 
 def record(folder: Path, *, idle_seconds: float | None = 0.2, pid: int | None = None) -> None:

@@ -13,7 +13,11 @@ from tests.integration.cli.conftest import Fanout, StandIn
 from tests.integration.cli.test_landing import OLD, THEIRS, job
 from tests.integration.cli.test_run import ended, in_folders, with_services
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the commands are waited for in the loop"),
+]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -40,11 +44,6 @@ def own(shared: Fanout, tmp_path: Path) -> Fanout:
     made = in_folders(Fanout(tmp_path, shared.env))
     commit_all(tmp_path / "a")
     return made
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The commands are waited for in the loop."""
 
 
 def files(root: Path) -> dict[str, tuple[str, int, bytes]]:

@@ -23,12 +23,12 @@ from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
 
-pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: children are started and stopped in a loop that has nothing else to do yet."""
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.blocks_loop(
+        "children are started and stopped in a loop that has nothing else to do yet"
+    ),
+]
 
 
 async def test_redis_starts_answers_keeps_its_data_and_stops(tmp_path):

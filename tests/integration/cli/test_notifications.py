@@ -17,14 +17,14 @@ from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import conversation, says, write_script
 from tests.receiver import receiver
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the test starts processes and reads files"),
+]
 
 SECRET = new_secret()
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The test starts processes and reads files."""
 
 
 @pytest.fixture

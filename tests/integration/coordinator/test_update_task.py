@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,6 +10,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
+from tests.fixtures import place_fixture
 from tests.integration.coordinator.driving import Coordination, journal
 from tests.integration.scripts import call, calls, conversation, says, shell
 from tests.services import Installation, Installer
@@ -32,18 +32,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    made = install_for_module(*SCRIPT)
-    made.start_worker(concurrency=4)
-    return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as made:
-        await place.ready(made)
-        yield made
+place = place_fixture(*SCRIPT, scope="module", workers=1)
 
 
 async def delivered(client: JobClient, job_id: str) -> list[str]:

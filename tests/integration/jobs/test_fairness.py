@@ -14,8 +14,9 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, says, shell
-from tests.services import Installation, Installer, WorkerProcess
+from tests.services import Installation, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -36,23 +37,19 @@ class Span(NamedTuple):
     worker: str
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = install_for_module.folder / "agents"
-    agents.mkdir()
-    for name, most in (("pair", PAIR_JOBS), ("single", 1)):
-        definition = f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
-        (agents / f"{name}.yaml").write_text(definition)
-    tenants = {"heavy": {"weight": 3}, "small": {"jobs": TENANT_JOBS}}
-    environment = {
-        "FANOUT_TENANTS": json.dumps(tenants),
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_WORKER__LEASE_SECONDS": str(LEASE_SECONDS),
-        "FANOUT_WORKER__REAP_INTERVAL_SECONDS": str(REAP_SECONDS),
-    }
-    made = install_for_module(*SCRIPT, **environment)
-    made.start_worker(PLACES)
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents={
+        name: f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
+        for name, most in (("pair", PAIR_JOBS), ("single", 1))
+    },
+    workers=1,
+    concurrency=PLACES,
+    FANOUT_TENANTS=json.dumps({"heavy": {"weight": 3}, "small": {"jobs": TENANT_JOBS}}),
+    FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS),
+    FANOUT_WORKER__REAP_INTERVAL_SECONDS=str(REAP_SECONDS),
+)
 
 
 async def submitted(client: JobClient, specs: Iterable[JobSpec]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, says
 from tests.served import ServerProcess, make_key
@@ -109,11 +110,7 @@ IS_WRONG = conversation(
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    made = install(FAILS, IS_LIMITED, IS_WRONG, FANOUT_SANDBOX__PROVIDER="docker")
-    made.start_worker()
-    return made
+place = place_fixture(FAILS, IS_LIMITED, IS_WRONG, workers=1, FANOUT_SANDBOX__PROVIDER="docker")
 
 
 @pytest.fixture

@@ -25,12 +25,11 @@ from tests.services import RedisProcess
 
 __all__ = ["hand"]
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The tests start and end processes."""
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.blocks_loop("the tests start and end processes"),
+]
 
 
 @pytest.fixture

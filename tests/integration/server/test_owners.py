@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation, says
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -31,12 +30,7 @@ SCRIPT = conversation(
 )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Any:
-    with ExitStack() as opened:
-        made: Installation = Installer(tmp_path, opened)(SCRIPT)
-        made.start_worker()
-        yield made
+place = place_fixture(SCRIPT, workers=1)
 
 
 @pytest.fixture

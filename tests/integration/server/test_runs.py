@@ -12,15 +12,15 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation, says
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -28,12 +28,7 @@ EDIT = call("edit_file", file_path="/workspace/a.txt", old_string="one", new_str
 SCRIPT = conversation("", calls(EDIT), says("done"))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with ExitStack() as opened:
-        made = Installer(tmp_path, opened)(SCRIPT)
-        made.start_worker()
-        yield made
+place = place_fixture(SCRIPT, workers=1)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
-from tests.integration.worker.children import children_of, delegating_agents, task
+from tests.integration.worker.children import DELEGATING, children_of, task
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver, tree
 from tests.services import Installation, Installer
 
@@ -45,9 +44,8 @@ def collector(request: pytest.FixtureRequest) -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture
-def place(install: Installer, collector: OtlpReceiver, tmp_path: Path) -> Installation:
-    agents = delegating_agents(tmp_path)
-    return install(*SCRIPT, FANOUT_AGENTS_DIR=str(agents), **collector.environment)
+def place(install: Installer, collector: OtlpReceiver) -> Installation:
+    return install(*SCRIPT, agents=DELEGATING, **collector.environment)
 
 
 def named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:

@@ -16,14 +16,15 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import (
-    agents_folder,
+    SUPERVISED,
     file_of,
     journal,
     parked,
 )
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -49,12 +50,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = agents_folder(install_for_module.folder)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker(concurrency=1)
-    return made
+place = place_fixture(*SCRIPT, scope="module", agents=SUPERVISED, workers=1, concurrency=1)
 
 
 def guarded(description: str, **fields: object) -> JobSpec:

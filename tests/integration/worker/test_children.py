@@ -18,11 +18,11 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
 from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import (
+    DELEGATING,
     LEAD,
     answers,
     children_of,
     delegates,
-    delegating_agents,
     task,
     until,
 )
@@ -106,18 +106,17 @@ model: inherit
 
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer) -> Installation:
-    agents = delegating_agents(install_for_module.folder)
-    own = write_script(agents, *MODELS).rename(agents / "own.yml.script")
-    (agents / "owner.yaml").write_text(OWNER.format(script=own))
-    (agents / "heir.yaml").write_text(HEIR)
-    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, talker, owner, heir,"))
-    settings = {
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_LIMITS__MAX_CHILDREN": "3",
+    folder = install_for_module.folder
+    own = write_script(folder, *MODELS).rename(folder / "own.script.yaml")
+    agents = {
+        **DELEGATING,
+        "owner": OWNER.format(script=own),
+        "heir": HEIR,
+        "lead": LEAD.replace("[lead,", "[lead, talker, owner, heir,"),
     }
-    made = install_for_module(*SCRIPT, **settings)
-    made.start_worker(concurrency=2)
-    return made
+    return install_for_module(
+        *SCRIPT, agents=agents, workers=1, concurrency=2, FANOUT_LIMITS__MAX_CHILDREN="3"
+    )
 
 
 @pytest.fixture
@@ -346,14 +345,14 @@ async def test_a_task_runs_as_the_person_who_approved_it_edited_it(place: Instal
 
 @pytest.fixture
 def crowded(install: Installer) -> Installation:
-    made = install(
+    return install(
         conversation("top", delegates("middle", agent="lead"), DONE),
         conversation("middle", delegates("bottom"), DONE),
         conversation("bottom", DONE),
-        FANOUT_AGENTS_DIR=str(delegating_agents(install.folder)),
+        agents=DELEGATING,
+        workers=1,
+        concurrency=2,
     )
-    made.start_worker(concurrency=2)
-    return made
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from fanout.orchestrator.deep_agent.models.tokens import summary_calls
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation
 from tests.services import Installation, Installer
 
@@ -46,12 +47,9 @@ def script() -> tuple[dict[str, Any], ...]:
     )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    agents = install.folder / "agents"
-    agents.mkdir()
-    (agents / "scribe.yaml").write_text(yaml.safe_dump(AGENT))
-    return install(*script(), FANOUT_AGENTS_DIR=str(agents), FANOUT_WORKER__LEASE_SECONDS="4")
+place = place_fixture(
+    *script(), agents={"scribe": yaml.safe_dump(AGENT)}, FANOUT_WORKER__LEASE_SECONDS="4"
+)
 
 
 @pytest.fixture
@@ -117,16 +115,13 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
 
 @pytest.fixture
 def small_place(install: Installer) -> Installation:
-    agents = install.folder / "agents"
-    agents.mkdir()
     small = {"trigger": ["tokens", 4_000], "keep": ["tokens", 400], "window_tokens": 8_000}
-    (agents / "scribe.yaml").write_text(yaml.safe_dump({**AGENT, "summarization": small}))
     steps = [calls(call("execute", command="mkdir -p src && echo 1 > src/by_shell.py"))]
     steps += [calls(call("execute", command=f"seq {number} 900")) for number in range(12)]
     return install(
         conversation("^An AI agent works on a task", {"text": "## Done so far\nSome."}),
         conversation("numbered files", *steps, {"text": "Done."}),
-        FANOUT_AGENTS_DIR=str(agents),
+        agents={"scribe": yaml.safe_dump({**AGENT, "summarization": small})},
     )
 
 

@@ -29,7 +29,7 @@ from tests.builders import make_spec
 from tests.conftest import missing
 from tests.integration.page.browser import browser, chromium
 from tests.integration.scripts import DONE, conversation, shell
-from tests.integration.worker.approvals import agents_folder, parked
+from tests.integration.worker.approvals import SUPERVISED, parked
 from tests.integration.worker.conftest import CANARY
 from tests.services import REPOSITORY, Installation, Installer, free_port
 
@@ -206,7 +206,7 @@ async def test_only_a_job_that_succeeded_is_a_success(place: Installation, flowe
 
 @pytest.fixture
 def guarded(install: Installer) -> Installation:
-    return install(GUARDED_SCRIPT, FANOUT_AGENTS_DIR=str(agents_folder(install.folder)))
+    return install(GUARDED_SCRIPT, agents=SUPERVISED)
 
 
 @pytest.fixture

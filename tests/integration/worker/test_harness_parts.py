@@ -20,9 +20,10 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -47,15 +48,14 @@ limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 """
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    agents = install_for_module.folder / "agents"
-    agents.mkdir()
-    (agents / "slow.yaml").write_text(SLOW_COORDINATOR)
-    made = install_for_module(*SCRIPT, **streaming, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker()
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents={"slow": SLOW_COORDINATOR},
+    workers=1,
+    FANOUT_WORKER__STREAM_TEXT="true",
+    FANOUT_WORKER__LEASE_SECONDS="4",
+)
 
 
 async def journal(client: JobClient, job_id: str, kind: EventType) -> list[JournalEvent]:

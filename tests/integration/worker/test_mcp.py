@@ -15,6 +15,7 @@ from fanout.orchestrator.jobs.state import JobState
 from tests import odd_mcp_server
 from tests.builders import make_spec
 from tests.built_in_tools import failed, one_call_each
+from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import DONE, call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of
 from tests.services import Installation, Installer
@@ -42,9 +43,7 @@ HEAD = "name: {name}\ndescription: Uses tools of servers.\ninstruction: Do it.\n
 FILES = "- {{name: files, command: [python3, {path}], env: {{MINE: literal}}}}\n"
 
 
-def make_agents(folder: Path, url: str) -> Path:
-    agents = folder / "agents"
-    agents.mkdir()
+def make_agents(url: str) -> dict[str, str]:
     calc = f"- name: calc\n  url: {url}\n  headers: {{authorization: 'Bearer ${{CALC_KEY}}'}}\n"
     definitions = {
         "both": calc + FILES.format(path="server.py"),
@@ -54,9 +53,7 @@ def make_agents(folder: Path, url: str) -> Path:
         "odd": "- {name: odd, command: [python3, odd.py, table.json]}\n",
         "broken": FILES.format(path="no-such-file.py"),
     }
-    for name, servers in definitions.items():
-        (agents / f"{name}.yaml").write_text(HEAD.format(name=name) + servers)
-    return agents
+    return {name: HEAD.format(name=name) + servers for name, servers in definitions.items()}
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +62,19 @@ def http() -> Iterator[HttpServer]:
         yield server
 
 
-@pytest.fixture(
-    scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=DOCKER_SLOWLY)
 def place(
     request: pytest.FixtureRequest, install_for_module: Installer, http: HttpServer
 ) -> Installation:
-    install = install_for_module.below(request.param)
-    agents = make_agents(install.folder, url_of(http))
-    environment = {
-        "FANOUT_SANDBOX__PROVIDER": request.param,
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_LOG_LEVEL": "debug",
-        "CALC_KEY": KEY,
-        "NO_PROXY": "127.0.0.1",
-    }
-    made = install(*SCRIPT, **environment)
-    made.start_worker()
-    return made
+    return install_for_module.below(request.param)(
+        *SCRIPT,
+        agents=make_agents(url_of(http)),
+        workers=1,
+        FANOUT_SANDBOX__PROVIDER=request.param,
+        FANOUT_LOG_LEVEL="debug",
+        CALC_KEY=KEY,
+        NO_PROXY="127.0.0.1",
+    )
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from fanout.workers.attempt.known_files import DefinitionFolder
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.builders import make_spec
+from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
 
@@ -91,17 +92,13 @@ def make_agents(folder: Path) -> Path:
     return folder / "agents"
 
 
-@pytest.fixture(
-    scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=DOCKER_SLOWLY)
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     install = install_for_module.below(request.param)
-    agents = make_agents(install.folder)
-    environment = {"FANOUT_SANDBOX__PROVIDER": request.param, "FANOUT_AGENTS_DIR": str(agents)}
-    made = install(*SCRIPT, **environment)
-    made.start_worker()
-    return made
+    agents = str(make_agents(install.folder))
+    return install(
+        *SCRIPT, workers=1, FANOUT_SANDBOX__PROVIDER=request.param, FANOUT_AGENTS_DIR=agents
+    )
 
 
 @pytest.fixture

@@ -21,7 +21,12 @@ from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
 from tests.services import Installation, RedisProcess, free_port
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("servers are started and stopped in the middle of these tests"),
+]
 
 SENTINELS = 3
 DOWN_MILLISECONDS = 3000
@@ -82,11 +87,6 @@ class Replicated(RedisProcess):
         self._sentinels.close()
         self.replica.stop()
         super().stop()
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """Servers are started and stopped in the middle of these tests."""
 
 
 @pytest.fixture

@@ -16,15 +16,16 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import file_of, journal
 from tests.integration.worker.children import (
+    DELEGATING,
     answers,
     children_of,
-    delegating_agents,
     until,
 )
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -108,13 +109,9 @@ delegation: agent_tools
 """
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = delegating_agents(install_for_module.folder)
-    (agents / "named.yaml").write_text(NAMED)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker(concurrency=SLOTS)
-    return made
+place = place_fixture(
+    *SCRIPT, scope="module", agents={**DELEGATING, "named": NAMED}, workers=1, concurrency=SLOTS
+)
 
 
 def lead(description: str, **fields: object) -> JobSpec:

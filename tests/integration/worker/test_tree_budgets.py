@@ -12,9 +12,10 @@ from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import conversation, shell
-from tests.integration.worker.children import delegates, delegating_agents
-from tests.services import Installation, Installer
+from tests.integration.worker.children import DELEGATING, delegates
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -32,16 +33,15 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
-        "FANOUT_LIMITS__MAX_TREE_TOKENS": str(TREE_TOKENS),
-        "FANOUT_WORKER__LEASE_SECONDS": "4",
-    }
-    made = install_for_module(*SCRIPT, **settings)
-    made.start_worker(concurrency=6)
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents=DELEGATING,
+    workers=1,
+    concurrency=6,
+    FANOUT_LIMITS__MAX_TREE_TOKENS=str(TREE_TOKENS),
+    FANOUT_WORKER__LEASE_SECONDS="4",
+)
 
 
 async def results_of(client: JobClient, root_id: str) -> dict[str, JobResult]:

@@ -48,11 +48,6 @@ METRIC = re.compile(r"\b(?:fanout_\w+|up)\b")
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
-@pytest.fixture
-def redis() -> FakeAsyncRedis:
-    return FakeAsyncRedis(decode_responses=True)
-
-
 def shown(counts: FleetCounts) -> dict[tuple[str, ...], float]:
     metrics, registry = FleetMetrics(), CollectorRegistry()
     metrics.counts = counts
