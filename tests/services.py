@@ -24,6 +24,7 @@ from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.integration.scripts import write_agents, write_script
+from tests.waits import eventually, eventually_in_thread
 
 START_SECONDS = 90.0
 
@@ -140,8 +141,8 @@ class WorkerProcess:
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.is_ended = True
             self.process.wait(timeout=60)
-        while number is signal.SIGSTOP and not _is_stopped(self.process.pid):
-            time.sleep(0.001)  # a thread on another processor runs on for a moment
+        if number is signal.SIGSTOP:  # a thread on another processor runs on for a moment
+            eventually_in_thread(lambda: _is_stopped(self.process.pid))
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -240,9 +241,9 @@ class Installation:
     async def let_end(self, count: int = 1) -> None:
         """Let local jobs go on that have come to `WAITS`, once there are so many at a time."""
         jobs = self.folder / "state" / "sandboxes" / "jobs"
-        async with asyncio.timeout(60):
-            while len(begun := await asyncio.to_thread(list, jobs.glob("*/tree/begun"))) < count:  # noqa: ASYNC110 - a file has no event
-                await asyncio.sleep(0.05)
+        begun = await eventually(
+            lambda: list(jobs.glob("*/tree/begun")), lambda begun: len(begun) >= count
+        )
         for file in begun:
             file.with_name("may-end").touch()
 

@@ -20,6 +20,7 @@ from tests.builders import make_spec
 from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -121,9 +122,7 @@ async def test_no_job_makes_a_record_above_256_kib(place: Installation) -> None:
         assert "more than 32,768" in refused.error.message
 
         job_id = await client.submit(make_spec("ask", interrupt_on={"execute": True}, **wide))
-        async for event in client.events(job_id, follow=True):
-            if event.data.get("state") == JobState.WAITING:
-                break
+        await until_event(client, job_id, lambda event: event.data.get("state") == JobState.WAITING)
         sizes = [largest(place)]
         for _ in range(100):
             await client.send(job_id, WIDE * 20_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.cli.conftest import Fanout, clean_environment
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -47,13 +48,6 @@ def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     made = Installation(tmp_path, guarded, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
     yield made
     made.stop()
-
-
-async def until(ask: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is so, for a minute at most."""
-    async with asyncio.timeout(60):
-        while not await ask():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.2)
 
 
 async def all_are(client: JobClient, job_ids: list[str], state: JobState) -> bool:
@@ -103,9 +97,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         await place.ready(client)
         running = await client.submit(make_spec("turns"))
         cancelled = await client.submit(make_spec("asleep"))
-        async for event in client.events(running):
-            if event.type == "tool.result":
-                break
+        await until_event(client, running, EventType.TOOL_RESULT)
         assert await asyncio.to_thread(fill, guarded) > 10
 
         listed = await asyncio.to_thread(fanout, "ps")
@@ -147,16 +139,13 @@ async def test_a_result_is_stored_although_redis_is_full(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("asleep", limits={"timeout_seconds": 10}))
-        async for event in client.events(job_id):
-            if event.type == "tool.call":
-                break
+        await until_event(client, job_id, EventType.TOOL_CALL)
         await asyncio.to_thread(fill, guarded)
         with pytest.raises(LedgerFull):
             await client.submit(make_spec("quick"))
-        deadline = time.monotonic() + 60
-        while not (record := await client.get(job_id)).state.is_terminal:
-            assert time.monotonic() < deadline, record
-            await asyncio.sleep(0.2)
+        record = await eventually(
+            lambda: client.get(job_id), lambda record: record.state.is_terminal
+        )
 
         assert record.state is JobState.TIMED_OUT  # what it held has made a little room since
 
@@ -209,18 +198,16 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
         running = [await client.submit(make_spec("turns")) for _ in range(10)]
         async with asyncio.timeout(60):
             for job_id in running:
-                async for event in client.events(job_id):
-                    if event.type == "tool.call":
-                        break
+                await until_event(client, job_id, EventType.TOOL_CALL)
         await asyncio.to_thread(fill, guarded)
 
-        await until(lambda: all_are(client, running, JobState.QUEUED))
+        await eventually(lambda: all_are(client, running, JobState.QUEUED))
         records = await client.list()
         assert {one.waiting_for for one in records} == {
             "memory in Redis: it was given back when none was left"
         }
         assert {one.attempt for one in records} == {0}, "no attempt is used up"
-        await until(lambda: is_idle(client))
+        await eventually(lambda: is_idle(client))
 
         await asyncio.to_thread(make_room, guarded)
         for job_id in running:
@@ -242,9 +229,7 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
         running = [await client.submit(make_spec("turns")) for _ in range(10)]
         async with asyncio.timeout(60):
             for job_id in running:
-                async for event in client.events(job_id):
-                    if event.type == "tool.call":
-                        break
+                await until_event(client, job_id, EventType.TOOL_CALL)
         await asyncio.to_thread(fill, guarded)
 
         for job_id in running:
@@ -253,9 +238,9 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
             assert result.error.type == "LedgerFull"
             assert result.error.message.startswith("Redis has no memory left, so the job could")
             assert result.error.message.count(".") == 1
-        await until(lambda: is_idle(client))
+        await eventually(lambda: is_idle(client))
         left = tmp_path / "state" / "sandboxes" / "jobs"
-        await until(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
+        await eventually(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
 
 
 def test_doctor_names_the_memory_of_the_machine_where_redis_has_no_limit() -> None:

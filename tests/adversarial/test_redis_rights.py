@@ -30,6 +30,7 @@ from tests.integration.scripts import DONE, conversation, shell, write_agents, w
 from tests.integration.worker.approvals import SUPERVISED, file_of, journal, parked
 from tests.served import ServerProcess, make_key
 from tests.services import REPOSITORY, Installation, free_port
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -137,9 +138,7 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
         assert answered.data["by"] == "fanout-client"
 
         asleep = await client.submit(make_spec("asleep"))
-        async for event in client.events(asleep):
-            if event.type == "tool.call":
-                break
+        await until_event(client, asleep, EventType.TOOL_CALL)
         await client.cancel(asleep)
         assert (await client.wait(asleep, 60)).state is JobState.CANCELLED
         assert len(await client.list()) == 2
@@ -267,11 +266,14 @@ async def test_a_server_does_its_work_with_its_own_user_and_redis_refuses_nothin
     async with serving.client(await make_key(place, "ann", owner="*")) as http:
         body = {"description": "quick", "agent": "guarded"}
         job_id = (await http.post("/v1/jobs", json=body)).json()["id"]
-        while not (asked := (await http.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        listed = await eventually(
+            lambda: http.get("/v1/approvals"), lambda listed: listed.json()["items"]
+        )
         statuses = [
             (await http.post(f"/v1/jobs/{job_id}:tell", json={"text": "hello"})).status_code,
-            (await http.post(f"/v1/approvals/{asked[0]['id']}", json=APPROVED)).status_code,
+            (
+                await http.post(f"/v1/approvals/{listed.json()['items'][0]['id']}", json=APPROVED)
+            ).status_code,
         ]
         ended = (await http.get(f"/v1/jobs/{job_id}?wait=60")).json()
         async with http.stream("GET", f"/v1/jobs/{job_id}/events") as response:

@@ -37,6 +37,7 @@ from tests.services import (
     installation,
     volumes_of,
 )
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -178,14 +179,12 @@ def flush(url: str) -> None:
 
 
 async def until_it_runs(client: JobClient, job_id: str) -> None:
-    while str((await client.get(job_id)).state) != "running":  # noqa: ASYNC110 - no event here
-        await asyncio.sleep(0.1)
+    await eventually(lambda: client.get(job_id), lambda seen: str(seen.state) == "running")
 
 
 async def until_it_exists(sandbox: Path) -> None:
     """A job runs before it has a sandbox: that opens with the first command."""
-    while not await asyncio.to_thread(sandbox.is_dir):  # noqa: ASYNC110 - no event here
-        await asyncio.sleep(0.1)
+    await eventually(lambda: asyncio.to_thread(sandbox.is_dir))
 
 
 def own_redis(folder: Path, opened: AsyncExitStack) -> Fleet:

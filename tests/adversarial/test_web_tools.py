@@ -17,6 +17,7 @@ from fanout.orchestrator.extras import web
 from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
+from tests.waits import eventually
 
 pytestmark = pytest.mark.blocks_loop(
     "the server of these tests lives in a thread, and stopping it waits"
@@ -283,9 +284,7 @@ async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_em
     with site() as (url, seen):
         tool = WebSearch(SearchApi(url=url + "/flood?q={query}", allowed_hosts=HERE)).tool()
         result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
-        async with asyncio.timeout(60):
-            while len(seen) < 2:  # the server notices that nobody listens  # noqa: ASYNC110 - a list
-                await asyncio.sleep(0.02)
+        await eventually(lambda: len(seen) >= 2)
     assert "more than 2097152 bytes" in result["error"]
     assert "max_results" in result["error"]
     _, (_, sent) = seen

@@ -35,6 +35,7 @@ from fanout.workers.sandbox.protocol import (
 )
 from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
+from tests.waits import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -176,8 +177,7 @@ async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 30) -> bo
 
 async def begun(sandbox: Sandbox, pattern: str) -> None:
     """Wait for such a process: what a shell starts in the background is a copy of it at first."""
-    while not await count(sandbox, pattern):  # noqa: ASYNC110 - the sandbox has no event to wait for
-        await asyncio.sleep(0.05)
+    await eventually(lambda: count(sandbox, pattern))
 
 
 def unique_sleep() -> str:

@@ -162,13 +162,6 @@ def make_sandbox_spec(**fields: Any) -> SandboxSpec:
     return SandboxSpec(**{**values, **fields})
 
 
-async def until(condition: Callable[[], Any], seconds: float) -> None:
-    """Wait until an asynchronous condition holds."""
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0.05)
-
-
 async def changes_of(sandbox: Sandbox) -> list[tuple[str, str]]:
     """Path and kind of each change."""
 

@@ -5,7 +5,6 @@ What arrives at its service, and what the journals say of it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 
@@ -25,6 +24,7 @@ from tests.integration.models.model_server import (
     text,
 )
 from tests.services import Installation, Installer
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -76,22 +76,15 @@ async def waits_of(client: JobClient, job_id: str) -> list[str]:
     return [str(event.data["text"]) for event in events if waits_for_model(event)]
 
 
-async def until_it_waits(client: JobClient, job_id: str) -> None:
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            if waits_for_model(event):
-                return
-
-
 async def until_its_attempt_waits(client: JobClient, job_id: str) -> None:
     """Wait until the job runs, on whichever worker, and its present attempt waits for the model."""
-    async with asyncio.timeout(60):
-        while True:
-            record = await client.get(job_id)
-            waits = [event for event in await journal(client, job_id) if waits_for_model(event)]
-            if record.state is JobState.RUNNING and waits[-1].attempt == record.attempt:
-                return
-            await asyncio.sleep(0.1)
+
+    async def waits() -> bool:
+        record = await client.get(job_id)
+        found = [event for event in await journal(client, job_id) if waits_for_model(event)]
+        return record.state is JobState.RUNNING and found[-1].attempt == record.attempt
+
+    await eventually(waits)
 
 
 def waits_for_model(event: JournalEvent) -> bool:
@@ -107,7 +100,7 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     late = make_spec("late", limits=Limits(timeout_seconds=10))
     ids = [await client.submit(spec) for spec in (*specs, late)]
     for job_id in ids:
-        await until_it_waits(client, job_id)
+        await until_event(client, job_id, waits_for_model)
     told = await waits_of(client, ids[0])
     place.workers.pop(0).kill()
     await client.cancel(ids[0])
@@ -136,7 +129,7 @@ async def test_a_429_that_one_job_meets_holds_the_others_back(
 ) -> None:
     service.answers[:] = [Answer(status=429, headers={"Retry-After": "6"}), *[DONE] * 4]
     first = await client.submit(make_spec("meets it", model=FREE))
-    await until_it_waits(client, first)
+    await until_event(client, first, waits_for_model)
     others = [await client.submit(make_spec("heard of it", model=FREE)) for _ in range(3)]
     results = [await client.wait(job_id, 60) for job_id in (first, *others)]
 

@@ -25,6 +25,7 @@ from tests.integration.worker.children import (
     until,
 )
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -72,10 +73,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
         job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=2))
         await until(client, job_id, JobState.WAITING)
         (child,) = await children_of(client, job_id)
-        async with asyncio.timeout(60):
-            async for event in client.events(child.id):
-                if event.type is EventType.TOOL_CALL:
-                    break
+        await until_event(client, child.id, EventType.TOOL_CALL)
         worker.kill()
         place.start_worker()
 

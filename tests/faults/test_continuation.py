@@ -13,11 +13,11 @@ from tests.faults.test_worker_faults import (
     ends_with_nothing_left,
     holder,
     two_workers,
-    until_event,
 )
 from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 

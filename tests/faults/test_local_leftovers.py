@@ -19,6 +19,7 @@ from fanout.workers.sandbox.local.processes import kill_job
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.faults.stopping import gone, running
+from tests.waits import eventually
 
 HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"
 
@@ -57,9 +58,7 @@ async def hide(provider: LocalProvider, sleep: str) -> None:
     async with provider.open(spec()) as sandbox:
         ended = await sandbox.run(Command(argv=HIDING.replace("{sleep}", sleep)))
         assert ended.exit_code == 0
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(running, sleep):  # noqa: ASYNC110 - no event tells of it
-                await asyncio.sleep(0.02)
+        await eventually(lambda: asyncio.to_thread(running, sleep))
 
 
 async def test_the_end_of_the_sandbox_finds_it(provider: LocalProvider, tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -26,15 +26,6 @@ LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 4, 6, 0.5
 place = place_fixture(SCRIPT, workers=1, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS))
 
 
-async def until_calls(client: JobClient, job_id: str, count: int) -> None:
-    seen = 0
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            seen += event.type is EventType.TOOL_CALL
-            if seen >= count:
-                return
-
-
 @pytest.mark.parametrize("outage", ["killed", "hangs"])
 async def test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_lease(
     place: Installation, outage: str
@@ -43,7 +34,7 @@ async def test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_
         await place.ready(client)
         job_id = await client.submit(make_spec("steps", max_attempts=1))
         for calls, seconds in ((1, SHORTER_SECONDS), (2, LONGER_SECONDS), (4, LONGER_SECONDS)):
-            await until_calls(client, job_id, calls)
+            await until_event(client, job_id, EventType.TOOL_CALL, calls)
             if outage == "hangs":
                 place.redis.send(signal.SIGSTOP)
                 await asyncio.sleep(seconds)
@@ -69,7 +60,7 @@ async def test_a_lost_worker_costs_its_job_an_attempt_all_the_same(place: Instal
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("steps", max_attempts=1))
-        await until_calls(client, job_id, 1)
+        await until_event(client, job_id, EventType.TOOL_CALL, 1)
         place.workers[0].kill()
         place.start_worker()
 

@@ -17,6 +17,7 @@ from tests.builders import make_spec
 from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -73,6 +74,4 @@ async def test_a_worker_whose_loop_stays_blocked_steps_down_and_the_other_jobs_l
 
 async def _running(client: JobClient, job_ids: list[str]) -> None:
     for job_id in job_ids:
-        async for event in client.events(job_id):
-            if event.data.get("state") == JobState.RUNNING:
-                break
+        await until_event(client, job_id, lambda event: event.data.get("state") == JobState.RUNNING)

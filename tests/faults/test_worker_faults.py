@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -22,25 +21,16 @@ from tests.services import (
     volumes_of,
     workers_of_sandboxes,
 )
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
-async def until_event(client: JobClient, job_id: str, kind: EventType, count: int = 1) -> None:
-    seen = 0
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            seen += event.type is kind
-            if seen == count:
-                return
-
-
 async def until_runs_again(client: JobClient, job_id: str) -> None:
     """Wait until a second attempt has begun."""
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            if event.data.get("state") == "running" and event.attempt == 2:
-                return
+    await until_event(
+        client, job_id, lambda event: event.data.get("state") == "running" and event.attempt == 2
+    )
 
 
 async def states(client: JobClient, job_id: str) -> list[str]:
@@ -77,9 +67,9 @@ async def ends_with_nothing_left(place: Installation) -> None:
     """
     processes = [worker.process for worker in place.workers if worker.process]
     living = {str(process.pid) for process in processes if process.poll() is None}
-    async with asyncio.timeout(60):
-        while place.provider == "docker" and living and not living.issuperset(owners(place)):  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0.2)
+    await eventually(
+        lambda: not (place.provider == "docker" and living and not living.issuperset(owners(place)))
+    )
     place.stop()
     await nothing_left(place)
 
@@ -89,18 +79,17 @@ def owners(place: Installation) -> set[str]:
     return {name.rpartition("-")[2] for name in workers_of_sandboxes(place.identity)}
 
 
-async def nothing_left(place: Installation, within: float = 60) -> None:
+async def nothing_left(place: Installation) -> None:
     """No container or volume of a job, and no folder of one, however it ended."""
     sandboxes = place.folder / "state" / "sandboxes"
-    deadline = time.monotonic() + within
-    while True:
-        left = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
+
+    def left() -> list[str]:
+        found = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
         if place.provider == "docker":
-            left += containers_of(place.identity) + volumes_of(place.identity)
-        if not left:
-            return
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        await asyncio.sleep(0.1)
+            found += containers_of(place.identity) + volumes_of(place.identity)
+        return found
+
+    await eventually(left, lambda found: not found)
 
 
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(

@@ -23,6 +23,7 @@ from fanout.workers.sandbox.protocol import Command
 from fanout.workers.sandbox.resident.client import ResidentClient, upload
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
+from tests.waits import eventually, eventually_in_thread
 
 EXTRA_OPERATIONS = """
 import sys, time
@@ -203,10 +204,8 @@ async def test_a_client_that_knows_of_it_keeps_it_alive(code: Path) -> None:
 
 def _until_begun_and_gone(pid_file: Path) -> None:
     """Wait until a process has written its id, and then until it is no more."""
-    while not (pid_file.exists() and pid_file.read_text()):
-        time.sleep(0.02)
-    while Path("/proc", pid_file.read_text().strip()).exists():
-        time.sleep(0.02)
+    eventually_in_thread(lambda: pid_file.exists() and pid_file.read_text())
+    eventually_in_thread(lambda: not Path("/proc", pid_file.read_text().strip()).exists())
 
 
 async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Path) -> None:
@@ -575,6 +574,4 @@ async def test_of_too_many_commands_with_background_processes_the_oldest_is_give
     results = await asyncio.gather(*(sandbox.run(holding) for _ in range(commands.MAX_BACKGROUNDS)))
 
     assert all(result.left_running is not None for result in results)
-    async with asyncio.timeout(60):
-        while not (tmp_path / "ended").exists():  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.05)
+    await eventually((tmp_path / "ended").exists)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import os
@@ -22,6 +21,7 @@ from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
+from tests.waits import eventually
 
 pytestmark = [
     pytest.mark.redis,
@@ -104,8 +104,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
         env=os.environ,
         outlives_parent=False,
     )
-    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.02)
+    await eventually(child.last_log_line)
 
     await child.stop(0.2)
 
@@ -117,8 +116,7 @@ async def test_a_child_that_is_stopped_ends_and_all_of_its_session_with_it(tmp_p
     child = ChildProcess(tmp_path, "stopped")
     program = f"trap '' TERM; (trap '' TERM; echo $BASHPID; {last}) & echo $!; {last}"
     child.start(["bash", "-m", "-c", program], env=os.environ, outlives_parent=False)
-    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.02)
+    await eventually(child.last_log_line)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGSTOP)
 

@@ -22,6 +22,7 @@ from tests.builders import make_spec
 from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import LEASE_SECONDS, Bench
 from tests.integration.scripts import DONE, conversation, says, shell
+from tests.waits import eventually
 
 JOBS = 4
 OF_AN_AGENT = (DeepLlmAgent, InvocationContext, Subagent)
@@ -78,9 +79,7 @@ async def test_an_ended_agent_is_freed_at_once(bench: Bench, task: str, state: J
 async def test_a_cancelled_agent_is_freed_at_once(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("think"))
     running = asyncio.create_task(bench.run(job_id))
-    async with asyncio.timeout(60):
-        while await requests(bench, job_id) < 2:  # noqa: ASYNC110 - nothing else waits for it
-            await asyncio.sleep(0.02)
+    await eventually(lambda: requests(bench, job_id), lambda seen: seen >= 2)
     await bench.ledger.cancel(job_id)
     await running
     await asyncio.sleep(0)

@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.store.ledger import Claim
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 from tests.services import RedisProcess
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -40,9 +41,7 @@ def redis_url(mortal: RedisProcess) -> str:
 
 async def until_heard(hand: Hand) -> None:
     """Wait until the client listens for changes."""
-    async with asyncio.timeout(60):
-        while not await hand.redis.pubsub_channels("fanout:bell:*"):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
+    await eventually(lambda: hand.redis.pubsub_channels("fanout:bell:*"))
 
 
 async def waited_for(client: JobClient, hand: Hand) -> tuple[Claim, asyncio.Task[JobResult]]:
@@ -69,10 +68,8 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
 
     reading = asyncio.create_task(read())
     waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
-    async with asyncio.timeout(60):
-        ended = Keys().job_ended(job_id)
-        while len(seen) < 3 or not await hand.redis.pubsub_channels(ended):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
+    await eventually(lambda: len(seen) >= 3)
+    await eventually(lambda: hand.redis.pubsub_channels(Keys().job_ended(job_id)))
     await asyncio.to_thread(mortal.kill)
     await asyncio.sleep(AWAY_SECONDS)  # an outage, longer than several attempts to connect
     await asyncio.to_thread(mortal.start)

@@ -34,6 +34,7 @@ from fanout.orchestrator.jobs.store.rate_limiter import (
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -131,11 +132,10 @@ async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_
     releases = {"a": THIS_RELEASE, "b": other, "c": THIS_RELEASE}
     senders = [begun(redis_url, who, release) for who, release in releases.items()]
     await asyncio.to_thread(start_together, senders)
-    async with asyncio.timeout(60):  # most have asked, and some have gone
-        while (
-            len(waiting := await real_redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1)) < 8
-        ):  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.05)
+    waiting = await eventually(
+        lambda: real_redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1),
+        lambda waiting: len(waiting) >= 8,
+    )
     victim = str(waiting[0])[0]  # whose turn is next
     senders["abc".index(victim)].kill()
     told = [await asyncio.to_thread(sender.communicate, timeout=60) for sender in senders]

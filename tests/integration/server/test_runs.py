@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation, says
 from tests.served import ServerProcess, make_key
 from tests.services import Installation
+from tests.waits import eventually_in_thread
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -40,8 +40,7 @@ def server(place: Installation) -> Iterator[ServerProcess]:
 
 
 def until_empty(folder: Path) -> None:
-    while os.listdir(folder):  # noqa: PTH208 - it may be removed meanwhile
-        time.sleep(0.1)
+    eventually_in_thread(lambda: not os.listdir(folder))  # noqa: PTH208 - it may be removed meanwhile
 
 
 def zipped(**files: str) -> bytes:

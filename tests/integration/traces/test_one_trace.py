@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.children import DELEGATING, children_of, task
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver, tree
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -111,10 +111,12 @@ async def test_a_job_is_one_trace_although_a_worker_is_killed(
 
 
 async def _until_a_child_runs_a_command(client: JobClient, job_id: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            for child in await children_of(client, job_id):
-                async for event in client.events(child.id, follow=False):
-                    if event.type is EventType.TOOL_CALL and event.data["tool"] == "execute":
-                        return
-            await asyncio.sleep(0.1)
+
+    async def runs_a_command() -> bool:
+        return any(
+            event.type is EventType.TOOL_CALL and event.data["tool"] == "execute"
+            for child in await children_of(client, job_id)
+            async for event in client.events(child.id, follow=False)
+        )
+
+    await eventually(runs_a_command)

@@ -25,6 +25,7 @@ from tests.integration.worker.approvals import (
     parked,
 )
 from tests.services import Installation
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -179,9 +180,7 @@ async def test_a_waiting_job_is_cancelled_at_once_and_leaves_nothing(place: Inst
         assert job_id not in [waiting.job_id for waiting in await client.approvals()]
         with pytest.raises(AnsweredAlready, match="has ended"):
             await client.answer(approval.id, "approve")
-        async with asyncio.timeout(60):
-            while folder.exists():  # noqa: ASYNC110 - a folder tells nobody
-                await asyncio.sleep(0.2)
+        await eventually(lambda: not folder.exists())
 
 
 @pytest.mark.slow

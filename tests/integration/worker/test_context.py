@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.builders import make_spec
 from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -61,15 +61,6 @@ async def events(client: JobClient, job_id: str) -> list[JournalEvent]:
     return [event async for event in client.events(job_id, follow=False)]
 
 
-async def until_model_call(client: JobClient, job_id: str, count: int) -> None:
-    seen = 0
-    async with asyncio.timeout(120):
-        async for event in client.events(job_id):
-            seen += event.type is EventType.MODEL_REQUEST
-            if seen == count:
-                return
-
-
 async def session_events(client: JobClient, blobs: BlobStore, job_id: str) -> list[Event]:
     found = []
     for entry in await events(client, job_id):
@@ -87,7 +78,7 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec(GOAL, agent="scribe"))
-        await until_model_call(client, job_id, KILLED_AFTER)
+        await until_event(client, job_id, EventType.MODEL_REQUEST, KILLED_AFTER)
         place.workers[0].kill()
         place.start_worker(concurrency=1)
 

@@ -32,6 +32,7 @@ from tests.integration.scripts import DONE, conversation, shell
 from tests.integration.worker.approvals import SUPERVISED, parked
 from tests.integration.worker.conftest import CANARY
 from tests.services import REPOSITORY, Installation, Installer, free_port
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -58,13 +59,12 @@ class Flower:
         return [row for row in rows if row["uuid"].startswith(f"{job_id}.")]
 
     async def until(self, job_id: str, field: str, beginning: str) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
-        while True:
-            task = await asyncio.to_thread(self.task, job_id)
-            if str(task.get(field)).startswith(beginning):
-                return task
-            assert time.monotonic() < deadline, task
-            await asyncio.sleep(0.2)
+        return dict(
+            await eventually(
+                lambda: asyncio.to_thread(self.task, job_id),
+                lambda task: str(task.get(field)).startswith(beginning),
+            )
+        )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -100,9 +101,7 @@ async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("hang"))
-        async for event in client.events(job_id):
-            if event.type is EventType.TOOL_CALL:
-                break
+        await until_event(client, job_id, EventType.TOOL_CALL)
         place.workers[-1].kill()
         place.start_worker()
         result = await client.wait(job_id)

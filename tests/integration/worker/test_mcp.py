@@ -19,6 +19,7 @@ from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import DONE, call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -188,9 +189,7 @@ async def test_a_cancelled_job_leaves_no_server(place: Installation, workspace: 
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("hang", agent="both"), workspace=workspace)
-        async for event in client.events(job_id):
-            if "files__sleep" in str(event.data):
-                break
+        await until_event(client, job_id, lambda event: "files__sleep" in str(event.data))
         await client.cancel(job_id)
         result = await client.wait(job_id, 60)
 

@@ -26,6 +26,7 @@ from tests.builders import make_spec
 from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -147,12 +148,7 @@ async def test_another_attempt_has_memory_and_skills_as_they_were(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
-        seen = 0
-        async with asyncio.timeout(60):
-            async for event in client.events(job_id):
-                seen += event.type is EventType.TOOL_CALL
-                if seen == 2:
-                    break
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
         place.start_worker()
         first = place.workers[0]
         assert first.process is not None

@@ -20,6 +20,7 @@ from tests.integration.scripts import write_script
 from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
 from tests.services import Installation, RedisProcess, free_port
+from tests.waits import eventually
 
 pytestmark = [
     pytest.mark.redis,
@@ -79,9 +80,7 @@ class Replicated(RedisProcess):
         return int(state["port"]) if complete else 0
 
     async def until_primary(self, port: int) -> None:
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(self.primary_port) != port:  # noqa: ASYNC110 - Sentinels are asked
-                await asyncio.sleep(0.2)
+        await eventually(lambda: asyncio.to_thread(self.primary_port), lambda seen: seen == port)
 
     def stop(self) -> None:
         self._sentinels.close()

@@ -16,6 +16,7 @@ from tests.builders import make_spec
 from tests.fixtures import DOCKER_SLOWLY, place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.children import answers, children_of
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -258,9 +259,7 @@ async def test_a_job_that_is_stopped_while_it_lands_keeps_nothing_unverified(
 ) -> None:
     spec = make_spec("all green", agent="lead", verify_merges="sleep 60")
     job_id = await client.submit(spec, workspace=project)
-    async for event in client.events(job_id):
-        if event.type is EventType.LANDING:
-            break
+    await until_event(client, job_id, EventType.LANDING)
     await asyncio.sleep(seconds)  # while it is put in; the last one: while it is verified
     await client.cancel(job_id)
     result = await client.wait(job_id, 60)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from fanout.orchestrator.client import JobClient
@@ -16,6 +14,7 @@ from tests.fixtures import place_fixture
 from tests.integration.scripts import conversation, shell
 from tests.integration.worker.children import DELEGATING, delegates
 from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -135,12 +134,7 @@ async def test_what_a_killed_worker_had_consumed_counts_once(place: Installation
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("steps"))
-        replies = 0
-        async with asyncio.timeout(60):
-            async for event in client.events(job_id):
-                replies += event.type is EventType.MODEL_REPLY
-                if replies == 3:
-                    break
+        await until_event(client, job_id, EventType.MODEL_REPLY, 3)
         place.workers.pop().kill()
         place.start_worker(concurrency=6)
         result = await client.wait(job_id, 60)

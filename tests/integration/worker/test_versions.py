@@ -25,6 +25,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess
 from tests.unit.wire.record import FULL, RECORDED
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -77,10 +78,9 @@ async def workers_of(client: JobClient, job_id: str) -> list[str]:
 
 
 async def until_waiting_for(client: JobClient, job_id: str, words: str) -> JobRecord:
-    async with asyncio.timeout(60):
-        while words not in ((record := await client.get(job_id)).waiting_for or ""):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    return record
+    return await eventually(
+        lambda: client.get(job_id), lambda record: words in (record.waiting_for or "")
+    )
 
 
 @pytest.mark.slow
@@ -123,9 +123,11 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
     place: Installation, client: JobClient, real_redis: Redis
 ) -> None:
     job_id = await client.submit(make_spec("two steps"))
-    async for event in client.events(job_id):
-        if event.type is EventType.TOOL_CALL and "sleep" in str(event.data):
-            break
+    await until_event(
+        client,
+        job_id,
+        lambda event: event.type is EventType.TOOL_CALL and "sleep" in str(event.data),
+    )
     thought = await real_redis.xadd(
         Keys().journal(job_id), {"type": "thought", "attempt": "1", "data": '{"text": "hm"}'}
     )

@@ -26,6 +26,7 @@ from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says, seen
+from tests.waits import eventually
 
 
 @pytest.fixture
@@ -223,8 +224,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     starting = asyncio.create_task(
         create_deep_agent_async(scripted([says("x")]), execution={"command": str(program)})
     )
-    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
-        await asyncio.sleep(0.02)
+    await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
     starting.cancel()
     await asyncio.wait({starting})
 
@@ -235,8 +235,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.05; done"
     running = asyncio.create_task(LocalShellBackend(tmp_path).execute(stubborn, 60, 1000))
-    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
-        await asyncio.sleep(0.02)
+    await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
     running.cancel()
     await asyncio.sleep(0.1)
     running.cancel()  # as the end of an event loop does

@@ -37,6 +37,7 @@ from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
+from tests.waits import eventually
 
 KEY = "key-canary-90210"
 
@@ -96,8 +97,7 @@ async def results(server: McpServer, *calls: dict[str, Any], **agent: Any) -> li
 
 
 async def calls_are_made(run: Run) -> None:
-    while not any(event.get_function_calls() for event in run.events):  # noqa: ASYNC110 - ADK tells by events
-        await asyncio.sleep(0.05)
+    await eventually(lambda: any(event.get_function_calls() for event in run.events))
 
 
 async def test_a_tool_of_a_server_is_called_by_its_prefixed_name(either: McpServer) -> None:
