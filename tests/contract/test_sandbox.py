@@ -593,8 +593,10 @@ async def test_a_cancelled_caller_leaves_no_process(sandbox: Sandbox) -> None:
 
 async def test_commands_are_cancelled_one_by_one(sandbox: Sandbox) -> None:
     kept = asyncio.create_task(sh(sandbox, "sleep 1.5; echo kept"))
-    dropped = [asyncio.create_task(sh(sandbox, unique_sleep())) for _ in range(5)]
-    await asyncio.sleep(0.3)
+    sleeps = [unique_sleep() for _ in range(5)]
+    dropped = [asyncio.create_task(sh(sandbox, sleep)) for sleep in sleeps]
+    for sleep in sleeps:
+        await begun(sandbox, sleep)
 
     for task in dropped:
         task.cancel()

@@ -27,6 +27,7 @@ from tests.builders import make_result, make_spec, make_worker
 from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench
 from tests.integration.scripts import DONE, conversation, says, shell
+from tests.waits import eventually
 
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
 SCRIPT = (
@@ -80,8 +81,7 @@ async def test_a_job_that_could_not_be_queued_waits_and_is_sent_again(
         await bench.submit(spec)
     assert await bench.work_off() == []
 
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await eventually(bench.ledger.reap)
     await bench.admission.pump()
     await bench.work_off()
 
@@ -96,8 +96,7 @@ async def test_a_job_that_was_queued_unheard_and_queued_again_runs_once(
     spec = make_spec("write")
     with pytest.raises(LedgerUnavailable):
         await bench.submit(spec)
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await eventually(bench.ledger.reap)
     await bench.admission.pump()
     assert len(bench.queue.sent) == 2
 
@@ -141,8 +140,7 @@ async def test_a_worker_that_dies_after_its_claim_costs_one_attempt(bench: Bench
     job_id = await bench.submit(make_spec("write"))
     bench.arrived.get_nowait()
     assert isinstance(await bench.ledger.claim(job_id, make_worker("dead"), 0.05), Claim)
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await eventually(bench.ledger.reap)
     await bench.admission.pump()
 
     await bench.work_off()

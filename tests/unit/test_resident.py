@@ -130,7 +130,7 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     running = asyncio.create_task(
         ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
-    await asyncio.sleep(0.3)
+    await eventually(lambda: asyncio.to_thread(_is_running, marker))
 
     stream._in.close()
 
@@ -354,7 +354,7 @@ async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
     running = asyncio.create_task(
         ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
-    await asyncio.sleep(0.3)
+    await eventually(lambda: asyncio.to_thread(_is_running, marker))
 
     assert await client.end(5)
 

@@ -14,10 +14,9 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim
 from tests.builders import make_spec
-from tests.integration.jobs.conftest import Hand
+from tests.integration.jobs.conftest import Hand, until_awaited
 from tests.services import RedisProcess
 from tests.waits import eventually
 
@@ -69,7 +68,7 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     reading = asyncio.create_task(read())
     waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
     await eventually(lambda: len(seen) >= 3)
-    await eventually(lambda: hand.redis.pubsub_channels(Keys().job_ended(job_id)))
+    await until_awaited(hand, job_id)
     await asyncio.to_thread(mortal.kill)
     await asyncio.sleep(AWAY_SECONDS)  # an outage, longer than several attempts to connect
     await asyncio.to_thread(mortal.start)
@@ -117,11 +116,11 @@ async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
 
 
 async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
-    client: JobClient, mortal: RedisProcess
+    client: JobClient, hand: Hand, mortal: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id, 2))
-    await asyncio.sleep(0.3)
+    await until_awaited(hand, job_id)
     await asyncio.to_thread(mortal.kill)
 
     async with asyncio.timeout(60):
@@ -130,11 +129,11 @@ async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
 
 
 async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
-    client: JobClient, mortal: RedisProcess, tmp_path: Path
+    client: JobClient, hand: Hand, mortal: RedisProcess, tmp_path: Path
 ) -> None:
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.3)
+    await until_awaited(hand, job_id)
     await asyncio.to_thread(mortal.kill)
     for part in await asyncio.to_thread(lambda: list((tmp_path / "appendonlydir").iterdir())):
         await asyncio.to_thread(part.unlink)
@@ -147,12 +146,12 @@ async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
 
 @pytest.mark.slow
 async def test_an_outage_that_does_not_end_is_told(
-    client: JobClient, mortal: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    client: JobClient, hand: Hand, mortal: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fanout.orchestrator.jobs.store.outage.OUTAGE_SECONDS", 2.0)
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.3)
+    await until_awaited(hand, job_id)
     await asyncio.to_thread(mortal.kill)
 
     with pytest.raises(LedgerUnavailable):

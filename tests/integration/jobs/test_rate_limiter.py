@@ -158,7 +158,7 @@ async def test_tokens_are_set_aside_and_given_back_when_less_was_used(real_redis
     begun = time.time()
     first = await sends(limits, ["a", "b"], 400)
     waiting = asyncio.create_task(sends(limits, ["c"], 400))
-    await asyncio.sleep(0.3)
+    await eventually(lambda: real_redis.zcard(f"{Keys().prefix}:model-waiting:m"))
     assert not waiting.done()
 
     await limits.settle("a", "m", 400, 100)
@@ -189,7 +189,7 @@ async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_
     assert await ours.cut("a", "m", 10, 1.0) == pytest.approx(1, abs=0.1)
     cut_at = time.time()
     waiting = asyncio.create_task(theirs.enter("c", "m", 10, on_wait=tell))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: told)
     assert await theirs.cut("b", "m", 10, 1.5) == pytest.approx(1.5, abs=0.1)
     assert (
         told == ["waits a moment for m: its service has asked for a pause"]

@@ -18,6 +18,7 @@ from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import Bench
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.children import DELEGATING
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -111,9 +112,8 @@ async def test_a_wait_ends_with_its_time(bench: Bench) -> None:
     await bench.admission.pump()
     await bench.runner.run(await bench.arrived.get(), lambda _line: None)
     assert (await bench.ledger.get(job_id)).state is JobState.WAITING
-    await asyncio.sleep(0.7)
 
-    assert job_id in await bench.ledger.reap()
+    assert job_id in await eventually(bench.ledger.reap)
     await bench.work_off()
 
     assert (await bench.ended(job_id)).success

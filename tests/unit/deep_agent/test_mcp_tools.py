@@ -307,9 +307,7 @@ async def test_the_end_of_the_run_leaves_no_process_and_no_task(sandbox: Sandbox
     before, mark = len(asyncio.all_tasks()), f"--mark-{secrets.token_hex(6)}"
 
     await results(inside(sandbox, mark), call("files__shout", text="x"))
-    await asyncio.sleep(0.05)
-
-    assert len(asyncio.all_tasks()) <= before
+    await eventually(lambda: len(asyncio.all_tasks()) <= before)
     assert not await runs(sandbox, mark)
 
 
