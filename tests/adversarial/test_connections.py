@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
+from tests.fixtures import place_fixture
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer, free_port
+from tests.services import Installation, free_port
 from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]  # a busy machine starts servers slowly
@@ -86,9 +87,7 @@ HOSTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    return install_for_module({})
+place = place_fixture({}, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -306,6 +305,7 @@ async def test_silent_connections_to_the_port_of_grpc_end(hurried: ServerProcess
     try:
         with contextlib.suppress(ConnectionError):
             await reader.read()
+        assert reader.at_eof() or reader.exception()
     finally:
         writer.transport.abort()
 

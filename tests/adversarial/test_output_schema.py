@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from fanout.orchestrator.jobs.output_schema import ValueMismatch
 
 from fanout.orchestrator import output_schema
 from fanout.orchestrator.client import JobClient
@@ -86,6 +87,9 @@ def test_an_identifier_on_another_host_is_never_fetched(listener):
     }
 
     SchemaCheck(schema).check({"a": 1})
+
+    with pytest.raises(ValueMismatch):
+        SchemaCheck(schema).check({"a": "no number"})
 
 
 @pytest.mark.parametrize(

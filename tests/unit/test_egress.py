@@ -522,6 +522,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
         async with asyncio.timeout(60):
             await ended.wait()
+        assert server.connections == 1
 
 
 def tunnel_frame(number: Any, event: Any, payload: bytes = b"", **more: Any) -> bytes:

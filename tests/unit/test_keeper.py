@@ -69,6 +69,8 @@ def test_services_that_are_kept_for_good_need_no_keeper(tmp_path: Path) -> None:
 
     keep(tmp_path)
 
+    assert StateFolder(tmp_path).read_record() is not None, "it has ended nothing"
+
 
 def test_services_that_a_command_keeps_for_good_while_the_keeper_waits_for_it_are_not_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -109,10 +109,10 @@ async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
     await asyncio.to_thread(mortal.start)
     await until_heard(hand)
 
-    await hand.finish(claim)
+    await hand.finish(claim, summary="done")
 
     async with asyncio.timeout(60):
-        await waiting
+        assert (await waiting).summary == "done"
 
 
 async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(

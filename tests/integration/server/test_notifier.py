@@ -170,8 +170,9 @@ async def test_what_a_process_cannot_send_is_left_to_one_that_can(
         await cancelled_job(hand, spec)
         async with notifying(client, pushes=False):
             await eventually(lambda: passed > notifier.MAX_TRIES)
+            assert host.requests == []
         async with notifying(client):
-            await host.wait_for(1)
+            assert len(await host.wait_for(1)) == 1
 
 
 async def test_a_receiver_that_is_gone_is_asked_once_and_one_that_always_fails_is_given_up(

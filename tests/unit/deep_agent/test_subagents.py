@@ -201,6 +201,7 @@ async def test_cancelling_the_parent_cancels_its_children_at_once() -> None:
     async with asyncio.timeout(60):
         await asyncio.gather(run, return_exceptions=True)
         await stopped.wait()
+    assert run.cancelled()
 
 
 async def test_what_children_use_counts_in_their_parents_budget() -> None:
