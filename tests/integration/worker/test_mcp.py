@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from tests import odd_mcp_server
@@ -185,13 +186,13 @@ async def test_a_server_that_is_back_for_the_second_attempt_is_used(
     assert '"result": 42' in result.summary
 
 
-async def test_a_cancelled_job_leaves_no_server(place: Installation, workspace: Path) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("hang", agent="both"), workspace=workspace)
-        await until_event(client, job_id, lambda event: "files__sleep" in str(event.data))
-        await client.cancel(job_id)
-        result = await client.wait(job_id, 60)
+async def test_a_cancelled_job_leaves_no_server(
+    place: Installation, client: JobClient, workspace: Path
+) -> None:
+    job_id = await client.submit(make_spec("hang", agent="both"), workspace=workspace)
+    await until_event(client, job_id, lambda event: "files__sleep" in str(event.data))
+    await client.cancel(job_id)
+    result = await client.wait(job_id, 60)
 
     assert result.state is JobState.CANCELLED
     assert await asyncio.to_thread(servers_of, place) == []

@@ -124,39 +124,35 @@ async def content(client: JobClient, job_id: str) -> dict[str, str]:
 
 
 async def test_memory_is_shown_and_a_skill_is_listed_read_and_its_script_run(
-    place: Installation, workspace: Path
+    client: JobClient, workspace: Path
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("stamp it", agent="scribe"), workspace=workspace)
-        result = await client.wait(job_id, 60)
+    job_id = await client.submit(make_spec("stamp it", agent="scribe"), workspace=workspace)
+    result = await client.wait(job_id, 60)
 
-        assert result.success, result.error
-        assert "blue ink" in result.summary
-        answers = [
-            event.data
-            async for event in client.events(job_id, follow=False)
-            if event.type is EventType.TOOL_RESULT
-        ]
-        assert "Run scripts/stamp.sh" in str(answers[0])
-        assert await content(client, job_id) == {"stamp.txt": "stamped\n"}
+    assert result.success, result.error
+    assert "blue ink" in result.summary
+    answers = [
+        event.data
+        async for event in client.events(job_id, follow=False)
+        if event.type is EventType.TOOL_RESULT
+    ]
+    assert "Run scripts/stamp.sh" in str(answers[0])
+    assert await content(client, job_id) == {"stamp.txt": "stamped\n"}
 
 
 async def test_another_attempt_has_memory_and_skills_as_they_were(
-    place: Installation, workspace: Path
+    place: Installation, client: JobClient, workspace: Path
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
-        await until_event(client, job_id, EventType.TOOL_CALL, 2)
-        place.start_worker()
-        first = place.workers[0]
-        assert first.process is not None
-        first.send(signal.SIGTERM)
-        result = await client.wait(job_id, 60)
+    job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
+    await until_event(client, job_id, EventType.TOOL_CALL, 2)
+    place.start_worker()
+    first = place.workers[0]
+    assert first.process is not None
+    first.send(signal.SIGTERM)
+    result = await client.wait(job_id, 60)
 
-        assert result.summary.endswith("Done."), result
-        assert (await content(client, job_id))["stamp.txt"] == "stamped\n"
+    assert result.summary.endswith("Done."), result
+    assert (await content(client, job_id))["stamp.txt"] == "stamped\n"
 
 
 @pytest.fixture
