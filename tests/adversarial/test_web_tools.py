@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -17,6 +15,7 @@ from fanout.orchestrator.extras import web
 from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
+from tests.loopback import LoopbackHandler, loopback_server
 from tests.waits import eventually
 
 pytestmark = pytest.mark.blocks_loop(
@@ -28,12 +27,12 @@ FLOOD_BYTES = 400 * 1024**2
 PAGE = b"<html><head><script>steal()</script></head><body><h1>Bread</h1><p>Rye &amp; wheat.</p>"
 
 
-class Site(BaseHTTPRequestHandler):
+class Site(LoopbackHandler):
     """Pages by path; it counts what came."""
 
     seen: list[tuple[str, dict[str, str]]]
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self.seen.append((self.path, dict(self.headers)))
         path, _, query = self.path.partition("?")
         if path == "/to":
@@ -79,23 +78,12 @@ class Site(BaseHTTPRequestHandler):
                 sent += 65_536
         self.seen.append(("flooded", {"bytes": str(sent)}))
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
 
 @contextmanager
 def site() -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     seen: list[tuple[str, dict[str, str]]] = []
-    handler = type("Handler", (Site,), {"seen": seen})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with loopback_server(type("Handler", (Site,), {"seen": seen}), str) as url:
+        yield url, seen
 
 
 async def fetched(url: str, *, allowed: tuple[str, ...] = (), **args: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fanout.workers.sandbox.inside import snapshots as inside
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.local.provider import unpack_element
 from tests.bundles import tree_of
+from tests.repositories import git
 from tests.unit.test_layers import PATHS, STATES, State, keep_owner, seen, write_tree
 
 KEY = "ghp_" + "a1" * 18
@@ -75,11 +76,6 @@ class Place:
 def place(tmp_path: Path) -> Place:
     (tmp_path / "root").mkdir()
     return Place(tmp_path)
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from tests.builders import make_spec
 from tests.fixtures import bench_fixture
 from tests.integration.jobs.bench import Bench
 from tests.integration.scripts import DONE, call, calls, conversation, says
+from tests.repositories import git
 
 HALF = "\ud83d"
 LATIN, SHOWN = b"caf\xe9.txt", r"caf\xe9.txt"
@@ -125,11 +126,6 @@ async def changes_of(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBun
     path = await bench.blobs.fetch(str(result.changes))
     with ExitStack() as stack:
         yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=t", "-c", "user.email=t@t.invalid"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def prepared(folder: Path) -> Path:
