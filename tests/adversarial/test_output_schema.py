@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.output_schema import ValueMismatch
 
 from fanout.orchestrator import output_schema
 from fanout.orchestrator.client import JobClient
@@ -18,7 +17,7 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.agents import create_agent
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
 from tests.builders import make_spec
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -35,25 +35,25 @@ DONE = Answer([text("Finished.\n\n## Summary\ndone")])
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ModelServer]:
+def model_service() -> Iterator[ModelServer]:
     with model_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def place(install_for_module: Installer, service: ModelServer) -> Installation:
+def place(install_for_module: Installer, model_service: ModelServer) -> Installation:
     settings = {
         "FANOUT_MODEL": LIMITED,
         "FANOUT_MODELS": json.dumps({LIMITED: {"requests_per_minute": MOST}}),
         "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
-    keys = environment(service, "a-key-of-tests")
+    keys = environment(model_service, "a-key-of-tests")
     return install_for_module(workers=2, concurrency=8, **keys, **settings)
 
 
 @pytest.fixture(autouse=True)
-def nothing_arrived(service: ModelServer) -> None:
-    service.arrived.clear()
+def nothing_arrived(model_service: ModelServer) -> None:
+    model_service.arrived.clear()
 
 
 async def journal(client: JobClient, job_id: str) -> list[JournalEvent]:
@@ -93,9 +93,9 @@ def waits_for_model(event: JournalEvent) -> bool:
 
 @pytest.mark.slow
 async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
-    client: JobClient, place: Installation, service: ModelServer
+    client: JobClient, place: Installation, model_service: ModelServer
 ) -> None:
-    service.answers[:] = [STEP] * 50
+    model_service.answers[:] = [STEP] * 50
     specs = [make_spec(f"job {number}", limits=Limits(max_model_calls=40)) for number in range(5)]
     late = make_spec("late", limits=Limits(timeout_seconds=10))
     ids = [await client.submit(spec) for spec in (*specs, late)]
@@ -114,27 +114,27 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     assert "5 requests a minute (FANOUT_MODELS)" in told[0]
     assert cancelled.state is JobState.CANCELLED
     assert late_result.state is JobState.TIMED_OUT
-    assert most_in_a_minute(service.arrived) == MOST
+    assert most_in_a_minute(model_service.arrived) == MOST
     sent = await requests_of(client, ids)
     assert most_in_a_minute(sent) == MOST, "the journals say what was sent"
     for job_id in ids[1:-1]:
         await client.cancel(job_id)
         assert (await client.wait(job_id, 60)).state is JobState.CANCELLED
-    assert most_in_a_minute(service.arrived) == MOST
+    assert most_in_a_minute(model_service.arrived) == MOST
 
 
 @pytest.mark.slow
 async def test_a_429_that_one_job_meets_holds_the_others_back(
-    client: JobClient, service: ModelServer
+    client: JobClient, model_service: ModelServer
 ) -> None:
-    service.answers[:] = [Answer(status=429, headers={"Retry-After": "6"}), *[DONE] * 4]
+    model_service.answers[:] = [Answer(status=429, headers={"Retry-After": "6"}), *[DONE] * 4]
     first = await client.submit(make_spec("meets it", model=FREE))
     await until_event(client, first, waits_for_model)
     others = [await client.submit(make_spec("heard of it", model=FREE)) for _ in range(3)]
     results = [await client.wait(job_id, 60) for job_id in (first, *others)]
 
     assert [result.success for result in results] == [True] * 4
-    arrived = service.arrived
+    arrived = model_service.arrived
     assert len(arrived) == 5
     assert arrived[1] - arrived[0] >= 6
     assert arrived[2] - arrived[1] >= 1.5, "not all at once"

@@ -46,15 +46,15 @@ MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ModelServer]:
+def model_service() -> Iterator[ModelServer]:
     with model_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def place(install_for_module: Installer, service: ModelServer) -> Installation:
+def place(install_for_module: Installer, model_service: ModelServer) -> Installation:
     settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    return install_for_module(workers=1, **environment(service, KEY), **settings)
+    return install_for_module(workers=1, **environment(model_service, KEY), **settings)
 
 
 class Agent:
@@ -77,13 +77,15 @@ class Agent:
 
 
 @pytest.fixture
-async def agent(place: Installation, service: ModelServer, tmp_path: Path) -> AsyncIterator[Agent]:
+async def agent(
+    place: Installation, model_service: ModelServer, tmp_path: Path
+) -> AsyncIterator[Agent]:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "kept.txt").write_text(f"{CONTENT}\n")
     async with place.client() as client:
         await place.ready(client)
-        yield Agent(client, service, workspace)
+        yield Agent(client, model_service, workspace)
 
 
 DONE = Answer([text("Finished.\n\n## Summary\ndone")])
@@ -260,14 +262,14 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
 
 
 async def test_warming_up_asks_no_model_and_fails_for_none(
-    service: ModelServer, monkeypatch: pytest.MonkeyPatch
+    model_service: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", model_service.url)
     await warm_up(["gemini-2.5-flash", "no-such-model"])  # and there is no key
     monkeypatch.setenv("GOOGLE_API_KEY", KEY)
-    asked_before = len(service.paths)
+    asked_before = len(model_service.paths)
     await warm_up(["gemini-2.5-flash", "scripted:/no/such/file"])
-    assert len(service.paths) == asked_before
+    assert len(model_service.paths) == asked_before
 
 
 def contents_below(folder: Path) -> dict[Path, bytes]:

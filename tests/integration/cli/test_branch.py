@@ -35,13 +35,13 @@ def commit_all(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     yield from with_services(tmp_path_factory.mktemp("branch"))
 
 
 @pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
-    made = in_folders(Fanout(tmp_path, shared.env))
+def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
+    made = in_folders(Fanout(tmp_path, shared_fanout.env))
     commit_all(tmp_path / "a")
     return made
 

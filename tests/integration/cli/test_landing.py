@@ -27,13 +27,13 @@ THEIRS = b"THEIRS\ntwo\nthree\nfour\nfive\n"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     yield from with_services(tmp_path_factory.mktemp("landing"))
 
 
 @pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
-    return in_folders(Fanout(tmp_path, shared.env))
+def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
+    return in_folders(Fanout(tmp_path, shared_fanout.env))
 
 
 @pytest.fixture

@@ -73,15 +73,15 @@ def with_services(folder: Path) -> Iterator[Fanout]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     """Services that all tests use which do not look at these."""
     yield from with_services(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
+def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
     """The command line in two folders of a test."""
-    return in_folders(Fanout(tmp_path, shared.env))
+    return in_folders(Fanout(tmp_path, shared_fanout.env))
 
 
 @pytest.fixture

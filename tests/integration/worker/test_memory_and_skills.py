@@ -161,7 +161,7 @@ def scribe(tmp_path: Path) -> AgentDefinition:
 
 
 @pytest.fixture(params=["bound", "unbound"])
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
+def local_provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
     made = LocalProvider(_no_snapshot, tmp_path / "sandboxes", "test")
     if request.param == "unbound":
         made._bound = False  # as on a machine where commands get no mount namespace
@@ -169,12 +169,12 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
 
 
 async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
-    scribe: AgentDefinition, provider: LocalProvider
+    scribe: AgentDefinition, local_provider: LocalProvider
 ) -> None:
     limits = LimitSettings().for_jobs()
     spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=limits)
 
-    async with provider.open(spec) as sandbox:
+    async with local_provider.open(spec) as sandbox:
         definition = DefinitionFolder(scribe, sandbox.home)
         await definition.copy_to(sandbox)
         skill = f"{definition.path}/skills/stamp"

@@ -55,7 +55,7 @@ def http() -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def provider(tmp_path: Path) -> LocalProvider:
+def local_provider(tmp_path: Path) -> LocalProvider:
     async def fetch(_blob: str) -> Path:
         raise AssertionError
 
@@ -63,9 +63,9 @@ def provider(tmp_path: Path) -> LocalProvider:
 
 
 @pytest_asyncio.fixture
-async def sandbox(provider: LocalProvider) -> AsyncIterator[Sandbox]:
+async def sandbox(local_provider: LocalProvider) -> AsyncIterator[Sandbox]:
     spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=Limits())
-    async with provider.open(spec) as opened:
+    async with local_provider.open(spec) as opened:
         await opened.write_bytes(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
         yield opened
 

@@ -22,7 +22,7 @@ from tests.unit.deep_agent.test_subagents import Guarded, asks, calls, names, pa
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where copies are made; it is empty again after each test."""
     folder = tmp_path / "copies"
     folder.mkdir()
@@ -62,7 +62,7 @@ async def test_the_general_purpose_sub_agent_has_its_parents_shell(root: Path) -
 
 
 async def test_what_commands_and_file_tools_change_is_one_state_and_arrives_at_the_end(
-    root: Path, place: Path
+    root: Path, copies: Path
 ) -> None:
     for name in ("kept", "changed", "gone", "sub/gone"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ async def test_what_commands_and_file_tools_change_is_one_state_and_arrives_at_t
     assert (root / "changed").read_text() == "old\nmore\n"
     assert os.access(root / "s.sh", os.X_OK)
     assert not (root / "sub").exists()
-    assert names(place) == []
+    assert names(copies) == []
 
 
 async def test_what_a_childs_commands_left_running_ends_with_it_and_its_parents_does_not(
@@ -127,12 +127,12 @@ async def test_two_that_change_the_same_file_by_commands_lose_nothing(root: Path
     assert "Both sides changed the same lines" in conflicts[0]["reason"]
 
 
-async def test_a_child_that_fails_leaves_no_change_of_a_command(root: Path, place: Path) -> None:
+async def test_a_child_that_fails_leaves_no_change_of_a_command(root: Path, copies: Path) -> None:
     child = worker(runs("echo half > half"), {"raise": "lost"})
     run = await Run(parent(asks()), subagents=[child], backend=LocalShellBackend(root)).to_end()
     assert run.results[0]["success"] is False
     assert names(root) == []
-    assert names(place) == []
+    assert names(copies) == []
 
 
 async def test_the_path_of_the_folder_is_that_of_the_copy_in_commands_and_back(root: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_child_that_worked_directly_and_fails_says_what_is_left(
     assert "still there" in record["note"]
 
 
-async def test_a_question_keeps_what_commands_changed_before_it(root: Path, place: Path) -> None:
+async def test_a_question_keeps_what_commands_changed_before_it(root: Path, copies: Path) -> None:
     (root / "a").write_text("a")
     team = Guarded(root, "a")
     team.run = Run(
@@ -220,11 +220,11 @@ async def test_a_question_keeps_what_commands_changed_before_it(root: Path, plac
     )
     await team.run.to_end()
     assert names(root) == ["a"]
-    assert names(place) == []
+    assert names(copies) == []
     await team.answer({"decision": "approve"})
     assert names(root) == ["listed", "made", "made2"]
     assert (root / "listed").read_text() == "listed\nmade\nmade2\n"
-    assert names(place) == []
+    assert names(copies) == []
 
 
 async def test_more_than_an_overlay_may_hold_is_refused_in_words(
@@ -238,8 +238,8 @@ async def test_more_than_an_overlay_may_hold_is_refused_in_words(
     assert names(root) == []
 
 
-async def test_a_sub_agent_without_execute_gets_no_copy(root: Path, place: Path) -> None:
+async def test_a_sub_agent_without_execute_gets_no_copy(root: Path, copies: Path) -> None:
     child = worker(calls(call("ls", path="/")), says("x"), built_in_tools=["ls", "write_file"])
     await Run(parent(asks()), subagents=[child], backend=LocalShellBackend(root)).to_end()
     assert "execute" not in child["model"].requests[0].tools_dict
-    assert names(place) == []
+    assert names(copies) == []
