@@ -314,10 +314,14 @@ def identity_in(redis_url: str) -> str:
     return str(identity)
 
 
+def docker(*arguments: str) -> str:
+    """Run Docker's client, and return what it prints."""
+    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
+
+
 def containers_of(installation: str) -> list[str]:
     """The names of all containers with the installation's label, whatever their state."""
-    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.installation={installation}"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return docker("ps", "-aq", "--filter", f"label=fanout.installation={installation}").split()
 
 
 def workers_of_sandboxes(installation: str) -> set[str]:
@@ -327,15 +331,12 @@ def workers_of_sandboxes(installation: str) -> set[str]:
     """
     found: set[str] = set()
     for listing in (["ps", "-a"], ["volume", "ls", "--filter", "label=fanout.warm"]):
-        command = ["docker", *listing, "--filter", f"label=fanout.installation={installation}"]
-        command += ["--format", '{{.Label "fanout.worker"}}']
-        ended = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.update(ended.stdout.split())
+        ours = ("--filter", f"label=fanout.installation={installation}")
+        found.update(docker(*listing, *ours, "--format", '{{.Label "fanout.worker"}}').split())
     return found
 
 
 def volumes_of(installation: str) -> list[str]:
     """The names of all volumes with the installation's label."""
     label = f"label=fanout.installation={installation}"
-    command = ["docker", "volume", "ls", "-q", "--filter", label]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return docker("volume", "ls", "-q", "--filter", label).split()

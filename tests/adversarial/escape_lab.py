@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.protocol import Command, Sandbox
-from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
+from fanout.workers.sandbox.protocol import Command, Sandbox, nobody
+from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 from tests.waits import eventually_in_thread
 
 T = TypeVar("T")

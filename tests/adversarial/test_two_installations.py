@@ -26,6 +26,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
 from fanout.workers.sandbox.docker import removals
+from fanout.workers.sandbox.protocol import nobody
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec
 from tests.forked import run_module
@@ -62,10 +63,6 @@ def spec(**fields: Any) -> SandboxSpec:
         "limits": limits,
     }
     return SandboxSpec(**{**values, **fields})
-
-
-async def nobody(_job_id: str) -> bool:
-    return False
 
 
 async def no_snapshot(_snapshot: str) -> Path:

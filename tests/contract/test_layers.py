@@ -22,7 +22,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.local.provider import LocalProvider
-from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec
+from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec, nobody
 from tests.bundles import BundleBuilder
 from tests.conftest import missing
 
@@ -127,12 +127,8 @@ async def layered(
             missing(str(failure))
         made.provider = provider
     yield made
-    await made.provider.reap(_no_job_lives)
+    await made.provider.reap(nobody)
     await made.provider.close()
-
-
-async def _no_job_lives(_job_id: str) -> bool:
-    return False
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -32,6 +32,7 @@ from fanout.workers.sandbox.protocol import (
     Sandbox,
     SandboxProvider,
     SandboxSpec,
+    nobody,
 )
 from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
@@ -109,7 +110,7 @@ async def bench(
     else:
         provider = await _docker_provider(fetch, installation)
     yield Bench(provider, folder)
-    await provider.reap(_no_job_lives)
+    await provider.reap(nobody)
     await provider.close()
 
 
@@ -120,10 +121,6 @@ async def _docker_provider(fetch: Callable[..., object], installation: str) -> S
     except SandboxFailure as failure:
         missing(str(failure))
     return provider
-
-
-async def _no_job_lives(_job_id: str) -> bool:
-    return False
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

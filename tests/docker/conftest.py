@@ -17,7 +17,7 @@ from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import INSTALLATION
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
+from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec, nobody
 from tests.conftest import missing
 
 MIB = 1024**2
@@ -128,10 +128,6 @@ async def make_provider(
 @pytest.fixture
 def provider(make_provider: Callable[..., DockerProvider]) -> DockerProvider:
     return make_provider()
-
-
-async def nobody(_job_id: str) -> bool:
-    return False
 
 
 async def leftovers(engine: Engine, installation: str) -> list[str]:

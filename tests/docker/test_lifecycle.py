@@ -24,14 +24,8 @@ from fanout.workers.sandbox.errors import (
     SandboxDied,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.protocol import Command, SandboxSpec
-from tests.docker.conftest import (
-    SnapshotFolder,
-    changes_of,
-    leftovers,
-    make_sandbox_spec,
-    nobody,
-)
+from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
+from tests.docker.conftest import SnapshotFolder, changes_of, leftovers, make_sandbox_spec
 from tests.faults.stopping import running
 from tests.waits import eventually
 

@@ -18,15 +18,8 @@ from fanout.workers.sandbox.docker import warm_pool
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import WARM
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.protocol import Command, SandboxSpec
-from tests.docker.conftest import (
-    MIB,
-    SnapshotFolder,
-    changes_of,
-    leftovers,
-    make_sandbox_spec,
-    nobody,
-)
+from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
+from tests.docker.conftest import MIB, SnapshotFolder, changes_of, leftovers, make_sandbox_spec
 from tests.waits import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,17 +21,10 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from tests.end_to_end.compose_stack import (
-    LOGIN,
-    PROGRAMS,
-    Stack,
-    docker,
-    new_stack,
-    program_of,
-)
+from tests.end_to_end.compose_stack import LOGIN, PROGRAMS, Stack, new_stack, program_of
 from tests.end_to_end.registry_stand_ins import PYTHON, REDIS, make_stand_ins
 from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import containers_of, volumes_of
+from tests.services import containers_of, docker, volumes_of
 from tests.waits import eventually
 
 ASKED_FOR = "COMPOSE_BUILD"

@@ -8,14 +8,10 @@ import pytest
 
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.faults.test_worker_faults import (
-    content,
-    ends_with_nothing_left,
-    holder,
-    two_workers,
-)
+from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
 from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
+from tests.integration.worker.approvals import file_of
 from tests.services import Installation
 from tests.waits import until_event
 
@@ -57,7 +53,7 @@ async def test_a_continuation_is_resumed_by_the_next_worker(
 
         assert result.success, result.error
         assert (result.attempts, result.usage.model_calls) == (2, 4)
-        steps = (await content(client, job_id, "steps.txt")).split()
+        steps = (await file_of(client, job_id, "steps.txt")).split()
         assert steps[:2] == ["one", "two"]
         assert steps[-1] == "four"
         replies = [
@@ -85,4 +81,4 @@ async def test_work_whose_files_were_lost_with_the_worker_is_not_part_of_it(
 
         assert second.success, second.error
         assert second.usage.model_calls == 3
-        assert await content(client, second.job_id, "steps.txt") == "one\ntwo\n"
+        assert await file_of(client, second.job_id, "steps.txt") == "one\ntwo\n"

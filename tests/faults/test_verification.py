@@ -10,14 +10,10 @@ import pytest
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stopping import until_running
-from tests.faults.test_worker_faults import (
-    content,
-    ends_with_nothing_left,
-    holder,
-    two_workers,
-)
+from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
 from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, says, shell
+from tests.integration.worker.approvals import file_of
 from tests.services import Installation
 from tests.waits import until_event
 
@@ -57,7 +53,7 @@ async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_ask
         events = [event async for event in client.events(job_id, follow=False)]
         codes = [event.data["exit_code"] for event in events if event.type is EventType.VERIFY]
         assert codes == [1, 0]
-        assert await content(client, job_id, "answer.txt") == "wrong\nright\n"
+        assert await file_of(client, job_id, "answer.txt") == "wrong\nright\n"
     await ends_with_nothing_left(place)
 
 

@@ -14,6 +14,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stopping import let_go, until_prints
+from tests.integration.worker.approvals import file_of
 from tests.services import (
     Installation,
     WorkerProcess,
@@ -39,13 +40,6 @@ async def states(client: JobClient, job_id: str) -> list[str]:
         async for event in client.events(job_id, follow=False)
         if event.type is EventType.JOB_STATE
     ]
-
-
-async def content(client: JobClient, job_id: str, path: str) -> str:
-    async with client.changes(job_id) as bundle:
-        (file,) = [file for file in bundle.changes.files if file.path == path]
-        assert file.after is not None
-        return (await asyncio.to_thread(bundle.content, file.after)).decode()
 
 
 async def two_workers(place: Installation, client: JobClient) -> None:
@@ -109,7 +103,7 @@ async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
         assert result.attempts == 2
         names = await states(client, job_id)
         assert names == ["queued", "running", "queued", "running", "succeeded"]
-        steps = await content(client, job_id, "steps.txt")
+        steps = await file_of(client, job_id, "steps.txt")
         assert steps.splitlines()[0] == "one"
         assert steps.count("one") == 1, "a finished step was done again"
         assert "three" in steps
@@ -189,7 +183,7 @@ async def test_a_worker_that_is_told_to_stop_gives_its_jobs_back_unharmed(
         assert await states(client, job_id) == [
             *("queued", "running", "queued", "running", "succeeded")
         ]
-        assert (await content(client, job_id, "steps.txt")).count("one") == 1
+        assert (await file_of(client, job_id, "steps.txt")).count("one") == 1
     await ends_with_nothing_left(place)
 
 

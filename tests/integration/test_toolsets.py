@@ -47,8 +47,9 @@ from fanout.orchestrator.deep_agent import (
 )
 from fanout.orchestrator.deep_agent.execution import server_process
 from tests.built_in_tools import failed, one_call_each
+from tests.integration.scripts import call
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 
 async def shout(text: str) -> str:

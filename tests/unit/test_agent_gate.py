@@ -16,7 +16,8 @@ from fanout.workers.agent_gate import (
     Turns,
     TurnsPlugin,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 
 async def test_one_more_agent_starts_when_one_asks_its_model_although_none_has_ended() -> None:

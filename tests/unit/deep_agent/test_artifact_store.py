@@ -12,7 +12,8 @@ from google.adk.artifacts import (
 
 from fanout.orchestrator.deep_agent import ArtifactBackend, CompositeBackend, StoreBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 AWKWARD = [
     "/versions",

@@ -22,10 +22,11 @@ from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
 from fanout.orchestrator.portable.commands import find_shell
+from tests.integration.scripts import call, says
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import Run, call, scripted
-from tests.unit.deep_agent.talking import recorder, says, seen
+from tests.unit.deep_agent.running import Run, scripted
+from tests.unit.deep_agent.talking import recorder, seen
 from tests.waits import eventually
 
 

@@ -35,8 +35,9 @@ from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
+from tests.integration.scripts import call
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 from tests.waits import eventually
 
 KEY = "key-canary-90210"

@@ -14,8 +14,9 @@ from fanout.orchestrator.deep_agent.memory import (
     MAX_TOTAL_CHARACTERS,
     without_comments,
 )
+from tests.integration.scripts import call
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import call, scripted
+from tests.unit.deep_agent.running import scripted
 
 AGENTS = "/workspace/AGENTS.md"
 

@@ -17,8 +17,9 @@ from fanout.orchestrator.deep_agent.mcp.connection import NOT_STRUCTURED, McpCon
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import MAX_NAME_CHARACTERS, McpTools
 from tests import odd_mcp_server as odd
+from tests.integration.scripts import call
 from tests.mcp_servers import http_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 SUCCESS = {"status": "success"}
 SAID = {**SUCCESS, "output": "said"}

@@ -22,7 +22,8 @@ from fanout.orchestrator.deep_agent import (
     pending_approvals,
     state_with,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 NO_SECRETS = [Permission(mode="deny", paths=("/workspace/secrets",))]
 FILES = {"a.txt": "find me", "secrets/key.txt": "find me", "secrets/deep/k": "find me"}

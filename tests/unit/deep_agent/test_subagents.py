@@ -19,12 +19,9 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
-from tests.unit.deep_agent.running import Run, call, texts
-from tests.unit.deep_agent.talking import first_message, recorder, says, seen
-
-
-def calls(*made: dict[str, Any]) -> dict[str, Any]:
-    return {"calls": list(made)}
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run, texts
+from tests.unit.deep_agent.talking import first_message, recorder, seen
 
 
 def worker(*replies: dict[str, Any], name: str = "worker", **more: Any) -> SubAgentSpec:
