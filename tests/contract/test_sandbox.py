@@ -9,7 +9,6 @@ import io
 import os
 import secrets
 import tarfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -163,13 +162,9 @@ async def count(sandbox: Sandbox, pattern: str) -> int:
     return int((await sh(sandbox, script, merge_stderr=False)).output)
 
 
-async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 30) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while await count(sandbox, pattern):
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.05)
-    return True
+async def gone(sandbox: Sandbox, pattern: str) -> bool:
+    """Wait until no such process is left."""
+    return not await eventually(lambda: count(sandbox, pattern), lambda found: not found)
 
 
 async def begun(sandbox: Sandbox, pattern: str) -> None:

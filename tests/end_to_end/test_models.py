@@ -5,7 +5,6 @@ The providers' own clients in a real worker, a server here.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -34,6 +33,7 @@ from tests.integration.models.model_server import (
 )
 from tests.integration.models.providers import told
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -328,10 +328,7 @@ async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
         PROMPT.encode() in content for content in written.values()
     )  # Redis writes all that it gets
     assert [path for path, content in written.items() if KEY.encode() in content] == []
-    for _ in range(200):  # a result is readable before the worker has logged it
-        if "attempt ended" in (log := place.workers[0].log.read_text()):
-            break
-        await asyncio.sleep(0.05)
-    assert "attempt ended" in log
+    # A result is readable before the worker has logged it.
+    log = await eventually(place.workers[0].log.read_text, lambda log: "attempt ended" in log)
     assert PROMPT not in log
     assert CONTENT not in log

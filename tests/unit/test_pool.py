@@ -68,9 +68,10 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
     pool: TaskPool,
 ) -> None:
     celery = Celery()
-    cancelled = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     async def long() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -78,8 +79,7 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
             raise
 
     celery.apply(pool, lambda: run_coroutine(long()))
-    eventually_in_thread(lambda: celery.accepted)
-    time.sleep(0.05)
+    assert begun.wait(60)
     pool.terminate_job(celery.accepted[0])
 
     assert cancelled.wait(5)

@@ -142,15 +142,10 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
 
 
 async def _gone(command_line: str) -> bool:
-    """Whether no such process is there within a second.
-
-    A killed one may take a moment to be reaped.
-    """
-    for _ in range(20):
-        if not await asyncio.to_thread(_is_running, command_line):
-            return True
-        await asyncio.sleep(0.05)
-    return False
+    """Wait until no such process is there: a killed one may take a moment to be reaped."""
+    return not await eventually(
+        lambda: asyncio.to_thread(_is_running, command_line), lambda runs: not runs
+    )
 
 
 def _is_running(command_line: str) -> bool:

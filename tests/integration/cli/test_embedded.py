@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -21,7 +20,7 @@ from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
-from tests.waits import eventually
+from tests.waits import eventually, eventually_in_thread
 
 pytestmark = [
     pytest.mark.redis,
@@ -201,9 +200,4 @@ def cli(url: str, *words: str) -> str:
 
 
 def within(seconds: float, condition) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
+    return bool(eventually_in_thread(condition, seconds=seconds))

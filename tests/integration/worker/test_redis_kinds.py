@@ -14,13 +14,14 @@ import redis
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.scripts import write_script
 from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
 from tests.services import Installation, RedisProcess, free_port
-from tests.waits import eventually
+from tests.waits import eventually, until_event
 
 pytestmark = [
     pytest.mark.redis,
@@ -126,7 +127,7 @@ async def test_a_worker_a_client_and_flower_follow_the_primary_that_sentinels_na
                 await place.ready(client)
                 await succeeded(client)
                 across = await client.submit(make_spec("turns"))
-                await asyncio.sleep(2)
+                await until_event(client, across, EventType.TOOL_CALL)
 
                 replicated.kill()
                 await replicated.until_primary(replicated.replica.port)
