@@ -6,7 +6,6 @@ What arrives at its service, and what the journals say of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.integration.models.model_server import (
     ModelServer,
     call,
     environment,
-    model_server,
     text,
 )
 from tests.services import Installation, Installer
@@ -32,12 +30,6 @@ LIMITED, FREE = "gemini-2.5-flash", "gpt-5"
 MOST = 5
 STEP = Answer([call("execute", command="echo x >> steps.txt")])
 DONE = Answer([text("Finished.\n\n## Summary\ndone")])
-
-
-@pytest.fixture(scope="module")
-def model_service() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

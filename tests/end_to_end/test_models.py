@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from tests.integration.models.model_server import (
     ModelServer,
     call,
     environment,
-    model_server,
     text,
 )
 from tests.integration.models.providers import told
@@ -43,12 +42,6 @@ CONTENT = "canary-content-3c07"
 AT_ONCE = {"Retry-After": "0"}
 ECHO = f'{{"error": {{"code": 401, "type": "authentication_error", "message": "the key {KEY} is wrong"}}}}'
 MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "openai/gpt-5"]
-
-
-@pytest.fixture(scope="module")
-def model_service() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.bundles import BundleBuilder, tree_of
-from tests.integration.cli.conftest import Fanout, StandIn
+from tests.integration.cli.conftest import Fanout, StandIn, in_folders
 from tests.integration.cli.test_landing import OLD, THEIRS, job
-from tests.integration.cli.test_run import ended, in_folders, with_services
+from tests.integration.cli.test_run import ended, with_services
 
 pytestmark = [
     pytest.mark.redis,

@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
-from tests.integration.cli.test_run import in_folders, with_services
+from tests.integration.cli.test_run import with_services
 
 pytestmark = [
     pytest.mark.redis,
@@ -29,11 +29,6 @@ THEIRS = b"THEIRS\ntwo\nthree\nfour\nfive\n"
 @pytest.fixture(scope="module")
 def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     yield from with_services(tmp_path_factory.mktemp("landing"))
-
-
-@pytest.fixture
-def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
-    return in_folders(Fanout(tmp_path, shared_fanout.env))
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.integration.models.providers import (
     Serve,
     ask,
     run_agent,
-    served,
     told,
 )
 from tests.unit.deep_agent.running import texts
@@ -37,11 +36,6 @@ OVERLOAD = {"gemini": 503, "openai": 500, "responses": 502, "anthropic": 529}
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
 def model_provider(request: pytest.FixtureRequest) -> Provider:
     return request.param
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
 
 
 @STREAMING

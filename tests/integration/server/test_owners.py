@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -31,14 +30,6 @@ SCRIPT = conversation(
 
 
 place = place_fixture(SCRIPT, workers=1)
-
-
-@pytest.fixture
-async def server(place: Installation) -> AsyncIterator[ServerProcess]:
-    process = ServerProcess(place)
-    process.start()
-    yield process
-    process.stop()
 
 
 def masked(response: httpx2.Response, *ids: str) -> tuple[int, str]:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ SCRIPT = conversation("", calls(EDIT), says("done"))
 
 
 place = place_fixture(SCRIPT, workers=1)
-
-
-@pytest.fixture
-def server(place: Installation) -> Iterator[ServerProcess]:
-    process = ServerProcess(place)
-    process.start()
-    yield process
-    process.stop()
 
 
 def until_empty(folder: Path) -> None:

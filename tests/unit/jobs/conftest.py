@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 
@@ -14,3 +15,8 @@ async def ledger(redis: FakeAsyncRedis, request: pytest.FixtureRequest) -> Ledge
     ledger = Ledger(redis, Keys())
     await ledger.register(request.module.WORKER, 60)
     return ledger
+
+
+@pytest.fixture
+def journal(redis: FakeAsyncRedis) -> Journal:
+    return Journal(redis, Keys())

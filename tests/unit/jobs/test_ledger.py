@@ -26,11 +26,6 @@ LEASE = 10.0
 WORKER = make_worker()
 
 
-@pytest.fixture
-def journal(redis: FakeAsyncRedis) -> Journal:
-    return Journal(redis, Keys())
-
-
 async def dispatch_all(ledger: Ledger) -> list[str]:
     return [job.spec.id for job in await ledger.dispatch(100)]
 
