@@ -25,7 +25,6 @@ from fakeredis import FakeAsyncRedis
 from fanout.orchestrator.client import JobClient
 from tests.forked import ADDRESS, start_fork_server
 from tests.services import Installation, Installer, RedisProcess
-from tests.site import Site, running_sites
 
 OURS = ["fanout"]
 
@@ -211,13 +210,6 @@ async def fake_redis() -> AsyncIterator[FakeAsyncRedis]:
     """A fake Redis inside of this process."""
     async with FakeAsyncRedis(decode_responses=True) as client:
         yield client
-
-
-@pytest.fixture
-async def site(redis: FakeAsyncRedis) -> AsyncIterator[Callable[..., Site]]:
-    """Services behind the real middlewares, their keys on the fake Redis."""
-    async with running_sites(redis) as make:
-        yield make
 
 
 @pytest.fixture
