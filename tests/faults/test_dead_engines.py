@@ -114,7 +114,7 @@ async def test_a_job_whose_engine_ends_in_the_middle_continues_in_its_first_atte
 
 async def unfit_worker(client: JobClient) -> WorkerInfo:
     """The first worker that says it is unfit, once one does."""
-    workers = await eventually(client.workers, lambda seen: any(one.unfit for one in seen))
+    workers = await eventually(client.workers, lambda seen: any(one.unfit for one in seen), 120)
     return next(one for one in workers if one.unfit)
 
 
@@ -122,5 +122,6 @@ async def _waiting_for(client: JobClient, job_id: str, beginning: str) -> str:
     record = await eventually(
         lambda: client.get(job_id),
         lambda record: (record.waiting_for or "").startswith(beginning),
+        120,
     )
     return str(record.waiting_for)
