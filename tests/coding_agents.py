@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+
+from tests.loopback import LoopbackHandler, loopback_server
 
 PACKAGES = {
     "codex": ("@openai/codex", "0.171.0"),
@@ -131,21 +131,18 @@ class Script:
         return "wait_job", {**given, "timeout_seconds": 30}
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     protocol_version = "HTTP/1.1"
     script: ClassVar[Script]
     failures: ClassVar[list[str]]
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self._send(b"{}", "application/json", 404)
 
-    def do_HEAD(self) -> None:
+    def head(self) -> None:
         self._send(b"", "application/json")
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}")
         path = self.path.partition("?")[0]
         for ending, answer in _PROTOCOLS.items():
@@ -318,13 +315,5 @@ def model_server() -> Iterator[tuple[str, Script]]:
     """Yield the address of a server of all protocols, and what its model does."""
     script = Script()
     handler = type("Handler", (_Handler,), {"script": script, "failures": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", script
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)
+    with loopback_server(handler, str) as url:
+        yield url, script

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from functools import cache, wraps
 from pathlib import Path
@@ -20,9 +20,11 @@ import docker
 import pytest
 import redis
 from blockbuster import BlockBuster, blockbuster_ctx
+from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.client import JobClient
 from tests.forked import ADDRESS, start_fork_server
-from tests.services import Installer, RedisProcess
+from tests.services import Installation, Installer, RedisProcess
 
 OURS = ["fanout"]
 
@@ -46,7 +48,8 @@ class OutsideConnection(RuntimeError):
     """A test tried to reach another machine."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "blocks_loop(why): the event loop may be blocked")
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):
             del os.environ[name]
@@ -119,8 +122,11 @@ def docker_answers() -> bool:
 
 
 @pytest.fixture(autouse=True)
-def unblocked_loop() -> Iterator[None]:
+def unblocked_loop(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test whose code of ours blocks the event loop."""
+    if request.node.get_closest_marker("blocks_loop"):
+        yield
+        return
     with blockbuster_ctx(OURS) as guard:
         _allow(guard)
         yield
@@ -197,6 +203,30 @@ def install_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ins
     """Makes installations that the module's tests share."""
     with ExitStack() as opened:
         yield Installer(tmp_path_factory.mktemp("installation"), opened)
+
+
+@pytest.fixture(name="redis")
+async def fake_redis() -> AsyncIterator[FakeAsyncRedis]:
+    """A fake Redis inside of this process."""
+    async with FakeAsyncRedis(decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A folder with one file."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "kept.txt").write_text("kept\n")
+    return folder
+
+
+@pytest.fixture
+async def client(place: Installation) -> AsyncIterator[JobClient]:
+    """A client of the module's place, once its workers have registered."""
+    async with place.client() as client:
+        await place.ready(client, len(place.workers))
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from tests.loopback import LoopbackHandler, loopback_server
 
 AUDIENCE = "fanout"
 
@@ -73,18 +73,12 @@ def running_issuer() -> Iterator[Issuer]:
     """An issuer that answers until the end of the context."""
     issuer = Issuer()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(LoopbackHandler):
+        def get(self) -> None:
             document = issuer.document(self.path) if issuer.answers else None
             self.send_response(200 if document is not None else 503)
             self.end_headers()
             self.wfile.write(json.dumps(document).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        issuer.url = f"http://127.0.0.1:{server.server_port}"
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback_server(Handler, str) as issuer.url:
         yield issuer
-        server.shutdown()

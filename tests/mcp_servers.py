@@ -9,7 +9,6 @@ import asyncio
 import base64
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from mcp.server.mcpserver import Image, MCPServer
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.waits import eventually_in_thread
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -128,10 +129,7 @@ class HttpServer:
             target=server.run, kwargs={"sockets": [listener]}, daemon=True
         )
         self._thread.start()
-        deadline = time.monotonic() + START_SECONDS
-        while not server.started:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually_in_thread(lambda: server.started, seconds=START_SECONDS)
 
     def stop(self) -> None:
         assert self._server is not None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -22,6 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
+
+from tests.loopback import LoopbackHandler, loopback_server
 
 SECONDS = 90.0
 """How long a test waits for spans at most: on a busy machine a worker needs its time."""
@@ -153,23 +153,17 @@ def otlp_receiver(protocol: str = "http/protobuf") -> Iterator[OtlpReceiver]:
 
 @contextmanager
 def _over_http(receiver: OtlpReceiver) -> Iterator[int]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(LoopbackHandler):
+        def post(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             is_packed = self.headers.get("Content-Encoding") == "gzip"
             receiver.receive(gzip.decompress(body) if is_packed else body)
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.end_headers()
-            self.wfile.write(ExportTraceServiceResponse().SerializeToString())
+            self.send(
+                200, ExportTraceServiceResponse().SerializeToString(), "application/x-protobuf"
+            )
 
-        def log_message(self, *_: object) -> None:
-            """Be silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    with loopback_server(Handler, str) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @contextmanager

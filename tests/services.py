@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,8 @@ from fanout.orchestrator.configuration.agent_definitions import load_agent_defin
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
-from tests.integration.scripts import write_script
+from tests.integration.scripts import write_agents, write_script
+from tests.waits import eventually, eventually_in_thread
 
 START_SECONDS = 90.0
 
@@ -140,8 +141,8 @@ class WorkerProcess:
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.is_ended = True
             self.process.wait(timeout=60)
-        while number is signal.SIGSTOP and not _is_stopped(self.process.pid):
-            time.sleep(0.001)  # a thread on another processor runs on for a moment
+        if number is signal.SIGSTOP:  # a thread on another processor runs on for a moment
+            eventually_in_thread(lambda: _is_stopped(self.process.pid))
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -200,6 +201,11 @@ class Installation:
             self._identity = identity_in(self.redis.url)
         return self._identity
 
+    @property
+    def provider(self) -> str:
+        """The kind of its sandboxes."""
+        return self.environment["FANOUT_SANDBOX__PROVIDER"]
+
     def client(self) -> JobClient:
         return JobClient(self.redis.url, self.settings, self.definitions)
 
@@ -235,9 +241,9 @@ class Installation:
     async def let_end(self, count: int = 1) -> None:
         """Let local jobs go on that have come to `WAITS`, once there are so many at a time."""
         jobs = self.folder / "state" / "sandboxes" / "jobs"
-        async with asyncio.timeout(60):
-            while len(begun := await asyncio.to_thread(list, jobs.glob("*/tree/begun"))) < count:  # noqa: ASYNC110 - a file has no event
-                await asyncio.sleep(0.05)
+        begun = await eventually(
+            lambda: list(jobs.glob("*/tree/begun")), lambda begun: len(begun) >= count
+        )
         for file in begun:
             file.with_name("may-end").touch()
 
@@ -274,15 +280,30 @@ class Installer:
         folder.mkdir()
         return Installer(folder, self._opened)
 
-    def __call__(self, *conversations: dict[str, Any], **environment: str) -> Installation:
-        """An installation with a Redis and no workers yet.
+    def __call__(
+        self,
+        *conversations: dict[str, Any],
+        agents: Mapping[str, str] | None = None,
+        workers: int = 0,
+        concurrency: int = 4,
+        **environment: str,
+    ) -> Installation:
+        """An installation with a Redis.
 
         Args:
             conversations: the script of its model, if that is to be a scripted one.
+            agents: the text of each agent's definition, by its name.
+            workers: how many are started.
+            concurrency: how many jobs each of them runs at once.
             environment: settings of its processes.
         """
         script = write_script(self.folder, *conversations) if conversations else None
-        return self._opened.enter_context(installation(self.folder, script=script, **environment))
+        if agents:
+            environment["FANOUT_AGENTS_DIR"] = str(write_agents(self.folder, agents))
+        made = self._opened.enter_context(installation(self.folder, script=script, **environment))
+        for _ in range(workers):
+            made.start_worker(concurrency)
+        return made
 
 
 def identity_in(redis_url: str) -> str:
@@ -293,10 +314,14 @@ def identity_in(redis_url: str) -> str:
     return str(identity)
 
 
+def docker(*arguments: str) -> str:
+    """Run Docker's client, and return what it prints."""
+    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
+
+
 def containers_of(installation: str) -> list[str]:
     """The names of all containers with the installation's label, whatever their state."""
-    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.installation={installation}"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return docker("ps", "-aq", "--filter", f"label=fanout.installation={installation}").split()
 
 
 def workers_of_sandboxes(installation: str) -> set[str]:
@@ -306,15 +331,12 @@ def workers_of_sandboxes(installation: str) -> set[str]:
     """
     found: set[str] = set()
     for listing in (["ps", "-a"], ["volume", "ls", "--filter", "label=fanout.warm"]):
-        command = ["docker", *listing, "--filter", f"label=fanout.installation={installation}"]
-        command += ["--format", '{{.Label "fanout.worker"}}']
-        ended = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.update(ended.stdout.split())
+        ours = ("--filter", f"label=fanout.installation={installation}")
+        found.update(docker(*listing, *ours, "--format", '{{.Label "fanout.worker"}}').split())
     return found
 
 
 def volumes_of(installation: str) -> list[str]:
     """The names of all volumes with the installation's label."""
     label = f"label=fanout.installation={installation}"
-    command = ["docker", "volume", "ls", "-q", "--filter", label]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return docker("volume", "ls", "-q", "--filter", label).split()

@@ -7,8 +7,9 @@ import pytest
 from tests.adversarial.escape_lab import Lab, opened_lab
 from tests.conftest import docker_answers, missing
 from tests.docker.conftest import engine, make_provider, provider, snapshots
+from tests.unit.server.conftest import site
 
-__all__ = ["engine", "make_provider", "provider", "snapshots"]
+__all__ = ["engine", "make_provider", "provider", "site", "snapshots"]
 
 
 @pytest.fixture(scope="module")

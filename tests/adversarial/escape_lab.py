@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any, TypeVar
 
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.protocol import Command, Sandbox
-from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
+from fanout.workers.sandbox.protocol import Command, Sandbox, nobody
+from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
+from tests.waits import eventually_in_thread
 
 T = TypeVar("T")
 
@@ -134,10 +134,9 @@ class Lab:
 
     def until_it_has_room(self) -> None:
         """Wait until the processes of an attack before have gone, so that a command can start."""
-        deadline = time.monotonic() + 60
-        while self.do(self.sandbox.run(Command(argv=["true"]))).exit_code:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        eventually_in_thread(
+            lambda: self.do(self.sandbox.run(Command(argv=["true"]))).exit_code == 0
+        )
 
     def check_steward_is_well(self) -> None:
         """The steward still tells the neighbour's changes."""

@@ -9,12 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.waits import eventually_in_thread
 
 PAGE_BYTES = 4096
 GETS_STUCK = """
@@ -95,7 +96,5 @@ def _talking(*argv: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _await_stuck(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
-        assert time.monotonic() < deadline, "it is not stuck"
-        time.sleep(0.02)
+    status = Path(f"/proc/{pid}/stat")
+    eventually_in_thread(lambda: status.read_text().rpartition(")")[2].split()[0] == "D")

@@ -21,11 +21,11 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.adversarial.redis_servers import GuardedRedis
-from tests.adversarial.test_redis_rights import server, url  # noqa: F401 - a fixture
+from tests.adversarial.test_redis_rights import guarded, url  # noqa: F401 - a fixture
 from tests.builders import make_spec
 from tests.integration.jobs.test_connection import unix_url  # noqa: F401 - a fixture
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder, journal, parked
+from tests.integration.scripts import DONE, conversation, shell, write_agents, write_script
+from tests.integration.worker.approvals import SUPERVISED, journal, parked
 from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
@@ -34,14 +34,14 @@ SCRIPT = (conversation("guarded", shell("touch ran.txt"), DONE),)
 
 
 @pytest.fixture
-def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:  # noqa: F811
-    server.url = url(server, "ann")
+def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:  # noqa: F811
+    guarded.url = url(guarded, "ann")
     made = Installation(
         tmp_path,
-        server,
+        guarded,
         script=write_script(tmp_path, *SCRIPT),
-        FANOUT_AGENTS_DIR=str(agents_folder(tmp_path)),
-        FANOUT_REDIS_URL=url(server, "fanout-worker"),
+        FANOUT_AGENTS_DIR=str(write_agents(tmp_path, SUPERVISED)),
+        FANOUT_REDIS_URL=url(guarded, "fanout-worker"),
         FANOUT_APPROVERS='["ann"]',
     )
     yield made
@@ -49,10 +49,10 @@ def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:  # no
 
 
 @pytest.fixture
-def bobs(server: GuardedRedis, place: Installation) -> JobClient:  # noqa: F811
+def bobs(guarded: GuardedRedis, place: Installation) -> JobClient:  # noqa: F811
     """The client of a person who may not approve."""
     agents = Path(place.environment["FANOUT_AGENTS_DIR"])
-    return JobClient(url(server, "bob"), place.settings, load_agent_definitions(agents))
+    return JobClient(url(guarded, "bob"), place.settings, load_agent_definitions(agents))
 
 
 @pytest.mark.slow
@@ -77,14 +77,14 @@ async def test_only_an_approver_can_answer_and_the_journal_names_them(
 @pytest.mark.slow
 async def test_an_answer_in_anothers_name_is_refused_by_redis(
     place: Installation,
-    server: GuardedRedis,  # noqa: F811
+    guarded: GuardedRedis,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def as_ann(_: object) -> str:
         return "ann"
 
     place.start_worker()
-    async with place.client() as anns, connect(url(server, "bob")) as redis:
+    async with place.client() as anns, connect(url(guarded, "bob")) as redis:
         await place.ready(anns)
         job_id = await anns.submit(make_spec("guarded", agent="guarded"))
         (approval,) = await parked(anns, job_id)
@@ -96,10 +96,10 @@ async def test_an_answer_in_anothers_name_is_refused_by_redis(
 
 async def test_an_answer_that_a_client_writes_into_the_journal_itself_does_not_count(
     place: Installation,
-    server: GuardedRedis,  # noqa: F811
+    guarded: GuardedRedis,  # noqa: F811
 ) -> None:
     place.start_worker()
-    async with place.client() as anns, connect(url(server, "bob")) as redis:
+    async with place.client() as anns, connect(url(guarded, "bob")) as redis:
         await place.ready(anns)
         job_id = await anns.submit(make_spec("guarded", agent="guarded"))
         (approval,) = await parked(anns, job_id)

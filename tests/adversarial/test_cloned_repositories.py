@@ -19,6 +19,7 @@ from fanout.orchestrator.workspace.exchange.cloned import (
 )
 from tests.git_host import GitHost
 from tests.https_host import PrivateAuthority
+from tests.repositories import git
 
 SIZE = 10 * 1024**2
 
@@ -71,18 +72,6 @@ def test_hosts_of_a_private_network_are_not_cloned_from(address: str) -> None:
         GitHosts(resolve=lambda _host, _port: ["93.184.216.34"])("git.example", 22)
     with pytest.raises(ValueError, match="name, or an address"):
         GitHosts()("0x7f000001", 443)
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = (
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@example",
-        "-c",
-        "protocol.file.allow=always",
-    )
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture

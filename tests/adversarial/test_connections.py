@@ -14,8 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, MAX_HEADERS
+from tests.fixtures import place_fixture
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer, free_port
+from tests.services import Installation, free_port
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]  # a busy machine starts servers slowly
 
@@ -85,9 +87,7 @@ HOSTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    return install_for_module({})
+place = place_fixture({}, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -305,6 +305,7 @@ async def test_silent_connections_to_the_port_of_grpc_end(hurried: ServerProcess
     try:
         with contextlib.suppress(ConnectionError):
             await reader.read()
+        assert reader.at_eof() or reader.exception()
     finally:
         writer.transport.abort()
 
@@ -318,8 +319,9 @@ async def test_whoever_takes_no_answer_is_cut_off(hurried: ServerProcess, place:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", port_of(hurried)))
         deaf.sendall(asks * 200)
-        while (now := await counts(hurried, key))["stalled"] == before["stalled"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+        now = await eventually(
+            lambda: counts(hurried, key), lambda now: now["stalled"] != before["stalled"]
+        )
 
     assert now["stalled"] == before["stalled"] + 1
 
@@ -337,8 +339,7 @@ async def test_a_server_without_descriptors_goes_on_when_it_has_some_and_says_it
         async with connections(server, 30) as waiting:
             for _, writer in waiting:
                 writer.write(head(b"Connection: close", first=b"GET /healthz HTTP/1.1"))
-            while "no more can be accepted" not in server.tail():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await eventually(lambda: "no more can be accepted" in server.tail())
             await asyncio.sleep(2.5)  # it has tried again
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
             answered = [await reader.read() for reader, _ in waiting]

@@ -24,6 +24,7 @@ from tests.egress import (
     status_of,
     write_code,
 )
+from tests.waits import eventually
 
 
 @pytest.fixture
@@ -61,9 +62,7 @@ async def read_into(received: bytearray, reader: asyncio.StreamReader) -> None:
 
 
 async def until_recorded(records: Records, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len(records.connections) < count:  # noqa: ASYNC110 - a list has no event
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(records.connections) >= count)
 
 
 # What is recorded

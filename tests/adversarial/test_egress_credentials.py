@@ -30,6 +30,7 @@ from tests.egress import (
     write_code,
 )
 from tests.https_host import HttpsHost, PrivateAuthority
+from tests.waits import eventually
 
 CANARY = "canary-4f1d0c-token"
 NAME = "GIT_TOKEN"
@@ -183,9 +184,7 @@ async def test_bodies_stream_in_both_directions_and_their_bytes_are_recorded(
 
         assert answer.partition(b"\r\n\r\n")[2] == b"hello " + body
         assert host.bodies == [body]
-        async with asyncio.timeout(60):
-            while not records:  # noqa: ASYNC110 - a list has no event
-                await asyncio.sleep(0.01)
+        await eventually(lambda: records)
     (record,) = records
     assert isinstance(record, ConnectionRecord)
     assert record.secret == NAME

@@ -20,15 +20,12 @@ from fanout.orchestrator.jobs.spec import MAX_LAYERS
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.protocol import Command, nobody
 from tests.bundles import BundleBuilder
-from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
+from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
+from tests.services import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
-
-
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")

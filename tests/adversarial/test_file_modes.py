@@ -19,10 +19,9 @@ from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import SandboxSpec
 
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: children are started and stopped in a loop that has nothing else to do yet."""
+pytestmark = pytest.mark.blocks_loop(
+    "children are started and stopped in a loop that has nothing else to do yet"
+)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=lambda umask: f"umask {umask:03o}", autouse=True)

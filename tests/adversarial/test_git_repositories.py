@@ -36,18 +36,10 @@ from tests.integration.cli.conftest import (  # noqa: F401
     private_redis,
     stand_in,
 )
+from tests.repositories import git
 
 OLD, NEW = b"one\ntwo\nthree\nfour\nfive\n", b"ONE\ntwo\nthree\nfour\nfive\n"
 OURS = b"one\ntwo\nthree\nfour\nFIVE\n"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Git as a person has it."""
-    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    allowed = ("-c", "protocol.file.allow=always", "-c", "safe.directory=*")
-    argv = ["git", *identity, *allowed, *arguments]
-    done = subprocess.run(argv, cwd=folder, check=True, capture_output=True)
-    return done.stdout.decode()
 
 
 class Trap:

@@ -78,7 +78,11 @@ def test_addresses_and_local_names_are_no_hosts_that_a_job_may_ask_for(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_names_of_the_internet_may_be_asked_for(host):
-    Ceilings().check(Limits(network=(host,)))
+    limits = Limits(network=(host,))
+
+    Ceilings().check(limits)
+
+    assert limits.network == (host,), "it is not rewritten"
 
 
 def test_an_installation_names_the_hosts_that_jobs_may_reach():
@@ -202,6 +206,8 @@ def test_a_childs_limits_are_never_above_the_ceilings():
     found = child_limits({}, {"limits": {"memory_bytes": PIB, "timeout_seconds": 1e9}})
 
     Ceilings().check(found)
+    assert found.memory_bytes <= Ceilings().memory_bytes
+    assert found.timeout_seconds == Ceilings().timeout_seconds
 
 
 def test_no_more_than_keeps_what_only_one_side_limits():

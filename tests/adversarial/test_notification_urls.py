@@ -128,7 +128,11 @@ async def test_a_name_with_any_address_that_is_not_public_is_refused(addresses: 
     ],
 )
 async def test_a_receiver_on_the_public_internet_is_accepted(url: str) -> None:
-    await Receivers(resolve=Names([PUBLIC, "2606:4700::1111"])).check(url)
+    names = Names([PUBLIC, "2606:4700::1111"])
+
+    await Receivers(resolve=names).check(url)
+
+    assert names.asked, "where it is was looked up"
 
 
 async def test_only_what_the_operator_names_may_be_private_and_without_tls() -> None:

@@ -17,7 +17,7 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.agents import create_agent
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
 from tests.builders import make_spec
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -86,6 +86,9 @@ def test_an_identifier_on_another_host_is_never_fetched(listener):
     }
 
     SchemaCheck(schema).check({"a": 1})
+
+    with pytest.raises(ValueMismatch):
+        SchemaCheck(schema).check({"a": "no number"})
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_settings
 from fanout.orchestrator.jobs.store.signatures import HEADER, MessageSigner
 from tests.builders import make_spec, make_worker
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -40,9 +42,7 @@ def client(place: Installation, *keys: str) -> JobClient:
     return JobClient(place.redis.url, settings, place.definitions)
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(conversation("quick", shell("true"), DONE), **with_keys(OLD))
+place = place_fixture(conversation("quick", shell("true"), DONE), **with_keys(OLD))
 
 
 @pytest.fixture
@@ -110,11 +110,8 @@ async def test_a_worker_with_a_key_obeys_signed_messages_only(
         replayed = MessageSigner([OLD]).headers(f"{uuid.uuid4().hex}.1")
         await asyncio.to_thread(forger.send_task, RUN_JOB, headers=replayed, **send)
         worker.send(signal.SIGCONT)
-        for _ in range(100):
-            if '"refused": 5' in worker.log.read_text():
-                break
-            await asyncio.sleep(0.1)
-        assert '"refused": 5' in worker.log.read_text(), "one dispatched, four forged"
+        # One dispatched, four forged.
+        await eventually(lambda: '"refused": 5' in worker.log.read_text())
         record = await signed.get(job_id)
         assert (record.state, record.attempt) == (JobState.QUEUED, 0)
 

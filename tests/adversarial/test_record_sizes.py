@@ -17,8 +17,10 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.stored import submission
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -61,11 +63,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Iterator[Installation]:
-    made = install(*SCRIPT, FANOUT_WORKER__CHECKPOINT_SECONDS="2")
-    made.start_worker()
-    return made
+place = place_fixture(*SCRIPT, workers=1, FANOUT_WORKER__CHECKPOINT_SECONDS="2")
 
 
 def _sizes(client: redis.Redis, key: str) -> Iterator[int]:
@@ -103,38 +101,34 @@ async def run(client: JobClient, what: str, **fields: Any) -> Any:
 
 
 @pytest.mark.slow
-async def test_no_job_makes_a_record_above_256_kib(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        wide = {"context": "c" * (MAX_SPEC_BYTES - 2000), "labels": {"a": "b" * 1000}}
+async def test_no_job_makes_a_record_above_256_kib(place: Installation, client: JobClient) -> None:
+    wide = {"context": "c" * (MAX_SPEC_BYTES - 2000), "labels": {"a": "b" * 1000}}
 
-        many = await run(client, "many files", **wide)
-        assert many.success, many.error
-        async with client.changes(many.job_id) as bundle:
-            listed = len(bundle.changes.files)
-        assert 0 < len(many.files_modified) < listed, "the bundle lists more"
-        assert many.files_count == listed
+    many = await run(client, "many files", **wide)
+    assert many.success, many.error
+    async with client.changes(many.job_id) as bundle:
+        listed = len(bundle.changes.files)
+    assert 0 < len(many.files_modified) < listed, "the bundle lists more"
+    assert many.files_count == listed
 
-        for what in ("talk", "arguments"):
-            result = await run(client, what, **wide)
-            assert result.success, result.error
+    for what in ("talk", "arguments"):
+        result = await run(client, what, **wide)
+        assert result.success, result.error
 
-        refused = await run(client, "structured", output_schema={"type": "object"})
-        assert refused.error.type == "AgentFailed"
-        assert "more than 32,768" in refused.error.message
+    refused = await run(client, "structured", output_schema={"type": "object"})
+    assert refused.error.type == "AgentFailed"
+    assert "more than 32,768" in refused.error.message
 
-        job_id = await client.submit(make_spec("ask", interrupt_on={"execute": True}, **wide))
-        async for event in client.events(job_id, follow=True):
-            if event.data.get("state") == JobState.WAITING:
-                break
-        sizes = [largest(place)]
-        for _ in range(100):
-            await client.send(job_id, WIDE * 20_000)
-        sizes.append(largest(place))
-        for number, approval in enumerate(await client.approvals()):
-            await client.answer(approval.id, "reject", message=WIDE * 10_000 * (number == 0))
-        sizes.append(largest(place))
-        await client.wait(job_id, 60)
+    job_id = await client.submit(make_spec("ask", interrupt_on={"execute": True}, **wide))
+    await until_event(client, job_id, lambda event: event.data.get("state") == JobState.WAITING)
+    sizes = [largest(place)]
+    for _ in range(100):
+        await client.send(job_id, WIDE * 20_000)
+    sizes.append(largest(place))
+    for number, approval in enumerate(await client.approvals()):
+        await client.answer(approval.id, "reject", message=WIDE * 10_000 * (number == 0))
+    sizes.append(largest(place))
+    await client.wait(job_id, 60)
 
     sizes.append(largest(place))
     assert max(sizes)[0] <= MAX_RECORD_BYTES, sizes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.cli.conftest import Fanout, clean_environment
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -34,7 +35,7 @@ SCRIPT = (
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+def guarded(tmp_path: Path) -> Iterator[GuardedRedis]:
     folder = tmp_path / "redis"
     folder.mkdir()
     with guarded_redis(folder, "--maxmemory", str(MAX_MEMORY), "--appendonly", "yes") as made:
@@ -42,18 +43,11 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 
 @pytest.fixture
-def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, *SCRIPT)
-    made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
+    made = Installation(tmp_path, guarded, script=script, FANOUT_WORKER__LEASE_SECONDS="4")
     yield made
     made.stop()
-
-
-async def until(ask: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is so, for a minute at most."""
-    async with asyncio.timeout(60):
-        while not await ask():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.2)
 
 
 async def all_are(client: JobClient, job_ids: list[str], state: JobState) -> bool:
@@ -95,18 +89,16 @@ def make_room(server: GuardedRedis) -> None:
 
 @pytest.mark.slow
 async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     worker = place.start_worker()
-    fanout = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": server.url})
+    fanout = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": guarded.url})
     async with place.client() as client:
         await place.ready(client)
         running = await client.submit(make_spec("turns"))
         cancelled = await client.submit(make_spec("asleep"))
-        async for event in client.events(running):
-            if event.type == "tool.result":
-                break
-        assert await asyncio.to_thread(fill, server) > 10
+        await until_event(client, running, EventType.TOOL_RESULT)
+        assert await asyncio.to_thread(fill, guarded) > 10
 
         listed = await asyncio.to_thread(fanout, "ps")
         assert "Redis holds " in listed.err
@@ -126,7 +118,7 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
         assert worker.process
         assert worker.process.poll() is None
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         result = await client.wait(running, 60)
         assert (result.success, result.attempts) == (True, 1), result.error
         async with client.changes(running) as bundle:
@@ -141,38 +133,35 @@ async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
 
 @pytest.mark.slow
 async def test_a_result_is_stored_although_redis_is_full(
-    place: Installation, server: GuardedRedis
+    place: Installation, guarded: GuardedRedis
 ) -> None:
     place.start_worker()
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("asleep", limits={"timeout_seconds": 10}))
-        async for event in client.events(job_id):
-            if event.type == "tool.call":
-                break
-        await asyncio.to_thread(fill, server)
+        await until_event(client, job_id, EventType.TOOL_CALL)
+        await asyncio.to_thread(fill, guarded)
         with pytest.raises(LedgerFull):
             await client.submit(make_spec("quick"))
-        deadline = time.monotonic() + 60
-        while not (record := await client.get(job_id)).state.is_terminal:
-            assert time.monotonic() < deadline, record
-            await asyncio.sleep(0.2)
+        record = await eventually(
+            lambda: client.get(job_id), lambda record: record.state.is_terminal
+        )
 
         assert record.state is JobState.TIMED_OUT  # what it held has made a little room since
 
 
 @pytest.mark.slow
 async def test_a_worker_that_starts_on_a_full_redis_runs_jobs_when_there_is_room(
-    place: Installation, server: GuardedRedis
+    place: Installation, guarded: GuardedRedis
 ) -> None:
     async with place.client() as client:
         job_id = await client.submit(make_spec("quick"))
-        await asyncio.to_thread(fill, server)
+        await asyncio.to_thread(fill, guarded)
         place.start_worker()
         await asyncio.sleep(5)
         assert (await client.get(job_id)).state is JobState.QUEUED
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         assert (await client.wait(job_id, 60)).success
 
 
@@ -201,7 +190,7 @@ def test_doctor_says_what_a_full_redis_would_do(info: Any, found: Any) -> None:
 
 @pytest.mark.slow
 async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_there_is_room(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     place.start_worker(concurrency=10)
     async with place.client() as client:
@@ -209,20 +198,18 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
         running = [await client.submit(make_spec("turns")) for _ in range(10)]
         async with asyncio.timeout(60):
             for job_id in running:
-                async for event in client.events(job_id):
-                    if event.type == "tool.call":
-                        break
-        await asyncio.to_thread(fill, server)
+                await until_event(client, job_id, EventType.TOOL_CALL)
+        await asyncio.to_thread(fill, guarded)
 
-        await until(lambda: all_are(client, running, JobState.QUEUED))
+        await eventually(lambda: all_are(client, running, JobState.QUEUED))
         records = await client.list()
         assert {one.waiting_for for one in records} == {
             "memory in Redis: it was given back when none was left"
         }
         assert {one.attempt for one in records} == {0}, "no attempt is used up"
-        await until(lambda: is_idle(client))
+        await eventually(lambda: is_idle(client))
 
-        await asyncio.to_thread(make_room, server)
+        await asyncio.to_thread(make_room, guarded)
         for job_id in running:
             result = await client.wait(job_id, 60)
             assert (result.success, result.attempts) == (True, 1), result.error
@@ -234,7 +221,7 @@ async def test_running_jobs_are_given_back_when_redis_is_full_and_resumed_when_t
 
 @pytest.mark.slow
 async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
-    place: Installation, server: GuardedRedis, tmp_path: Path
+    place: Installation, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
     place.start_worker(concurrency=10, FANOUT_STORAGE__FULL_WAIT_SECONDS="2")
     async with place.client() as client:
@@ -242,10 +229,8 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
         running = [await client.submit(make_spec("turns")) for _ in range(10)]
         async with asyncio.timeout(60):
             for job_id in running:
-                async for event in client.events(job_id):
-                    if event.type == "tool.call":
-                        break
-        await asyncio.to_thread(fill, server)
+                await until_event(client, job_id, EventType.TOOL_CALL)
+        await asyncio.to_thread(fill, guarded)
 
         for job_id in running:
             result = await client.wait(job_id, 60)
@@ -253,9 +238,9 @@ async def test_jobs_for_which_redis_has_no_memory_end_in_time_with_one_sentence(
             assert result.error.type == "LedgerFull"
             assert result.error.message.startswith("Redis has no memory left, so the job could")
             assert result.error.message.count(".") == 1
-        await until(lambda: is_idle(client))
+        await eventually(lambda: is_idle(client))
         left = tmp_path / "state" / "sandboxes" / "jobs"
-        await until(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
+        await eventually(lambda: asyncio.to_thread(lambda: not list(left.iterdir())))
 
 
 def test_doctor_names_the_memory_of_the_machine_where_redis_has_no_limit() -> None:

@@ -64,7 +64,7 @@ def refusal(request: pytest.FixtureRequest) -> Refusal:
 
 
 @pytest.fixture
-def server(refusal: Refusal, tmp_path: Path) -> Iterator[GuardedRedis]:
+def guarded(refusal: Refusal, tmp_path: Path) -> Iterator[GuardedRedis]:
     folder = tmp_path / "redis"
     folder.mkdir()
     login = f"redis://{refusal.login}127.0.0.1:{{port}}/0"
@@ -75,9 +75,9 @@ def server(refusal: Refusal, tmp_path: Path) -> Iterator[GuardedRedis]:
 
 @pytest.mark.slow
 async def test_the_ledger_and_the_queue_say_what_it_is(
-    refusal: Refusal, server: GuardedRedis
+    refusal: Refusal, guarded: GuardedRedis
 ) -> None:
-    async with connect(server.url) as client:
+    async with connect(guarded.url) as client:
         with pytest.raises(refusal.kind, match=refusal.says) as told:
             await Ledger(client, Keys()).submit([make_spec()])
     assert type(told.value) is refusal.kind
@@ -85,16 +85,16 @@ async def test_the_ledger_and_the_queue_say_what_it_is(
 
     if refusal.says == "ACL LOG" and "~*" in refusal.options.partition("alice")[2]:
         return  # the queue needs no scripts
-    queue = CeleryQueue(server.url, "fanout", "fanout")
+    queue = CeleryQueue(guarded.url, "fanout", "fanout")
     with pytest.raises(refusal.kind, match=refusal.says):
         await queue.send([Dispatched(make_spec(), 1)])
     await queue.close()
 
 
 def test_the_command_line_says_it_in_one_sentence_with_its_exit_code(
-    refusal: Refusal, server: GuardedRedis, tmp_path: Path
+    refusal: Refusal, guarded: GuardedRedis, tmp_path: Path
 ) -> None:
-    ended = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": server.url})(
+    ended = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": guarded.url})(
         "submit", "x"
     )
 

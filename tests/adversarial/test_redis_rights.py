@@ -7,9 +7,9 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,11 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec, make_worker
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder, file_of, journal, parked
+from tests.integration.scripts import DONE, conversation, shell, write_agents, write_script
+from tests.integration.worker.approvals import SUPERVISED, file_of, journal, parked
 from tests.served import ServerProcess, make_key
 from tests.services import REPOSITORY, Installation, free_port
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -56,7 +57,7 @@ def url(server: GuardedRedis, user: str) -> str:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+def guarded(tmp_path: Path) -> Iterator[GuardedRedis]:
     folder = tmp_path / "redis"
     folder.mkdir()
     lines = [*users(), person("ann"), person("bob"), "user admin on >admin ~* &* +@all"]
@@ -68,13 +69,13 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 
 @pytest.fixture
-def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     made = Installation(
         tmp_path,
-        server,
+        guarded,
         script=write_script(tmp_path, *SCRIPT),
-        FANOUT_AGENTS_DIR=str(agents_folder(tmp_path)),
-        FANOUT_REDIS_URL=url(server, "fanout-worker"),
+        FANOUT_AGENTS_DIR=str(write_agents(tmp_path, SUPERVISED)),
+        FANOUT_REDIS_URL=url(guarded, "fanout-worker"),
     )
     yield made
     made.stop()
@@ -87,14 +88,14 @@ def refusals(server: GuardedRedis) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
+def flower(place: Installation, guarded: GuardedRedis) -> Iterator[str]:
     port = free_port()
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "flower"],
         cwd=REPOSITORY,
         env=place.environment
         | {
-            "FANOUT_REDIS_URL": url(server, "fanout-dashboard"),
+            "FANOUT_REDIS_URL": url(guarded, "fanout-dashboard"),
             "FLOWER_UNAUTHENTICATED_API": "true",
             "FLOWER_ADDRESS": "127.0.0.1",
             "FLOWER_PORT": str(port),
@@ -108,25 +109,19 @@ def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
 
 
 def _shows(address: str, job_id: str) -> bool:
-    for _ in range(300):
-        try:
-            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
-                if job_id in str(answer.read(), "utf-8"):
-                    return True
-        except OSError:
-            pass
-        time.sleep(0.2)
+    with suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
+        return job_id in str(answer.read(), "utf-8")
     return False
 
 
 @pytest.mark.slow
 async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their_commands(
-    place: Installation, server: GuardedRedis, flower: str
+    place: Installation, guarded: GuardedRedis, flower: str
 ) -> None:
     place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        assert await asyncio.to_thread(_shows, flower, "{}"), "Flower has started"
+        await eventually(lambda: asyncio.to_thread(_shows, flower, "{}"))  # Flower has started
         job_id = await client.submit(make_spec("quick", agent="guarded"))
         (approval,) = await parked(client, job_id)
         await client.send(job_id, "hello")
@@ -137,16 +132,14 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
         assert answered.data["by"] == "fanout-client"
 
         asleep = await client.submit(make_spec("asleep"))
-        async for event in client.events(asleep):
-            if event.type == "tool.call":
-                break
+        await until_event(client, asleep, EventType.TOOL_CALL)
         await client.cancel(asleep)
         assert (await client.wait(asleep, 60)).state is JobState.CANCELLED
         assert len(await client.list()) == 2
         assert len(await client.workers()) == 1
-        assert await asyncio.to_thread(_shows, flower, job_id)
+        await eventually(lambda: asyncio.to_thread(_shows, flower, job_id))
 
-    assert refusals(server) == []
+    assert refusals(guarded) == []
 
 
 APPROVED = {"decision": "approve"}
@@ -204,9 +197,9 @@ ACTS = {
 
 
 @pytest.mark.parametrize("user", ACTS)
-def test_each_is_refused_what_it_does_not_need(user: str, server: GuardedRedis) -> None:
+def test_each_is_refused_what_it_does_not_need(user: str, guarded: GuardedRedis) -> None:
     allowed = []
-    with redis.Redis.from_url(url(server, user)) as client:
+    with redis.Redis.from_url(url(guarded, user)) as client:
         for act in ACTS[user]:
             try:
                 client.execute_command(*act.split())
@@ -218,11 +211,11 @@ def test_each_is_refused_what_it_does_not_need(user: str, server: GuardedRedis) 
 
 
 async def test_a_client_cannot_claim_a_job_with_the_workers_own_script(
-    server: GuardedRedis,
+    guarded: GuardedRedis,
 ) -> None:
-    async with connect(url(server, "fanout-worker")) as redis_of_worker:
+    async with connect(url(guarded, "fanout-worker")) as redis_of_worker:
         await Ledger(redis_of_worker, Keys()).register(make_worker(), 60)
-    async with connect(server.url) as mine:
+    async with connect(guarded.url) as mine:
         ledger = Ledger(mine, Keys())
         (job_id,) = await ledger.submit([make_spec()])
         assert len(await ledger.dispatch(1)) == 1
@@ -235,10 +228,10 @@ async def test_a_client_cannot_claim_a_job_with_the_workers_own_script(
 
 
 async def test_the_service_has_all_rights_that_its_keys_sessions_and_audit_log_need(
-    server: GuardedRedis,
+    guarded: GuardedRedis,
 ) -> None:
     grant = Grant(name="a", owner="a", tenant="t", scopes=("read",), credential="k")
-    async with open_access_stores(url(server, "fanout-server"), Keys().prefix) as stores:
+    async with open_access_stores(url(guarded, "fanout-server"), Keys().prefix) as stores:
         key, record = await stores.keys.create(
             "ann", ["read"], owner="ann", tenant="t", created_by=await stores.operator()
         )
@@ -253,25 +246,28 @@ async def test_the_service_has_all_rights_that_its_keys_sessions_and_audit_log_n
         await stores.audit.append(AuditEntry(action="a", outcome="done"))
         assert len((await stores.audit.page()).items) == 1
 
-    assert refusals(server) == []
+    assert refusals(guarded) == []
 
 
 @pytest.mark.slow
 async def test_a_server_does_its_work_with_its_own_user_and_redis_refuses_nothing(
-    place: Installation, server: GuardedRedis
+    place: Installation, guarded: GuardedRedis
 ) -> None:
     place.start_worker()
-    place.environment["FANOUT_REDIS_URL"] = url(server, "fanout-server")
+    place.environment["FANOUT_REDIS_URL"] = url(guarded, "fanout-server")
     serving = ServerProcess(place)
     serving.start()
     async with serving.client(await make_key(place, "ann", owner="*")) as http:
         body = {"description": "quick", "agent": "guarded"}
         job_id = (await http.post("/v1/jobs", json=body)).json()["id"]
-        while not (asked := (await http.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        listed = await eventually(
+            lambda: http.get("/v1/approvals"), lambda listed: listed.json()["items"]
+        )
         statuses = [
             (await http.post(f"/v1/jobs/{job_id}:tell", json={"text": "hello"})).status_code,
-            (await http.post(f"/v1/approvals/{asked[0]['id']}", json=APPROVED)).status_code,
+            (
+                await http.post(f"/v1/approvals/{listed.json()['items'][0]['id']}", json=APPROVED)
+            ).status_code,
         ]
         ended = (await http.get(f"/v1/jobs/{job_id}?wait=60")).json()
         async with http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
@@ -284,7 +280,7 @@ async def test_a_server_does_its_work_with_its_own_user_and_redis_refuses_nothin
     assert ended["state"] == "succeeded", ended
     assert '"succeeded"' in "".join(events)
     assert statuses == [204, 200, 200, 200, 200, 200, 201]
-    assert refusals(server) == []
+    assert refusals(guarded) == []
 
 
 def test_the_file_holds_no_password_that_works_unchanged_by_accident() -> None:

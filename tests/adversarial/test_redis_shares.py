@@ -53,24 +53,24 @@ MANY = TreeBounds(max_children=100, max_tree_children=100)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
     folder = tmp_path_factory.mktemp("redis")
     with guarded_redis(folder, "--maxmemory", str(MAX_MEMORY)) as made:
         yield made
 
 
 @pytest.fixture
-async def redis(server: GuardedRedis) -> AsyncIterator[Redis]:
-    with server.admin() as admin:
+async def real_redis(guarded: GuardedRedis) -> AsyncIterator[Redis]:
+    with guarded.admin() as admin:
         admin.flushall()
         admin.config_set("maxmemory", MAX_MEMORY)
-    async with connect(server.url) as client:
+    async with connect(guarded.url) as client:
         yield client
 
 
 @pytest.fixture
-def ledger(redis: Redis) -> Ledger:
-    return Ledger(redis, Keys())
+def ledger(real_redis: Redis) -> Ledger:
+    return Ledger(real_redis, Keys())
 
 
 async def use(redis: Redis, part: float) -> None:
@@ -103,14 +103,14 @@ async def ended(ledger: Ledger, spec: JobSpec, policy: AdmissionPolicy | None = 
 
 
 async def test_new_jobs_are_refused_from_one_mark_on_and_accepted_below_another(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     parent = make_spec()
     claim = await started(ledger, parent)
     known = make_spec(idempotency_key="known")
     await ledger.submit([known])
 
-    await use(redis, 0.92)
+    await use(real_redis, 0.92)
     with pytest.raises(
         LedgerFull, match=r"holds 9. % of its limit.*below 85 %: try again later, or"
     ):
@@ -121,33 +121,33 @@ async def test_new_jobs_are_refused_from_one_mark_on_and_accepted_below_another(
         await ledger.start(parent.id, claim.token, child, MANY)
     assert (await ledger.beat({parent.id: claim.token}, 60)) == {parent.id: "held"}
 
-    await use(redis, 0.87)
+    await use(real_redis, 0.87)
     with pytest.raises(LedgerFull, match=r"Redis holds 8. % of its limit"):
         await ledger.submit([make_spec()])
-    await use(redis, 0.8)
+    await use(real_redis, 0.8)
     assert len(await ledger.submit([make_spec()])) == 1
-    await use(redis, 0.87)
+    await use(real_redis, 0.87)
     assert len(await ledger.submit([make_spec()])) == 1, "it was not full in between"
 
 
 async def test_children_that_a_parked_job_cannot_have_are_refused_with_a_sentence(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     parent = make_spec()
     claim = await started(ledger, parent)
-    await use(redis, 0.92)
+    await use(real_redis, 0.92)
     child = make_spec(parent_id=parent.id, root_id=parent.id, depth=1)
 
     assert await ledger.park(parent.id, claim.token, [], [child], MANY) == "queued"
 
-    events = await Journal(redis, Keys()).read(parent.id)
+    events = await Journal(real_redis, Keys()).read(parent.id)
     (refused,) = [one.data for one in events if one.type is EventType.CHILD_FINISHED]
     assert refused["state"] == "refused"
     assert "Redis holds" in str(refused["reason"])
 
 
-async def test_a_redis_without_a_limit_refuses_nothing(ledger: Ledger, redis: Redis) -> None:
-    await redis.config_set("maxmemory", 0)
+async def test_a_redis_without_a_limit_refuses_nothing(ledger: Ledger, real_redis: Redis) -> None:
+    await real_redis.config_set("maxmemory", 0)
 
     assert len(await ledger.submit([make_spec(owner="ann")])) == 1
     assert not (await ledger.memory()).is_short
@@ -218,7 +218,7 @@ async def test_of_a_submission_that_takes_several_calls_all_jobs_are_stored_or_n
 
 
 async def test_half_of_redis_is_the_most_that_one_tenant_has_by_default(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     async def fill(owner: str) -> None:
         big = {"owner": owner, "tenant": "t", "context": "x" * 90_000}
@@ -255,15 +255,15 @@ async def test_what_is_stored_is_counted_and_what_is_deleted_is_not(ledger: Ledg
 
 
 async def test_what_an_earlier_release_stored_is_counted_by_retention(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     jobs = [make_spec(owner="ann", tenant="t") for _ in range(3)]
     for spec in jobs:
         await ended(ledger, spec)
     before = await ledger.stored()
     for spec in jobs:
-        await redis.hdel(Keys().job(spec.id), "bytes")
-    await redis.delete(Keys().stored_jobs, Keys().stored_bytes)
+        await real_redis.hdel(Keys().job(spec.id), "bytes")
+    await real_redis.delete(Keys().stored_jobs, Keys().stored_bytes)
 
     await ledger.recount()
 
@@ -277,7 +277,7 @@ async def test_what_an_earlier_release_stored_is_counted_by_retention(
 
 
 async def test_whole_trees_go_first_that_ended_first_and_none_that_is_needed(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     mine = {"owner": "ann", "tenant": "t"}
     old, new, other = make_spec(**mine), make_spec(**mine), make_spec(owner="ben", tenant="u")
@@ -292,7 +292,7 @@ async def test_whole_trees_go_first_that_ended_first_and_none_that_is_needed(
     uncollected = make_spec(**mine)
     for spec in (other, uncollected, old, new):
         await ended(ledger, spec)
-    await redis.zadd(Keys().uncollected, {uncollected.id: 1})
+    await real_redis.zadd(Keys().uncollected, {uncollected.id: 1})
 
     async def evict(jobs: int, min_kept_seconds: float = -60) -> int:
         return await ledger.evict(
@@ -308,7 +308,7 @@ async def test_whole_trees_go_first_that_ended_first_and_none_that_is_needed(
 
 
 async def test_early_retention_makes_room_of_a_tenant_before_its_jobs_are_refused(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     share = StorageShares(tenant_jobs=10)
     for _ in range(10):
@@ -318,14 +318,14 @@ async def test_early_retention_makes_room_of_a_tenant_before_its_jobs_are_refuse
         await ledger.submit([make_spec(owner="ann", tenant="t")])
     retention = retention_of(ledger, tenant_jobs=10)
 
-    await redis.zadd(Keys().prefix + ":ended", dict.fromkeys(await ended_ids(redis), 1))
+    await real_redis.zadd(Keys().prefix + ":ended", dict.fromkeys(await ended_ids(real_redis), 1))
     await retention.make_room(await ledger.memory())
 
     assert (await ledger.stored())["tenant:t"].jobs == 8
     assert await ledger.submit([make_spec(owner="ann", tenant="t")])
 
 
-async def test_a_tenant_has_an_age_of_its_own(ledger: Ledger, redis: Redis) -> None:
+async def test_a_tenant_has_an_age_of_its_own(ledger: Ledger, real_redis: Redis) -> None:
     short, usual, long = (make_spec(tenant=name) for name in ("short", "usual", "long"))
     for spec in (short, usual, long):
         await ended(ledger, spec)
@@ -333,7 +333,9 @@ async def test_a_tenant_has_an_age_of_its_own(ledger: Ledger, redis: Redis) -> N
 
     async def left_after(seconds: int) -> set[str]:
         at = await ledger.now_ms() - 1000 * seconds
-        await redis.zadd(Keys().prefix + ":ended", dict.fromkeys(await ended_ids(redis), at))
+        await real_redis.zadd(
+            Keys().prefix + ":ended", dict.fromkeys(await ended_ids(real_redis), at)
+        )
         await ledger.forget(3600, ages)
         return {one.tenant for one in await ledger.get_many([short.id, usual.id, long.id])}
 
@@ -344,9 +346,9 @@ async def test_a_tenant_has_an_age_of_its_own(ledger: Ledger, redis: Redis) -> N
 
 
 async def test_a_redis_that_fills_up_shortens_the_journals_of_ended_jobs_first(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
-    journal = Journal(redis, Keys())
+    journal = Journal(real_redis, Keys())
     spec, running = make_spec(), make_spec()
     claim = await started(ledger, spec)
     for _ in range(20):
@@ -358,13 +360,13 @@ async def test_a_redis_that_fills_up_shortens_the_journals_of_ended_jobs_first(
     before = await ledger.stored()
     retention = retention_of(ledger)
 
-    await use(redis, 0.7)
+    await use(real_redis, 0.7)
     await retention.make_room(await ledger.memory())
     assert len(await journal.read(spec.id)) > 20, "there is room"
-    await use(redis, 0.86)
+    await use(real_redis, 0.86)
     await retention.make_room(await ledger.memory())
     assert len(await journal.read(spec.id)) > 20, "it has just ended"
-    await redis.zadd(Keys().prefix + ":ended", {spec.id: 1})
+    await real_redis.zadd(Keys().prefix + ":ended", {spec.id: 1})
     await retention.make_room(await ledger.memory())
 
     (end,) = await journal.read(spec.id)
@@ -376,13 +378,13 @@ async def test_a_redis_that_fills_up_shortens_the_journals_of_ended_jobs_first(
 
 
 async def test_a_worker_logs_once_that_little_memory_is_left_and_once_that_enough_is(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
     retention = retention_of(ledger)
 
     with capture_logs() as logs:
         for part in (0.5, 0.82, 0.83, 0.82, 0.92, 0.93, 0.5, 0.5):
-            await use(redis, part)
+            await use(real_redis, part)
             await retention.look()
 
     said = [(one["log_level"], one["event"][:19]) for one in logs]
@@ -394,13 +396,13 @@ async def test_a_worker_logs_once_that_little_memory_is_left_and_once_that_enoug
 
 
 async def test_what_ends_a_job_and_makes_room_is_written_to_a_redis_that_is_full(
-    ledger: Ledger, redis: Redis
+    ledger: Ledger, real_redis: Redis
 ) -> None:
-    journal = Journal(redis, Keys())
+    journal = Journal(real_redis, Keys())
     first, second = make_spec(), make_spec()
     claims = [await started(ledger, spec) for spec in (first, second)]
     await ended(ledger, make_spec())
-    await use(redis, 1.1)
+    await use(real_redis, 1.1)
 
     with pytest.raises(LedgerFull):
         await journal.append(first.id, 1, EventType.LOG, {"text": "x"})

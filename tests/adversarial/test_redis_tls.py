@@ -193,7 +193,7 @@ def test_no_process_of_ours_tells_it_anything(
 
 
 @pytest.fixture
-def server(authority: trustme.CA, trusted: Path, tmp_path: Path) -> Iterator[GuardedRedis]:
+def guarded(authority: trustme.CA, trusted: Path, tmp_path: Path) -> Iterator[GuardedRedis]:
     """A Redis that wants TLS, a certificate of its clients and a password."""
     folder = tmp_path / "redis"
     folder.mkdir()
@@ -218,9 +218,9 @@ def server(authority: trustme.CA, trusted: Path, tmp_path: Path) -> Iterator[Gua
 
 
 @pytest.fixture
-def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+def place(guarded: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, conversation("quick", DONE))
-    made = Installation(tmp_path, server, script=script)
+    made = Installation(tmp_path, guarded, script=script)
     yield made
     made.stop()
 
@@ -235,9 +235,9 @@ async def test_a_job_runs_over_verified_connections(place: Installation) -> None
 
 
 async def test_a_server_that_wants_a_certificate_of_the_client_says_so(
-    server: GuardedRedis,
+    guarded: GuardedRedis,
 ) -> None:
-    without = server.url.partition("&ssl_certfile")[0]
+    without = guarded.url.partition("&ssl_certfile")[0]
     async with connect(without) as client:
         with pytest.raises(LedgerUnavailable, match="ssl_certfile"):
             await Ledger(client, Keys()).now_ms()

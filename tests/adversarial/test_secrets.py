@@ -22,15 +22,11 @@ from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.integration.cli.conftest import fanout, ledger_url, private_redis  # noqa: F401
+from tests.repositories import git
 
 CANARY = "canary7f3c"
 NAME = "PRIVATE" + " KEY"  # in parts: this repository holds no key, and a test says so
 KEY = f"-----BEGIN OPENSSH {NAME}-----\n{CANARY}\n-----END OPENSSH {NAME}-----\n"
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
 
 
 def put(root: Path, files: dict[str, str]) -> None:

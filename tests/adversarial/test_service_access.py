@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,22 +13,10 @@ from fanout.orchestrator.configuration.settings import InvalidSetting, load_sett
 from fanout.orchestrator.server.access import authentication
 from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
 from fanout.orchestrator.server.access.limits import FailedAttempts, TooManyAttempts
-from tests.site import HERE, Site, running_sites
+from tests.site import HERE, Site
 
 STATIC = "0123456789abcdef0123456789abcdef"
 SAME = {"Sec-Fetch-Site": "same-origin"}
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-async def site(redis: FakeAsyncRedis) -> AsyncIterator[Callable[..., Site]]:
-    async with running_sites(redis) as make:
-        yield make
 
 
 async def logged_in(here: Site) -> str:

@@ -20,6 +20,7 @@ from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -198,12 +199,9 @@ async def test_a_collection_that_nobody_waits_for_leaves_no_process(
                 async with asyncio.timeout(seconds):
                     (await sandbox.changes()).close()
 
-        for _ in range(40):
-            left = await processes_of(provider)
-            if len(left) == PROCESSES_OF_IDLE_STEWARD:
-                break
-            await asyncio.sleep(0.1)
-        assert len(left) == PROCESSES_OF_IDLE_STEWARD, left
+        await eventually(
+            lambda: processes_of(provider), lambda left: len(left) == PROCESSES_OF_IDLE_STEWARD
+        )
 
 
 async def test_a_steward_that_cannot_collect_any_more_is_replaced(provider: DockerProvider) -> None:

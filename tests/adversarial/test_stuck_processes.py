@@ -10,10 +10,12 @@ import pytest
 
 from fanout.orchestrator.deep_agent.backends.processes import Launch, run
 from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.adversarial.stuck_processes import stuck_processes
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -35,9 +37,7 @@ async def test_jobs_end_and_so_does_their_worker(place: Installation, tmp_path: 
             for seconds in (10, 600)
         ]
         for job_id in (late, cancelled):
-            async for event in client.events(job_id):
-                if event.type == "sandbox.ready":
-                    break
+            await until_event(client, job_id, EventType.SANDBOX_READY)
         with stuck_processes(tmp_path, 8):
             await client.cancel(cancelled)
             assert (await client.wait(cancelled, 60)).state is JobState.CANCELLED

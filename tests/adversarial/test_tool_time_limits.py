@@ -17,8 +17,13 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
-from tests.unit.deep_agent.running import Run, call, scripted
-from tests.unit.deep_agent.talking import recorder, says
+from tests.integration.scripts import call, says
+from tests.unit.deep_agent.running import Run, scripted
+from tests.unit.deep_agent.talking import recorder
+
+pytestmark = pytest.mark.blocks_loop(
+    "the tools here block on purpose; the guard would stop them before the harness does"
+)
 
 BLOCKS_SECONDS = 40.0
 LIMIT_SECONDS = 0.2
@@ -32,11 +37,6 @@ def block() -> None:
     """Take long."""
     if not RELEASED.wait(BLOCKS_SECONDS):
         WAITED_FOR.set()
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The tools here block on purpose; the guard would stop them before the harness does."""
 
 
 @pytest_asyncio.fixture(autouse=True)

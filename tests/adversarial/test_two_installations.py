@@ -26,6 +26,7 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
 from fanout.workers.sandbox.docker import removals
+from fanout.workers.sandbox.protocol import nobody
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec
 from tests.forked import run_module
@@ -37,6 +38,7 @@ from tests.services import (
     installation,
     volumes_of,
 )
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -61,10 +63,6 @@ def spec(**fields: Any) -> SandboxSpec:
         "limits": limits,
     }
     return SandboxSpec(**{**values, **fields})
-
-
-async def nobody(_job_id: str) -> bool:
-    return False
 
 
 async def no_snapshot(_snapshot: str) -> Path:
@@ -178,14 +176,12 @@ def flush(url: str) -> None:
 
 
 async def until_it_runs(client: JobClient, job_id: str) -> None:
-    while str((await client.get(job_id)).state) != "running":  # noqa: ASYNC110 - no event here
-        await asyncio.sleep(0.1)
+    await eventually(lambda: client.get(job_id), lambda seen: str(seen.state) == "running")
 
 
 async def until_it_exists(sandbox: Path) -> None:
     """A job runs before it has a sandbox: that opens with the first command."""
-    while not await asyncio.to_thread(sandbox.is_dir):  # noqa: ASYNC110 - no event here
-        await asyncio.sleep(0.1)
+    await eventually(lambda: asyncio.to_thread(sandbox.is_dir))
 
 
 def own_redis(folder: Path, opened: AsyncExitStack) -> Fleet:

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -17,23 +15,24 @@ from fanout.orchestrator.extras import web
 from fanout.orchestrator.extras.web import SearchApi, WebFetch, WebSearch, public_client
 from fanout.orchestrator.public_addresses import is_public
 from tests.contract.file_tools import Context
+from tests.loopback import LoopbackHandler, loopback_server
+from tests.waits import eventually
+
+pytestmark = pytest.mark.blocks_loop(
+    "the server of these tests lives in a thread, and stopping it waits"
+)
 
 CONTEXT: Any = Context()
 FLOOD_BYTES = 400 * 1024**2
 PAGE = b"<html><head><script>steal()</script></head><body><h1>Bread</h1><p>Rye &amp; wheat.</p>"
 
 
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The server of these tests lives in a thread, and stopping it waits."""
-
-
-class Site(BaseHTTPRequestHandler):
+class Site(LoopbackHandler):
     """Pages by path; it counts what came."""
 
     seen: list[tuple[str, dict[str, str]]]
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self.seen.append((self.path, dict(self.headers)))
         path, _, query = self.path.partition("?")
         if path == "/to":
@@ -79,23 +78,12 @@ class Site(BaseHTTPRequestHandler):
                 sent += 65_536
         self.seen.append(("flooded", {"bytes": str(sent)}))
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
 
 @contextmanager
 def site() -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     seen: list[tuple[str, dict[str, str]]] = []
-    handler = type("Handler", (Site,), {"seen": seen})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with loopback_server(type("Handler", (Site,), {"seen": seen}), str) as url:
+        yield url, seen
 
 
 async def fetched(url: str, *, allowed: tuple[str, ...] = (), **args: Any) -> dict[str, Any]:
@@ -284,9 +272,7 @@ async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_em
     with site() as (url, seen):
         tool = WebSearch(SearchApi(url=url + "/flood?q={query}", allowed_hosts=HERE)).tool()
         result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
-        async with asyncio.timeout(60):
-            while len(seen) < 2:  # the server notices that nobody listens  # noqa: ASYNC110 - a list
-                await asyncio.sleep(0.02)
+        await eventually(lambda: len(seen) >= 2)
     assert "more than 2097152 bytes" in result["error"]
     assert "max_results" in result["error"]
     _, (_, sent) = seen

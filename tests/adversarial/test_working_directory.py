@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
@@ -292,6 +291,5 @@ def until_it_is(traps: Traps, argv: list[str], ready: Callable[[], bool]) -> boo
 
 
 def listens(port: int) -> bool:
-    time.sleep(0.1)
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -30,7 +30,7 @@ from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.local.provider import LocalProvider
-from fanout.workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec
+from fanout.workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec, nobody
 from tests.conftest import missing
 from tests.contract.file_tools import Tools
 
@@ -159,7 +159,7 @@ class Containers:
 
     async def close(self) -> None:
         await self._let_go()
-        await self._provider.reap(_no_job_lives)
+        await self._provider.reap(nobody)
         await self._provider.close()
 
     async def _let_go(self) -> None:
@@ -208,7 +208,7 @@ async def _opened(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
     """A sandbox of the provider, of which nothing is left afterwards."""
     async with provider.open(_spec()) as sandbox:
         yield sandbox
-    await provider.reap(_no_job_lives)
+    await provider.reap(nobody)
     await provider.close()
 
 
@@ -226,10 +226,6 @@ async def _empty(sandbox: Sandbox) -> None:
 
 async def _no_snapshot(blob_id: str) -> Path:
     raise AssertionError(blob_id)
-
-
-async def _no_job_lives(_job_id: str) -> bool:
-    return False
 
 
 def _installation() -> str:

@@ -35,7 +35,8 @@ import pytest
 
 from fanout.orchestrator.deep_agent.tools import search as search_module
 from tests.contract.file_tools import Tools
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

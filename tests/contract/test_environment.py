@@ -6,7 +6,8 @@ from google.adk.tools.environment import EnvironmentToolset
 from fanout.orchestrator.deep_agent.backends import environment as environment_module
 from fanout.orchestrator.deep_agent.backends.environment import BackendEnvironment
 from tests.contract.file_tools import Tools
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

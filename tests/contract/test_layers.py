@@ -22,7 +22,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.local.provider import LocalProvider
-from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec
+from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec, nobody
 from tests.bundles import BundleBuilder
 from tests.conftest import missing
 
@@ -107,7 +107,7 @@ async def output(sandbox: Sandbox, script: str) -> str:
         pytest.param("trees", marks=[pytest.mark.docker, pytest.mark.slow]),
     ],
 )
-async def place(
+async def layered(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Place]:
     """Docker with stacked layers, with whole trees below an overlay, and without overlays."""
@@ -127,16 +127,12 @@ async def place(
             missing(str(failure))
         made.provider = provider
     yield made
-    await made.provider.reap(_no_job_lives)
+    await made.provider.reap(nobody)
     await made.provider.close()
 
 
-async def _no_job_lives(_job_id: str) -> bool:
-    return False
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def base(place: Place) -> StartFiles:
+async def base(layered: Place) -> StartFiles:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content, mode in (
@@ -165,7 +161,7 @@ async def base(place: Place) -> StartFiles:
             member = tarfile.TarInfo(path)
             member.type, member.linkname = tarfile.SYMTYPE, target
             archive.addfile(member)
-    return StartFiles(await place.blobs.put(buffer.getvalue()))
+    return StartFiles(await layered.blobs.put(buffer.getvalue()))
 
 
 FIRST = """
@@ -190,7 +186,7 @@ chmod 644 kept.txt; echo tail >> edited.txt; mkdir empty
 
 
 @pytest.mark.slow
-async def test_a_chain_of_layers_is_what_each_job_left(place: Place, base: StartFiles) -> None:
+async def test_a_chain_of_layers_is_what_each_job_left(layered: Place, base: StartFiles) -> None:
     start = base
     for script in (FIRST, SECOND, THIRD):
         left = ""
@@ -200,28 +196,28 @@ async def test_a_chain_of_layers_is_what_each_job_left(place: Place, base: Start
             await output(sandbox, script)
             left = await output(sandbox, LIST)
 
-        start = await place.job(start, work)
-        assert await place.seen(start) == left
+        start = await layered.job(start, work)
+        assert await layered.seen(start) == left
     assert len(start.layers) == 3
     assert start.snapshot == base.snapshot
 
 
 @pytest.mark.slow
 async def test_a_folder_that_loses_its_last_file_goes_with_it(
-    place: Place, base: StartFiles
+    layered: Place, base: StartFiles
 ) -> None:
-    gone = await place.ran(base, "rm emptied/only emptied_deep/a/b/only")
-    assert await place.seen(gone, "ls -d emptied* || true; ls -d empty") == (
+    gone = await layered.ran(base, "rm emptied/only emptied_deep/a/b/only")
+    assert await layered.seen(gone, "ls -d emptied* || true; ls -d empty") == (
         "ls: cannot access 'emptied*': No such file or directory\nempty\n"
     )
-    back = await place.ran(gone, "mkdir emptied; echo back > emptied/only")
-    assert await place.seen(back, "cat emptied/only; ls emptied") == "back\nonly\n"
+    back = await layered.ran(gone, "mkdir emptied; echo back > emptied/only")
+    assert await layered.seen(back, "cat emptied/only; ls emptied") == "back\nonly\n"
 
 
 async def test_changes_are_collected_against_the_whole_chain(
-    place: Place, base: StartFiles
+    layered: Place, base: StartFiles
 ) -> None:
-    start = await place.ran(await place.ran(base, FIRST), SECOND)
+    start = await layered.ran(await layered.ran(base, FIRST), SECOND)
     bundle: list[Any] = []
 
     async def work(sandbox: Sandbox) -> None:
@@ -239,7 +235,7 @@ async def test_changes_are_collected_against_the_whole_chain(
 
         bundle.extend(await asyncio.to_thread(entries))
 
-    await place.job(start, work)
+    await layered.job(start, work)
     assert bundle == [
         ("again", "deleted"),
         ("deleted.txt", "added"),
@@ -250,78 +246,80 @@ async def test_changes_are_collected_against_the_whole_chain(
 
 
 async def test_renamed_folders_are_the_same_in_every_later_layer(
-    place: Place, base: StartFiles
+    layered: Place, base: StartFiles
 ) -> None:
-    first = await place.ran(base, "mv private secret; echo more >> secret/other; mv emptied empty/")
-    second = await place.ran(
+    first = await layered.ran(
+        base, "mv private secret; echo more >> secret/other; mv emptied empty/"
+    )
+    second = await layered.ran(
         first, "mv secret/inner in; mv empty full; mkdir secret/new; mv in secret/inner"
     )
-    third = await place.ran(second, "mv secret private; rm -r full; mv emptied_deep full")
+    third = await layered.ran(second, "mv secret private; rm -r full; mv emptied_deep full")
 
     look = "cat secret/inner/note secret/other empty/emptied/only; test ! -e private"
-    assert await place.seen(first, look) == "noteothermore\nonly"
-    assert await place.seen(second, "cd secret; cat inner/note; ls; ls ../full") == (
+    assert await layered.seen(first, look) == "noteothermore\nonly"
+    assert await layered.seen(second, "cd secret; cat inner/note; ls; ls ../full") == (
         "noteinner\nnew\nother\nemptied\n"
     )
     look = "cat private/inner/note full/a/b/only; test ! -e secret; test ! -e empty"
-    assert await place.seen(third, look) == "noteonly"
+    assert await layered.seen(third, look) == "noteonly"
 
 
-async def test_names_that_are_no_utf_8_are_in_layers(place: Place) -> None:
+async def test_names_that_are_no_utf_8_are_in_layers(layered: Place) -> None:
     latin = "$(printf 'caf\\351')"
-    first = await place.ran(
+    first = await layered.ran(
         StartFiles(), f"mkdir {latin}; echo one > {latin}/{latin}; echo 1 > gone"
     )
-    second = await place.ran(first, f"echo two >> {latin}/{latin}; mv gone {latin}/gone")
+    second = await layered.ran(first, f"echo two >> {latin}/{latin}; mv gone {latin}/gone")
 
     assert len(second.layers) == 2
-    assert await place.seen(second, f"cat {latin}/{latin}; ls -b {latin}; ls -b") == (
+    assert await layered.seen(second, f"cat {latin}/{latin}; ls -b {latin}; ls -b") == (
         "one\ntwo\ncaf\\351\ngone\ncaf\\351\n"
     )
 
 
-async def test_layers_without_a_snapshot_and_without_changes(place: Place) -> None:
-    first = await place.ran(StartFiles(), "mkdir -p a/b; echo one > a/b/c; mkdir -m 700 empty")
+async def test_layers_without_a_snapshot_and_without_changes(layered: Place) -> None:
+    first = await layered.ran(StartFiles(), "mkdir -p a/b; echo one > a/b/c; mkdir -m 700 empty")
     assert first.snapshot is None
     assert len(first.layers) == 1
-    assert await place.ran(first, "cat a/b/c > /dev/null") == first
-    assert await place.seen(first, "stat -c '%n %a' a a/b empty") == "a 755\na/b 755\nempty 700\n"
+    assert await layered.ran(first, "cat a/b/c > /dev/null") == first
+    assert await layered.seen(first, "stat -c '%n %a' a a/b empty") == "a 755\na/b 755\nempty 700\n"
 
 
 @pytest.mark.slow
 async def test_sixty_waits_do_not_grow_the_layers_and_never_read_the_snapshot_again(
-    place: Place, base: StartFiles
+    layered: Place, base: StartFiles
 ) -> None:
-    await place.seen(base)
+    await layered.seen(base)
     starts: list[StartFiles] = []
 
     async def wait_sixty_times(sandbox: Sandbox) -> None:
         for number in range(60):
             await sandbox.write_bytes("/workspace/edited.txt", b"x" * number)
             with await sandbox.changes() as bundle:
-                starts.append(await layers.start_after(place.blobs, base, bundle))
+                starts.append(await layers.start_after(layered.blobs, base, bundle))
 
-    place.read.clear()
-    await place.job(base, wait_sixty_times)
+    layered.read.clear()
+    await layered.job(base, wait_sixty_times)
     for start in starts[-3:]:
-        await place.seen(start)
+        await layered.seen(start)
     assert {len(start.layers) for start in starts} == {1}
-    assert base.snapshot not in place.read
-    assert place.read == [start.layers[0] for start in starts[-3:]]
+    assert base.snapshot not in layered.read
+    assert layered.read == [start.layers[0] for start in starts[-3:]]
 
 
 @pytest.mark.slow
-async def test_continuations_go_on_past_the_fold(place: Place, base: StartFiles) -> None:
+async def test_continuations_go_on_past_the_fold(layered: Place, base: StartFiles) -> None:
     start, longest = base, 0
     for number in range(MAX_LAYERS + 3):
         script = f"echo {number} >> edited.txt; mkdir d{number}; echo {number} > d{number}/f"
         if number:
             script += f"; rm -r d{number - 1}; echo {number} > e{number}"
-        start = await place.ran(start, script)
+        start = await layered.ran(start, script)
         longest = max(longest, len(start.layers))
     assert longest == MAX_LAYERS
     assert len(start.layers) == 3
-    assert (await place.seen(start, "tail -n 1 edited.txt; ls -d d*/f e?")).split() == [
+    assert (await layered.seen(start, "tail -n 1 edited.txt; ls -d d*/f e?")).split() == [
         str(MAX_LAYERS + 2),
         f"d{MAX_LAYERS + 2}/f",
         *(f"e{number}" for number in range(1, 10)),
@@ -335,41 +333,41 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("kind", ["written", "removed"])
-async def test_a_hostile_layer_is_refused(place: Place, base: StartFiles, kind: str) -> None:
+async def test_a_hostile_layer_is_refused(layered: Place, base: StartFiles, kind: str) -> None:
     for path in HOSTILE:
         builder = BundleBuilder()
         file = builder.file(b"evil")
         bundle = builder.add(path, file) if kind == "written" else builder.delete(path, file)
-        layer = await place.blobs.put_file(bundle.build())
+        layer = await layered.blobs.put_file(bundle.build())
         with pytest.raises(SnapshotUnusable):
-            await place.seen(base._replace(layers=(layer,)))
+            await layered.seen(base._replace(layers=(layer,)))
 
 
 @pytest.mark.slow
-async def test_the_deepest_path_that_is_collected_arrives(place: Place) -> None:
+async def test_the_deepest_path_that_is_collected_arrives(layered: Place) -> None:
     path = "a/" * 256 + "deep"
-    start = await place.ran(StartFiles(), f"mkdir -p {path[:-5]}; echo deep > {path}")
+    start = await layered.ran(StartFiles(), f"mkdir -p {path[:-5]}; echo deep > {path}")
     assert len(start.layers) == 1
-    assert await place.seen(start, f"cat {path}") == "deep\n"
-    without = await place.ran(start, f"rm {path}")
-    assert await place.seen(without, "ls") == ""
+    assert await layered.seen(start, f"cat {path}") == "deep\n"
+    without = await layered.ran(start, f"rm {path}")
+    assert await layered.seen(without, "ls") == ""
 
 
-async def test_a_layer_does_not_go_through_a_link(place: Place) -> None:
-    start = await place.ran(StartFiles(), "mkdir t; echo v > t/victim; ln -s t link")
+async def test_a_layer_does_not_go_through_a_link(layered: Place) -> None:
+    start = await layered.ran(StartFiles(), "mkdir t; echo v > t/victim; ln -s t link")
     builder = BundleBuilder()
     file = builder.file(b"v\n")
     bundle = builder.delete("link/victim", file).add("link/new", file).build()
-    layer = await place.blobs.put_file(bundle)
+    layer = await layered.blobs.put_file(bundle)
     through = start._replace(layers=(*start.layers, layer))
-    assert await place.seen(through, "find . -mindepth 1 | sort; cat t/victim") == (
+    assert await layered.seen(through, "find . -mindepth 1 | sort; cat t/victim") == (
         "./link\n./link/new\n./t\n./t/victim\nv\n"
     )
 
 
 async def test_a_damaged_layer_is_refused_and_a_missing_one_says_so(
-    place: Place, base: StartFiles
+    layered: Place, base: StartFiles
 ) -> None:
-    layer = await place.blobs.put(b"no bundle" + hashlib.sha256(b"x").digest())
+    layer = await layered.blobs.put(b"no bundle" + hashlib.sha256(b"x").digest())
     with pytest.raises(SnapshotUnusable, match="layer"):
-        await place.seen(base._replace(layers=(layer,)))
+        await layered.seen(base._replace(layers=(layer,)))

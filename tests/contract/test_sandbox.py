@@ -9,7 +9,6 @@ import io
 import os
 import secrets
 import tarfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -32,9 +31,11 @@ from fanout.workers.sandbox.protocol import (
     Sandbox,
     SandboxProvider,
     SandboxSpec,
+    nobody,
 )
 from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
+from tests.waits import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,7 +109,7 @@ async def bench(
     else:
         provider = await _docker_provider(fetch, installation)
     yield Bench(provider, folder)
-    await provider.reap(_no_job_lives)
+    await provider.reap(nobody)
     await provider.close()
 
 
@@ -119,10 +120,6 @@ async def _docker_provider(fetch: Callable[..., object], installation: str) -> S
     except SandboxFailure as failure:
         missing(str(failure))
     return provider
-
-
-async def _no_job_lives(_job_id: str) -> bool:
-    return False
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -165,19 +162,14 @@ async def count(sandbox: Sandbox, pattern: str) -> int:
     return int((await sh(sandbox, script, merge_stderr=False)).output)
 
 
-async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 30) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while await count(sandbox, pattern):
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.05)
-    return True
+async def gone(sandbox: Sandbox, pattern: str) -> bool:
+    """Wait until no such process is left."""
+    return not await eventually(lambda: count(sandbox, pattern), lambda found: not found)
 
 
 async def begun(sandbox: Sandbox, pattern: str) -> None:
     """Wait for such a process: what a shell starts in the background is a copy of it at first."""
-    while not await count(sandbox, pattern):  # noqa: ASYNC110 - the sandbox has no event to wait for
-        await asyncio.sleep(0.05)
+    await eventually(lambda: count(sandbox, pattern))
 
 
 def unique_sleep() -> str:
@@ -593,8 +585,10 @@ async def test_a_cancelled_caller_leaves_no_process(sandbox: Sandbox) -> None:
 
 async def test_commands_are_cancelled_one_by_one(sandbox: Sandbox) -> None:
     kept = asyncio.create_task(sh(sandbox, "sleep 1.5; echo kept"))
-    dropped = [asyncio.create_task(sh(sandbox, unique_sleep())) for _ in range(5)]
-    await asyncio.sleep(0.3)
+    sleeps = [unique_sleep() for _ in range(5)]
+    dropped = [asyncio.create_task(sh(sandbox, sleep)) for sleep in sleeps]
+    for sleep in sleeps:
+        await begun(sandbox, sleep)
 
     for task in dropped:
         task.cancel()

@@ -245,3 +245,5 @@ async def test_a_sandbox_that_is_closed_ends_its_processes(bench: Bench) -> None
 
     async with asyncio.timeout(60):
         await opened.aclose()
+    with pytest.raises((ProcessEnded, SandboxFailure)):
+        await process.send(b"x")

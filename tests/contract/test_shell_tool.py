@@ -9,6 +9,7 @@ import pytest
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from tests.contract.file_tools import Tools
+from tests.waits import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -183,8 +184,7 @@ async def test_nobody_can_be_asked_by_a_command(shell: Tools) -> None:
 
 async def test_a_cancelled_call_leaves_no_process(shell: Tools) -> None:
     running = asyncio.create_task(shell.execute(command="echo $$ > new; mv new pid; sleep 30"))
-    while not await shell.found("pid"):  # noqa: ASYNC110 - a file has no event
-        await asyncio.sleep(0.02)
+    await eventually(lambda: shell.found("pid"))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -17,7 +17,7 @@ from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import INSTALLATION
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
+from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec, nobody
 from tests.conftest import missing
 
 MIB = 1024**2
@@ -130,10 +130,6 @@ def provider(make_provider: Callable[..., DockerProvider]) -> DockerProvider:
     return make_provider()
 
 
-async def nobody(_job_id: str) -> bool:
-    return False
-
-
 async def leftovers(engine: Engine, installation: str) -> list[str]:
     containers = await engine.containers([f"{INSTALLATION}={installation}"])
     volumes = await engine.volumes(f"{INSTALLATION}={installation}")
@@ -160,13 +156,6 @@ def make_sandbox_spec(**fields: Any) -> SandboxSpec:
         "limits": limits,
     }
     return SandboxSpec(**{**values, **fields})
-
-
-async def until(condition: Callable[[], Any], seconds: float) -> None:
-    """Wait until an asynchronous condition holds."""
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0.05)
 
 
 async def changes_of(sandbox: Sandbox) -> list[tuple[str, str]]:

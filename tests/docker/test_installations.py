@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import run_module
-from tests.services import containers_of, volumes_of
+from tests.services import containers_of, docker, volumes_of
 
 pytestmark = pytest.mark.docker
 
@@ -32,10 +32,6 @@ def gone() -> Iterator[str]:
         docker("rm", "-f", container)
     for volume in volumes_of(identity):
         docker("volume", "rm", volume)
-
-
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def fanout(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,8 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
-from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
+from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -151,7 +152,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
             )
             return await done.wait() == 0
 
-        await until(hangs, 30)
+        await eventually(hangs)
         await engine.remove_container((await killed._steward()).container)
         with contextlib.suppress(SandboxFailure):
             await opening

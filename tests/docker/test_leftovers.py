@@ -14,7 +14,8 @@ from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import Names
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
-from tests.docker.conftest import make_sandbox_spec, nobody
+from fanout.workers.sandbox.protocol import nobody
+from tests.docker.conftest import make_sandbox_spec
 
 pytestmark = pytest.mark.docker
 

@@ -24,16 +24,10 @@ from fanout.workers.sandbox.errors import (
     SandboxDied,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.protocol import Command, SandboxSpec
-from tests.docker.conftest import (
-    SnapshotFolder,
-    changes_of,
-    leftovers,
-    make_sandbox_spec,
-    nobody,
-    until,
-)
+from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
+from tests.docker.conftest import SnapshotFolder, changes_of, leftovers, make_sandbox_spec
 from tests.faults.stopping import running
+from tests.waits import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,9 +40,9 @@ async def containers_of(engine: Engine, spec: SandboxSpec) -> list[str]:
 
 async def until_removed(engine: Engine, spec: SandboxSpec) -> None:
     """Wait for what is removed of a closed sandbox in the background."""
-    async with asyncio.timeout(60):
-        while await containers_of(engine, spec) or await engine.volumes(f"{JOB}={spec.job_id}"):  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.05)
+    await eventually(lambda: containers_of(engine, spec), lambda left: not left)
+    label = f"{JOB}={spec.job_id}"
+    await eventually(lambda: engine.volumes(label), lambda left: not left)
 
 
 @pytest.mark.slow
@@ -206,7 +200,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         found = await engine.containers([f"fanout.installation={installation}"])
         return not [container for container in found if container["State"] == "running"]
 
-    await until(nothing_runs, seconds=3)
+    await eventually(nothing_runs, seconds=3)
     monkeypatch.setattr("fanout.workers.sandbox.docker.removals.SILENT_SECONDS", 0.0)
     provider = make_provider(living_workers=no_others)
     await provider.reap(

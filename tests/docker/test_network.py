@@ -17,6 +17,7 @@ from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
+from tests.waits import eventually
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session
@@ -291,9 +292,9 @@ while link.recv(1 << 16):
                 Command(argv=["python3", "-c", take, f"127.0.0.1:{port}"], timeout_seconds=600)
             )
         )
-        async with asyncio.timeout(60):
-            while (await sandbox.run(Command(argv="test -e begun"))).exit_code:  # noqa: ASYNC110 - a file has no event
-                await asyncio.sleep(0.05)
+        await eventually(
+            lambda: sandbox.run(Command(argv="test -e begun")), lambda seen: not seen.exit_code
+        )
         behind = []
         for _ in range(40):
             before = sent

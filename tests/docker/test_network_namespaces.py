@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from fanout.workers.sandbox.docker.holders import networks_are_slow
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox
 from tests.docker.conftest import make_sandbox_spec
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -36,9 +36,7 @@ async def without_hook(provider: DockerProvider) -> DockerProvider:
     if not networks_are_slow((await provider.probe()).version):
         pytest.skip("This engine has no such hook.")
     await provider.disk_quota()  # starts the steward
-    async with asyncio.timeout(60):
-        while provider._networks.take() == "none":  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.05)
+    await eventually(lambda: provider._networks.take() != "none")
     return provider
 
 

@@ -18,16 +18,9 @@ from fanout.workers.sandbox.docker import warm_pool
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import WARM
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.protocol import Command, SandboxSpec
-from tests.docker.conftest import (
-    MIB,
-    SnapshotFolder,
-    changes_of,
-    leftovers,
-    make_sandbox_spec,
-    nobody,
-    until,
-)
+from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
+from tests.docker.conftest import MIB, SnapshotFolder, changes_of, leftovers, make_sandbox_spec
+from tests.waits import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +32,7 @@ async def warm_up(provider: DockerProvider, spec: SandboxSpec, number: int = 1) 
     with ExitStack() as stack:
         for each in range(number):
             stack.enter_context(provider.expect(replace(spec, job_id=f"expected-{each}")))
-        await until(lambda: has_warm(provider, number), 30)
+        await eventually(lambda: has_warm(provider, number))
 
 
 async def has_warm(provider: DockerProvider, number: int) -> bool:
@@ -70,7 +63,7 @@ async def test_a_job_adopts_a_warm_sandbox_with_its_snapshot_limits_and_changes(
 
     async with provider.open(spec) as sandbox:
         assert await names(engine, provider) == {warm}
-        await until(lambda: is_named(engine, warm, spec.job_id), 60)
+        await eventually(lambda: is_named(engine, warm, spec.job_id))
         assert await sandbox.read_bytes("/workspace/a.txt") == b"from the snapshot"
         await sandbox.write_bytes("/workspace/b.txt", b"new")
         memory = await sandbox.run(
@@ -174,12 +167,12 @@ async def test_warm_sandboxes_that_nobody_wants_are_removed_after_a_while(
     monkeypatch.setattr(warm_pool, "IDLE_SECONDS", 0.2)
     await warm_up(provider, make_sandbox_spec())
 
-    await until(lambda: has_warm(provider, 0), 60)
+    await eventually(lambda: has_warm(provider, 0))
 
     async def is_gone() -> bool:
         return not await warm_volumes(engine, provider) and not await names(engine, provider)
 
-    await until(is_gone, 60)
+    await eventually(is_gone)
 
 
 async def test_jobs_that_seldom_use_their_sandbox_cause_no_more_starts(
@@ -203,7 +196,7 @@ async def test_queued_jobs_find_warm_sandboxes(provider: DockerProvider) -> None
     spec = make_sandbox_spec()
     provider.expect_next([spec, replace(spec, job_id="next", agent="another")])
 
-    await until(lambda: has_warm(provider, 2), 60)
+    await eventually(lambda: has_warm(provider, 2))
 
     with provider.expect(spec):  # it runs now: that is the same wish
         await asyncio.sleep(0)
@@ -234,7 +227,7 @@ async def test_no_more_are_started_than_a_process_may(
     provider = make_provider(**limit)
     spec = make_sandbox_spec()
     with provider.expect(spec), provider.expect(replace(spec, job_id="second")):
-        await until(lambda: has_warm(provider, 1), 30)
+        await eventually(lambda: has_warm(provider, 1))
         await asyncio.sleep(1)
         assert provider._pool.ready == 1
     none = make_provider(warm=0)
@@ -293,7 +286,7 @@ async def test_after_a_kill_an_adopted_sandbox_leaves_its_files_and_a_warm_one_n
         await provider.reap(nobody)
         return not await names(engine, provider) and not await warm_volumes(engine, provider)
 
-    await until(is_clean, 30)
+    await eventually(is_clean)
     steward = await provider._steward()
     assert await steward.warm(-1) == []
 

@@ -18,7 +18,7 @@ import yaml
 from redis import RedisError
 
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from tests.services import REPOSITORY, free_port, identity_in, volumes_of
+from tests.services import REPOSITORY, docker, free_port, identity_in, volumes_of
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 PROGRAMS = {"v1": ("docker-compose",), "v2": ("docker", "compose")}
@@ -128,10 +128,6 @@ class Stack:
     def container_of(self, worker: str) -> str:
         """A worker names itself after its host, which is its container."""
         return next(one for one in self.containers("worker") if worker.startswith(one))
-
-
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def new_stack(

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.end_to_end.compose_stack import docker
+from tests.services import docker
 
 DEBIAN = "fanout/debian:bookworm"
 SANDBOX = "fanout/python:latest"

@@ -21,17 +21,11 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from tests.end_to_end.compose_stack import (
-    LOGIN,
-    PROGRAMS,
-    Stack,
-    docker,
-    new_stack,
-    program_of,
-)
+from tests.end_to_end.compose_stack import LOGIN, PROGRAMS, Stack, new_stack, program_of
 from tests.end_to_end.registry_stand_ins import PYTHON, REDIS, make_stand_ins
 from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import containers_of, volumes_of
+from tests.services import containers_of, docker, volumes_of
+from tests.waits import eventually
 
 ASKED_FOR = "COMPOSE_BUILD"
 BUILT = "fanout-test/compose-built"
@@ -93,10 +87,10 @@ async def client(stack: Stack) -> AsyncIterator[JobClient]:
 
 
 async def _until_alive(stack: Stack, client: JobClient, workers: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while len(await client.workers()) != workers:
-        assert time.monotonic() < deadline, await asyncio.to_thread(stack.run, "logs", "worker")
-        await asyncio.sleep(0.2)
+    try:
+        await eventually(client.workers, lambda seen: len(seen) == workers, START_SECONDS)
+    except AssertionError:
+        raise AssertionError(await asyncio.to_thread(stack.run, "logs", "worker")) from None
 
 
 async def _submitted(client: JobClient, what: str, count: int, folder: Path) -> list[str]:
@@ -107,13 +101,12 @@ async def _submitted(client: JobClient, what: str, count: int, folder: Path) -> 
 
 async def _all_run(client: JobClient, ids: Sequence[str]) -> list[str]:
     """The workers that they run on, once all of them have got beyond their first command."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        records = [await client.get(job_id) for job_id in ids]
-        if all(record.state is JobState.RUNNING and record.worker for record in records):
-            return [str(record.worker) for record in records]
-        assert time.monotonic() < deadline, records
-        await asyncio.sleep(0.1)
+    records = await eventually(
+        lambda: client.records(ids),
+        lambda records: all(one.state is JobState.RUNNING and one.worker for one in records),
+        START_SECONDS,
+    )
+    return [str(record.worker) for record in records]
 
 
 async def _lines(client: JobClient, job_id: str) -> list[str]:
@@ -128,16 +121,15 @@ async def _lines(client: JobClient, job_id: str) -> list[str]:
 
 
 async def test_all_services_become_healthy_with_bounded_logs_and_memory(stack, client):
-    deadline = time.monotonic() + START_SECONDS
     services = ["engine", "flower", "redis", "server", *["worker"] * WORKERS]
-    while True:
-        states = await asyncio.to_thread(stack.states)
-        if sorted(name.split()[0] for name in states) == services and all(
-            "(healthy)" in state for state in states.values()
-        ):
-            break
-        assert time.monotonic() < deadline, states
-        await asyncio.sleep(0.5)
+    states = await eventually(
+        lambda: asyncio.to_thread(stack.states),
+        lambda states: (
+            sorted(name.split()[0] for name in states) == services
+            and all("(healthy)" in state for state in states.values())
+        ),
+        START_SECONDS,
+    )
     for name in states:
         shown = json.loads(await asyncio.to_thread(docker, "inspect", name.split()[1]))[0]
         assert shown["HostConfig"]["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "3"}
@@ -226,13 +218,12 @@ async def test_jobs_end_once_while_one_of_three_workers_is_killed_and_another_on
 
 async def _at_work(client: JobClient, ids: Sequence[str]) -> str:
     """Wait until one of the jobs runs, and return its worker."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        for record in [await client.get(job_id) for job_id in ids]:
-            if record.state is JobState.RUNNING and record.worker:
-                return record.worker
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.1)
+
+    async def workers() -> list[str]:
+        records = await client.records(ids)
+        return [one.worker for one in records if one.state is JobState.RUNNING and one.worker]
+
+    return str((await eventually(workers, seconds=START_SECONDS))[0])
 
 
 async def test_a_worker_that_is_added_takes_jobs(stack, client, tmp_path):

@@ -9,9 +9,10 @@ import pytest
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import conversation, says
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -20,13 +21,11 @@ TREE_LIMIT = 8
 AGENTS = ("general-purpose", "researcher")
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    limits = {
-        "FANOUT_LIMITS__HOST_JOBS": str(HOST_LIMIT),
-        "FANOUT_LIMITS__TREE_JOBS": str(TREE_LIMIT),
-    }
-    return install(conversation(".*", says("## Summary\nNothing to do.")), **limits)
+place = place_fixture(
+    conversation(".*", says("## Summary\nNothing to do.")),
+    FANOUT_LIMITS__HOST_JOBS=str(HOST_LIMIT),
+    FANOUT_LIMITS__TREE_JOBS=str(TREE_LIMIT),
+)
 
 
 def submit_file(place: Installation, count: int, name: str) -> list[str]:

@@ -5,9 +5,7 @@ What arrives at its service, and what the journals say of it.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -21,10 +19,10 @@ from tests.integration.models.model_server import (
     ModelServer,
     call,
     environment,
-    model_server,
     text,
 )
 from tests.services import Installation, Installer
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -35,30 +33,19 @@ DONE = Answer([text("Finished.\n\n## Summary\ndone")])
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer, service: ModelServer) -> Installation:
+def place(install_for_module: Installer, model_service: ModelServer) -> Installation:
     settings = {
         "FANOUT_MODEL": LIMITED,
         "FANOUT_MODELS": json.dumps({LIMITED: {"requests_per_minute": MOST}}),
         "FANOUT_WORKER__LEASE_SECONDS": "4",
     }
-    made = install_for_module(**environment(service, "a-key-of-tests"), **settings)
-    for _ in range(2):
-        made.start_worker(concurrency=8)  # one can take all jobs of the other
-    return made
+    keys = environment(model_service, "a-key-of-tests")
+    return install_for_module(workers=2, concurrency=8, **keys, **settings)
 
 
-@pytest.fixture
-async def client(place: Installation, service: ModelServer) -> AsyncIterator[JobClient]:
-    service.arrived.clear()
-    async with place.client() as made:
-        await place.ready(made, 2)
-        yield made
+@pytest.fixture(autouse=True)
+def nothing_arrived(model_service: ModelServer) -> None:
+    model_service.arrived.clear()
 
 
 async def journal(client: JobClient, job_id: str) -> list[JournalEvent]:
@@ -81,22 +68,15 @@ async def waits_of(client: JobClient, job_id: str) -> list[str]:
     return [str(event.data["text"]) for event in events if waits_for_model(event)]
 
 
-async def until_it_waits(client: JobClient, job_id: str) -> None:
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            if waits_for_model(event):
-                return
-
-
 async def until_its_attempt_waits(client: JobClient, job_id: str) -> None:
     """Wait until the job runs, on whichever worker, and its present attempt waits for the model."""
-    async with asyncio.timeout(60):
-        while True:
-            record = await client.get(job_id)
-            waits = [event for event in await journal(client, job_id) if waits_for_model(event)]
-            if record.state is JobState.RUNNING and waits[-1].attempt == record.attempt:
-                return
-            await asyncio.sleep(0.1)
+
+    async def waits() -> bool:
+        record = await client.get(job_id)
+        found = [event for event in await journal(client, job_id) if waits_for_model(event)]
+        return record.state is JobState.RUNNING and found[-1].attempt == record.attempt
+
+    await eventually(waits)
 
 
 def waits_for_model(event: JournalEvent) -> bool:
@@ -105,14 +85,14 @@ def waits_for_model(event: JournalEvent) -> bool:
 
 @pytest.mark.slow
 async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
-    client: JobClient, place: Installation, service: ModelServer
+    client: JobClient, place: Installation, model_service: ModelServer
 ) -> None:
-    service.answers[:] = [STEP] * 50
+    model_service.answers[:] = [STEP] * 50
     specs = [make_spec(f"job {number}", limits=Limits(max_model_calls=40)) for number in range(5)]
     late = make_spec("late", limits=Limits(timeout_seconds=10))
     ids = [await client.submit(spec) for spec in (*specs, late)]
     for job_id in ids:
-        await until_it_waits(client, job_id)
+        await until_event(client, job_id, waits_for_model)
     told = await waits_of(client, ids[0])
     place.workers.pop(0).kill()
     await client.cancel(ids[0])
@@ -126,27 +106,27 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     assert "5 requests a minute (FANOUT_MODELS)" in told[0]
     assert cancelled.state is JobState.CANCELLED
     assert late_result.state is JobState.TIMED_OUT
-    assert most_in_a_minute(service.arrived) == MOST
+    assert most_in_a_minute(model_service.arrived) == MOST
     sent = await requests_of(client, ids)
     assert most_in_a_minute(sent) == MOST, "the journals say what was sent"
     for job_id in ids[1:-1]:
         await client.cancel(job_id)
         assert (await client.wait(job_id, 60)).state is JobState.CANCELLED
-    assert most_in_a_minute(service.arrived) == MOST
+    assert most_in_a_minute(model_service.arrived) == MOST
 
 
 @pytest.mark.slow
 async def test_a_429_that_one_job_meets_holds_the_others_back(
-    client: JobClient, service: ModelServer
+    client: JobClient, model_service: ModelServer
 ) -> None:
-    service.answers[:] = [Answer(status=429, headers={"Retry-After": "6"}), *[DONE] * 4]
+    model_service.answers[:] = [Answer(status=429, headers={"Retry-After": "6"}), *[DONE] * 4]
     first = await client.submit(make_spec("meets it", model=FREE))
-    await until_it_waits(client, first)
+    await until_event(client, first, waits_for_model)
     others = [await client.submit(make_spec("heard of it", model=FREE)) for _ in range(3)]
     results = [await client.wait(job_id, 60) for job_id in (first, *others)]
 
     assert [result.success for result in results] == [True] * 4
-    arrived = service.arrived
+    arrived = model_service.arrived
     assert len(arrived) == 5
     assert arrived[1] - arrived[0] >= 6
     assert arrived[2] - arrived[1] >= 1.5, "not all at once"

@@ -5,11 +5,10 @@ The providers' own clients in a real worker, a server here.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from tests.integration.models.model_server import (
     ModelServer,
     call,
     environment,
-    model_server,
     text,
 )
 from tests.integration.models.providers import told
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -46,17 +45,9 @@ MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer, service: ModelServer) -> Installation:
+def place(install_for_module: Installer, model_service: ModelServer) -> Installation:
     settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    made = install_for_module(**environment(service, KEY), **settings)
-    made.start_worker()
-    return made
+    return install_for_module(workers=1, **environment(model_service, KEY), **settings)
 
 
 class Agent:
@@ -79,13 +70,15 @@ class Agent:
 
 
 @pytest.fixture
-async def agent(place: Installation, service: ModelServer, tmp_path: Path) -> AsyncIterator[Agent]:
+async def agent(
+    place: Installation, model_service: ModelServer, tmp_path: Path
+) -> AsyncIterator[Agent]:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "kept.txt").write_text(f"{CONTENT}\n")
     async with place.client() as client:
         await place.ready(client)
-        yield Agent(client, service, workspace)
+        yield Agent(client, model_service, workspace)
 
 
 DONE = Answer([text("Finished.\n\n## Summary\ndone")])
@@ -262,14 +255,14 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
 
 
 async def test_warming_up_asks_no_model_and_fails_for_none(
-    service: ModelServer, monkeypatch: pytest.MonkeyPatch
+    model_service: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", model_service.url)
     await warm_up(["gemini-2.5-flash", "no-such-model"])  # and there is no key
     monkeypatch.setenv("GOOGLE_API_KEY", KEY)
-    asked_before = len(service.paths)
+    asked_before = len(model_service.paths)
     await warm_up(["gemini-2.5-flash", "scripted:/no/such/file"])
-    assert len(service.paths) == asked_before
+    assert len(model_service.paths) == asked_before
 
 
 def contents_below(folder: Path) -> dict[Path, bytes]:
@@ -328,10 +321,7 @@ async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
         PROMPT.encode() in content for content in written.values()
     )  # Redis writes all that it gets
     assert [path for path, content in written.items() if KEY.encode() in content] == []
-    for _ in range(200):  # a result is readable before the worker has logged it
-        if "attempt ended" in (log := place.workers[0].log.read_text()):
-            break
-        await asyncio.sleep(0.05)
-    assert "attempt ended" in log
+    # A result is readable before the worker has logged it.
+    log = await eventually(place.workers[0].log.read_text, lambda log: "attempt ended" in log)
     assert PROMPT not in log
     assert CONTENT not in log

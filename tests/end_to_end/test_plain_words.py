@@ -11,9 +11,10 @@ import pytest
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import REPOSITORY, Installation, Installer
+from tests.services import REPOSITORY, Installation
 from tests.waits import without_waits
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
@@ -21,9 +22,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 FILL = "dd if=/dev/zero of=big.bin bs=1M count=200 2>&1; sleep 6; echo went on"
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE))
+place = place_fixture(conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE))
 
 
 def fanout(

@@ -22,7 +22,7 @@ limits: {timeout_seconds: 240, max_model_calls: 4}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def model_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with small_model(tmp_path_factory.mktemp("server") / "log") as url:
         yield url
 
@@ -45,14 +45,14 @@ def fanout(tmp_path: Path) -> Iterator[Fanout]:
     person("down")
 
 
-def test_a_person_sets_it_up_with_its_address_and_runs_it(fanout: Fanout, server: str) -> None:
-    bare = server.removeprefix("http://")
+def test_a_person_sets_it_up_with_its_address_and_runs_it(fanout: Fanout, model_url: str) -> None:
+    bare = model_url.removeprefix("http://")
     made = fanout("init", "--base-url", bare, "--sandbox", "local", "--no-run", timeout=120)
     assert made.code == 0, made.err
     assert f"has one model: {NAME}" in made.err
     assert f"chat/{NAME} answered in " in made.err
     home = Path(fanout.env["XDG_CONFIG_HOME"]) / "fanout"
-    assert f"OPENAI_BASE_URL='{server}/v1'" in (home / ".env").read_text()
+    assert f"OPENAI_BASE_URL='{model_url}/v1'" in (home / ".env").read_text()
     (home / "agents" / "plain.yaml").write_text(AGENT)
     _ends_with_a_cause(fanout)
 
@@ -66,12 +66,12 @@ def test_a_person_sets_it_up_with_its_address_and_runs_it(fanout: Fanout, server
     ],
 )
 def test_whatever_it_says_the_run_ends_within_its_budget_and_says_why(
-    fanout: Fanout, server: str, model: str, variable: str, path: str
+    fanout: Fanout, model_url: str, model: str, variable: str, path: str
 ) -> None:
     agents = Path(fanout.env["XDG_CONFIG_HOME"]) / "fanout" / "agents"
     agents.mkdir(parents=True)
     (agents / "plain.yaml").write_text(AGENT)
-    fanout.env[variable] = f"{server}{path}"
+    fanout.env[variable] = f"{model_url}{path}"
     _ends_with_a_cause(fanout, "--model", model)
 
 

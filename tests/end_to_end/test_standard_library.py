@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, shell
-from tests.services import Installation, Installer, containers_of, volumes_of
+from tests.services import Installation, containers_of, volumes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -72,12 +74,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    script = [conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()]
-    made = install_for_module(*script, FANOUT_SANDBOX__PROVIDER="docker")
-    made.start_worker(concurrency=8)
-    return made
+place = place_fixture(
+    *(conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()),
+    scope="module",
+    workers=1,
+    concurrency=8,
+    FANOUT_SANDBOX__PROVIDER="docker",
+)
 
 
 def fingerprint(folder: Path) -> str:
@@ -107,7 +110,7 @@ def assert_merged(library: Path) -> None:
 
 @pytest.mark.slow
 async def test_eight_jobs_edit_one_library_and_their_changes_meet(
-    place: Installation, library: Path
+    client: JobClient, library: Path
 ) -> None:
     before = fingerprint(library)
     wsgiref = {
@@ -115,29 +118,25 @@ async def test_eight_jobs_edit_one_library_and_their_changes_meet(
         for path in (library / "wsgiref").rglob("*")
         if path.is_file()
     }
-    async with place.client() as client:
-        await place.ready(client)
-        ids = await client.submit_many(
-            [(make_spec(name, root_id="library"), library) for name in JOBS]
-        )
-        results = dict(zip(JOBS, [await client.wait(job_id, 120) for job_id in ids], strict=True))
+    ids = await client.submit_many([(make_spec(name, root_id="library"), library) for name in JOBS])
+    results = dict(zip(JOBS, [await client.wait(job_id, 120) for job_id in ids], strict=True))
 
-        assert {name: result.error for name, result in results.items() if not result.success} == {}
-        assert fingerprint(library) == before, "a job changed the source folder"
-        assert listed(results["edit the top"]) == {("modified", "textwrap.py")}
-        assert listed(results["edit the bottom"]) == {("modified", "textwrap.py")}
-        assert listed(results["add"]) == {
-            ("added", "fanout_added/new.py"),
-            ("added", "empty_folder"),
-            ("added", "blob.bin"),
-        }
-        assert listed(results["delete"]) == wsgiref
-        assert listed(results["rename"]) == {("renamed", "colours.py")}
-        assert listed(results["chmod"]) == {("mode", "antigravity.py")}
-        assert listed(results["link"]) == {("added", "wrap_link.py"), ("deleted", "this.py")}
+    assert {name: result.error for name, result in results.items() if not result.success} == {}
+    assert fingerprint(library) == before, "a job changed the source folder"
+    assert listed(results["edit the top"]) == {("modified", "textwrap.py")}
+    assert listed(results["edit the bottom"]) == {("modified", "textwrap.py")}
+    assert listed(results["add"]) == {
+        ("added", "fanout_added/new.py"),
+        ("added", "empty_folder"),
+        ("added", "blob.bin"),
+    }
+    assert listed(results["delete"]) == wsgiref
+    assert listed(results["rename"]) == {("renamed", "colours.py")}
+    assert listed(results["chmod"]) == {("mode", "antigravity.py")}
+    assert listed(results["link"]) == {("added", "wrap_link.py"), ("deleted", "this.py")}
 
-        reports = [await client.apply(job_id, library) for job_id in ids]
-        again = [await client.apply(job_id, library) for job_id in ids if job_id != ids[2]]
+    reports = [await client.apply(job_id, library) for job_id in ids]
+    again = [await client.apply(job_id, library) for job_id in ids if job_id != ids[2]]
 
     conflicts = [[conflict.path for conflict in report.conflicts] for report in reports]
     assert conflicts == [[], [], ["textwrap.py"], [], [], [], [], []]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 SCRIPT = (
     conversation(
@@ -33,15 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(params=BOTH_PROVIDERS)
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    return install(*SCRIPT, **settings)
+place = place_fixture(*SCRIPT, providers=BOTH_PROVIDERS, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 @pytest.fixture
@@ -49,11 +47,3 @@ def shipped_place(place: Installation) -> Installation:
     """A place whose lease is the one that a release has."""
     del place.environment["FANOUT_WORKER__LEASE_SECONDS"]
     return place
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    folder.mkdir()
-    (folder / "kept.txt").write_text("kept\n")
-    return folder

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import select
 import socket
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from google.genai import types
 
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from tests.integration.models.wires import Answer, Gemini, call, text
+from tests.loopback import LoopbackHandler, gemini_environment, loopback_server
 
 THINKS_SECONDS = 0.1
 """Most of a job's time is spent like this: a death comes mostly before an answer."""
@@ -47,13 +44,7 @@ class CountingModel:
         return again
 
     def environment(self) -> dict[str, str]:
-        return {
-            "GOOGLE_API_KEY": "none",
-            "GOOGLE_GEMINI_BASE_URL": self.url,
-            "FANOUT_MODEL": "gemini-2.5-flash",
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-        }
+        return gemini_environment(self.url)
 
     async def reply(self, contents: list[types.Content]) -> list[dict[str, Any]]:
         """The parts of the script's next reply."""
@@ -68,45 +59,25 @@ class CountingModel:
         return parts
 
 
-@contextmanager
-def counting_model(script: Path) -> Iterator[CountingModel]:
+def counting_model(script: Path) -> AbstractContextManager[CountingModel]:
     """Serve on a port of 127.0.0.1."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    state = CountingModel(f"http://127.0.0.1:{server.server_port}", script)
-    server.state = state
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return loopback_server(_Handler, lambda url: CountingModel(url, script))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        state: CountingModel = self.server.state
+class _Handler(LoopbackHandler):
+    def post(self) -> None:
+        request, state = self.read_json(), self.state
         contents = [types.Content.model_validate(one) for one in request["contents"]]
         conversation = str(contents[0].parts)
         state.asked.append((conversation, len(contents)))
         parts = asyncio.run(state.reply(contents))
         time.sleep(THINKS_SECONDS)
-        body = json.dumps(Gemini().whole(Answer(parts=parts))).encode()
+        answer = Gemini().whole(Answer(parts=parts))
         if _is_gone(self.connection):
             return
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.wfile.write(body)
+            self.send_json(200, answer)
             state.completed[f"{len(contents)}: {conversation}"] += 1
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 def _is_gone(connection: socket.socket) -> bool:

@@ -6,17 +6,16 @@ request, so it needs no memory of its own, and its counts are of what was asked 
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 from tests.integration.models.wires import Answer, Gemini, call, text
+from tests.loopback import LoopbackHandler, gemini_environment, loopback_server
 
 Moment = Literal["request", "command", "ended", "between"]
 """Where a job is held: its request is sent and unanswered; its command runs; its command has ended
@@ -46,13 +45,7 @@ class SteppingModel:
     closing: threading.Event = field(default_factory=threading.Event)
 
     def environment(self) -> dict[str, str]:
-        return {
-            "GOOGLE_API_KEY": "none",
-            "GOOGLE_GEMINI_BASE_URL": self.url,
-            "FANOUT_MODEL": "gemini-2.5-flash",
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-        }
+        return gemini_environment(self.url)
 
     def parts(self, job: str, step: int) -> list[dict[str, Any]]:
         """What the model says at a step."""
@@ -67,25 +60,16 @@ class SteppingModel:
 @contextmanager
 def stepping_model(holds: Holds) -> Iterator[SteppingModel]:
     """Serve on a port of 127.0.0.1."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    state = SteppingModel(f"http://127.0.0.1:{server.server_port}", holds)
-    server.state = state
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.closing.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with loopback_server(_Handler, lambda url: SteppingModel(url, holds)) as state:
+        try:
+            yield state
+        finally:
+            state.closing.set()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        state: SteppingModel = self.server.state
+class _Handler(LoopbackHandler):
+    def post(self) -> None:
+        request, state = self.read_json(), self.state
         parts = [part for content in request["contents"] for part in content["parts"]]
         found = re.search(r"\bjob-\d+\b", str(parts[0]))
         assert found
@@ -100,14 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             state.held.add((job, step))
             state.closing.wait()
             return
-        body = json.dumps(Gemini().whole(Answer(parts=state.parts(job, step)))).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
+        answer = Gemini().whole(Answer(parts=state.parts(job, step)))
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.wfile.write(body)
+            self.send_json(200, answer)
             state.completed[job, step] += 1
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""

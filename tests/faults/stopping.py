@@ -15,12 +15,13 @@ from redis.asyncio import Redis
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.models.model_server import Answer, environment, model_server, text
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder
+from tests.integration.scripts import DONE, conversation, shell, write_agents, write_script
+from tests.integration.worker.approvals import SUPERVISED
 from tests.integration.worker.children import GUARDED_LEAD, LEAD, delegates
 from tests.services import Installation, installation
+from tests.waits import eventually, until_event
 
 LATE_SECONDS = 40.0
 """The promise is two seconds, which `make bench` measures. This tells an end that was asked for
@@ -63,12 +64,8 @@ SCRIPT = (
 HANGS = Answer(hangs=True, parts=[text("Thinking of it, and then nothing more.")])
 
 
-def agents(folder: Path) -> Path:
-    """The agents that these jobs need."""
-    made = agents_folder(folder)
-    (made / "lead.yaml").write_text(LEAD)
-    (made / "guarded-lead.yaml").write_text(GUARDED_LEAD)
-    return made
+AGENTS = {**SUPERVISED, "lead": LEAD, "guarded-lead": GUARDED_LEAD}
+"""The agents that these jobs need."""
 
 
 def running(word: str) -> list[str]:
@@ -93,9 +90,7 @@ async def gone(word: str, within_seconds: float = DYING_SECONDS) -> list[str]:
 
 
 async def until_running(word: str) -> None:
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(running, word):  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.05)
+    await eventually(lambda: asyncio.to_thread(running, word))
 
 
 async def now(redis: Redis) -> float:
@@ -113,10 +108,12 @@ async def ended_at(client: JobClient, job_id: str) -> float:
 
 async def ran_at(client: JobClient, job_id: str) -> float:
     """When its first attempt began."""
-    async for event in client.events(job_id):
-        if event.data.get("state") == "running":
-            return event.at
-    raise AssertionError("the journal ended")
+    return (await until_event(client, job_id, is_running)).at
+
+
+def is_running(event: JournalEvent) -> bool:
+    """Whether an attempt of the job begins here."""
+    return event.data.get("state") == "running"
 
 
 async def until(client: JobClient, job_id: str, kind: EventType, **data: str) -> None:
@@ -156,10 +153,7 @@ async def containers_left(job_id: str, within_seconds: float = DYING_SECONDS) ->
 
 async def until_prints(client: JobClient, job_id: str) -> None:
     """Wait until a command of the job has printed something."""
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            if event.data.get("stream") == "output":
-                return
+    await until_event(client, job_id, lambda event: event.data.get("stream") == "output")
 
 
 async def let_go(place: Installation, within_seconds: float) -> list[str]:
@@ -215,7 +209,10 @@ def changed(result: JobResult) -> set[str]:
 @contextmanager
 def stopping_place(folder: Path, provider: str, concurrency: int) -> Iterator[Installation]:
     """A worker for all of these jobs, with a model that hangs beside the scripted ones."""
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_AGENTS_DIR": str(agents(folder))}
+    settings = {
+        "FANOUT_SANDBOX__PROVIDER": provider,
+        "FANOUT_AGENTS_DIR": str(write_agents(folder, AGENTS)),
+    }
     script = write_script(folder, *SCRIPT)
     with (
         model_server() as service,

@@ -8,32 +8,28 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
 from tests.faults.stopping import until_prints
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.fixtures import BOTH_PROVIDERS, bench_fixture, place_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import (
-    agents_folder,
+    SUPERVISED,
     file_of,
     journal,
     parked,
 )
-from tests.services import Installation, Installer, RedisProcess
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -54,14 +50,9 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
-    settings = {
-        "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(agents_folder(install.folder)),
-        "FANOUT_WORKER__LEASE_SECONDS": "4",
-    }
-    return install(*SCRIPT, **settings)
+place = place_fixture(
+    *SCRIPT, providers=BOTH_PROVIDERS, agents=SUPERVISED, FANOUT_WORKER__LEASE_SECONDS="4"
+)
 
 
 async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Installation) -> None:
@@ -152,19 +143,7 @@ class Mortal:
                 raise LeaseLost("The worker is gone.")
 
 
-@pytest.fixture
-async def bench(
-    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
-    redis: Redis = connect(redis_server.url)
-    await redis.flushall()
-    script = write_script(tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
-        definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
-        made.configure(definitions)
-        yield made
-    await redis.aclose()
+bench = bench_fixture(*SCRIPT, agents=SUPERVISED, retry_pause_seconds=0, real_redis=True)
 
 
 async def lapse(bench: Bench, job_id: str) -> None:

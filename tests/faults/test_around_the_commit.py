@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.state import JobState
@@ -15,18 +12,11 @@ from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.attempt.job_runner import retry_pause_seconds
 from fanout.workers.sandbox.errors import SandboxDied
 from tests.builders import make_spec
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, conversation, shell
 
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(tmp_path, conversation("write", shell("echo one > file"), DONE))
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(conversation("write", shell("echo one > file"), DONE))
 
 
 async def test_files_that_cannot_be_discarded_do_not_fail_a_job_that_succeeded(

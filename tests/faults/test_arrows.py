@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, LedgerUnavailable
@@ -25,8 +24,10 @@ from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
 from tests.builders import make_result, make_spec, make_worker
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, says, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench
+from tests.integration.scripts import DONE, conversation, says, shell
+from tests.waits import until_reaped
 
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
 SCRIPT = (
@@ -44,14 +45,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.01)
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(tmp_path, *SCRIPT)
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(*SCRIPT)
 
 
 def lost_answer(monkeypatch: pytest.MonkeyPatch, target: Any, method: str) -> None:
@@ -87,8 +81,7 @@ async def test_a_job_that_could_not_be_queued_waits_and_is_sent_again(
         await bench.submit(spec)
     assert await bench.work_off() == []
 
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await until_reaped(bench.ledger)
     await bench.admission.pump()
     await bench.work_off()
 
@@ -103,8 +96,7 @@ async def test_a_job_that_was_queued_unheard_and_queued_again_runs_once(
     spec = make_spec("write")
     with pytest.raises(LedgerUnavailable):
         await bench.submit(spec)
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await until_reaped(bench.ledger)
     await bench.admission.pump()
     assert len(bench.queue.sent) == 2
 
@@ -148,8 +140,7 @@ async def test_a_worker_that_dies_after_its_claim_costs_one_attempt(bench: Bench
     job_id = await bench.submit(make_spec("write"))
     bench.arrived.get_nowait()
     assert isinstance(await bench.ledger.claim(job_id, make_worker("dead"), 0.05), Claim)
-    await asyncio.sleep(0.1)
-    await bench.ledger.reap()
+    await until_reaped(bench.ledger)
     await bench.admission.pump()
 
     await bench.work_off()

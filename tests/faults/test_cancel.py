@@ -19,6 +19,7 @@ from tests.faults import stopping
 from tests.faults.stopping import LATE_SECONDS, WORDS, changed
 from tests.integration.worker.approvals import parked
 from tests.services import Installation
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(400)]
 
@@ -148,6 +149,4 @@ async def test_a_cancel_does_not_wait_for_a_worker_that_hears_nothing(place: Ins
 
 async def until_alone(client: JobClient) -> None:
     """Until the dead are no longer counted: messages do not wait for them then."""
-    async with asyncio.timeout(60):
-        while len(await client.workers()) > 1:  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.1)
+    await eventually(client.workers, lambda seen: len(seen) <= 1)

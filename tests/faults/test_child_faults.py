@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.sandbox.merge_target import SandboxFolder
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.fixtures import BOTH_PROVIDERS, bench_fixture, place_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import file_of
 from tests.integration.worker.children import (
+    DELEGATING,
     answers,
     children_of,
     delegates,
-    delegating_agents,
     until,
 )
-from tests.services import Installation, Installer, RedisProcess
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -64,14 +61,9 @@ WHOLE = ["top", "2", "3", "4", "bottom", "after"]
 # Real workers
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
-    settings = {
-        "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(delegating_agents(install.folder)),
-        "FANOUT_WORKER__LEASE_SECONDS": "4",
-    }
-    return install(*SCRIPT, **settings)
+place = place_fixture(
+    *SCRIPT, providers=BOTH_PROVIDERS, agents=DELEGATING, FANOUT_WORKER__LEASE_SECONDS="4"
+)
 
 
 async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation) -> None:
@@ -81,10 +73,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
         job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=2))
         await until(client, job_id, JobState.WAITING)
         (child,) = await children_of(client, job_id)
-        async with asyncio.timeout(60):
-            async for event in client.events(child.id):
-                if event.type is EventType.TOOL_CALL:
-                    break
+        await until_event(client, child.id, EventType.TOOL_CALL)
         worker.kill()
         place.start_worker()
 
@@ -100,19 +89,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
 # A worker that dies at any entry of the journal, and at any step of the merge
 
 
-@pytest.fixture
-async def bench(
-    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
-    redis: Redis = connect(redis_server.url)
-    await redis.flushall()
-    script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
-        agents = await asyncio.to_thread(delegating_agents, tmp_path)
-        made.configure(await asyncio.to_thread(load_agent_definitions, agents))
-        yield made
-    await redis.aclose()
+bench = bench_fixture(*SCRIPT, agents=DELEGATING, retry_pause_seconds=0, real_redis=True)
 
 
 async def to_its_end(bench: Bench, job_id: str) -> None:

@@ -8,15 +8,12 @@ import pytest
 
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.faults.test_worker_faults import (
-    content,
-    ends_with_nothing_left,
-    holder,
-    two_workers,
-    until_event,
-)
+from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.integration.worker.approvals import file_of
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -39,14 +36,11 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    return install(*SCRIPT, **settings)
+place = place_fixture(*SCRIPT, providers=BOTH_PROVIDERS, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 async def test_a_continuation_is_resumed_by_the_next_worker(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     async with place.client() as client:
         await two_workers(place, client)
@@ -59,7 +53,7 @@ async def test_a_continuation_is_resumed_by_the_next_worker(
 
         assert result.success, result.error
         assert (result.attempts, result.usage.model_calls) == (2, 4)
-        steps = (await content(client, job_id, "steps.txt")).split()
+        steps = (await file_of(client, job_id, "steps.txt")).split()
         assert steps[:2] == ["one", "two"]
         assert steps[-1] == "four"
         replies = [
@@ -68,7 +62,7 @@ async def test_a_continuation_is_resumed_by_the_next_worker(
             if event.type is EventType.MODEL_REPLY
         ]
         assert len(replies) == 4
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_work_whose_files_were_lost_with_the_worker_is_not_part_of_it(
@@ -87,4 +81,4 @@ async def test_work_whose_files_were_lost_with_the_worker_is_not_part_of_it(
 
         assert second.success, second.error
         assert second.usage.model_calls == 3
-        assert await content(client, second.job_id, "steps.txt") == "one\ntwo\n"
+        assert await file_of(client, second.job_id, "steps.txt") == "one\ntwo\n"

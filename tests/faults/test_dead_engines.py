@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.workers.health import problem_of
 from tests.builders import make_spec
 from tests.faults.engine_socket import EngineSocket, Mood, engine_socket
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -39,9 +40,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[EngineSocket]:
         yield socket
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)
 
 
 def start_docker_worker(place: Installation, engine: EngineSocket) -> None:
@@ -64,7 +63,7 @@ async def test_a_host_whose_engine_is_away_takes_no_job_from_the_others(
         ids = [await client.submit(make_spec("write", max_attempts=1)) for _ in range(8)]
         results = [await client.wait(job_id) for job_id in ids]
         records = await client.records(ids)
-        unfit = await _unfit(client)
+        unfit = await unfit_worker(client)
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * 8
     assert {result.attempts for result in results} == {1}
@@ -82,7 +81,7 @@ async def test_jobs_wait_for_the_only_engine_and_run_in_their_first_attempt(
         await place.ready(client)
         await engine.set(mood)
         ids = [await client.submit(make_spec("write", max_attempts=1)) for _ in range(2)]
-        unfit = await _unfit(client)
+        unfit = await unfit_worker(client)
         waiting = await _waiting_for(client, ids[0], "a fit worker")
         host = unfit.name.rpartition("-")[0]
         problem = await problem_of(place.redis.url, "fanout", host)
@@ -104,28 +103,25 @@ async def test_a_job_whose_engine_ends_in_the_middle_continues_in_its_first_atte
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("long", max_attempts=1))
-        async for event in client.events(job_id):
-            if event.type is EventType.TOOL_CALL:
-                break
+        await until_event(client, job_id, EventType.TOOL_CALL)
         await engine.set("away")
-        await _unfit(client)
+        await unfit_worker(client)
         await engine.set("well")
         result = await client.wait(job_id)
 
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
 
 
-async def _unfit(client: JobClient) -> WorkerInfo:
-    while True:
-        for one in await client.workers():
-            if one.unfit:
-                return one
-        await asyncio.sleep(0.2)
+async def unfit_worker(client: JobClient) -> WorkerInfo:
+    """The first worker that says it is unfit, once one does."""
+    workers = await eventually(client.workers, lambda seen: any(one.unfit for one in seen), 120)
+    return next(one for one in workers if one.unfit)
 
 
 async def _waiting_for(client: JobClient, job_id: str, beginning: str) -> str:
-    while True:
-        record = await client.get(job_id)
-        if (record.waiting_for or "").startswith(beginning):
-            return str(record.waiting_for)
-        await asyncio.sleep(0.2)
+    record = await eventually(
+        lambda: client.get(job_id),
+        lambda record: (record.waiting_for or "").startswith(beginning),
+        120,
+    )
+    return str(record.waiting_for)

@@ -49,42 +49,42 @@ async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult
     return result
 
 
-async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        limits = Limits(timeout_seconds=TREE_SECONDS)
-        top = await client.submit(make_spec("top", agent="lead", limits=limits))
-        asks = await client.submit(make_spec("ask", agent="guarded", limits=limits))
-        await stopping.until_running(WORDS["daemon"])  # a grandchild is at work
-        below = [record for record in await client.tree(top) if record.id != top]
-        assert len(below) == 5
-        assert all(0 < (record.limits.timeout_seconds or 99) < TREE_SECONDS for record in below)
-        await parked(client, asks)
-        await timed_out(client, top, TREE_SECONDS)
-        ended = await stopping.ended_at(client, top)
-        for record in below:
-            await client.wait(record.id, 60)
-            assert await stopping.ended_at(client, record.id) - ended < LATE_SECONDS
-        for name in ("writes", "deaf", "daemon"):
-            assert not await stopping.gone(WORDS[name], LATE_SECONDS), name
+async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(
+    place: Installation, client: JobClient
+) -> None:
+    limits = Limits(timeout_seconds=TREE_SECONDS)
+    top = await client.submit(make_spec("top", agent="lead", limits=limits))
+    asks = await client.submit(make_spec("ask", agent="guarded", limits=limits))
+    await stopping.until_running(WORDS["daemon"])  # a grandchild is at work
+    below = [record for record in await client.tree(top) if record.id != top]
+    assert len(below) == 5
+    assert all(0 < (record.limits.timeout_seconds or 99) < TREE_SECONDS for record in below)
+    await parked(client, asks)
+    await timed_out(client, top, TREE_SECONDS)
+    ended = await stopping.ended_at(client, top)
+    for record in below:
+        await client.wait(record.id, 60)
+        assert await stopping.ended_at(client, record.id) - ended < LATE_SECONDS
+    for name in ("writes", "deaf", "daemon"):
+        assert not await stopping.gone(WORDS[name], LATE_SECONDS), name
 
-        names = [*(f"run {name}" for name in WORDS), "thinks", "model backs off", "hangs"]
-        limits = {name: FIRST_SECONDS + at * APART_SECONDS for at, name in enumerate(names)}
-        jobs = {
-            name: await client.submit(
-                make_spec(
-                    name,
-                    limits=Limits(timeout_seconds=seconds),
-                    model="gpt-5" if name == "hangs" else None,
-                )
+    names = [*(f"run {name}" for name in WORDS), "thinks", "model backs off", "hangs"]
+    limits = {name: FIRST_SECONDS + at * APART_SECONDS for at, name in enumerate(names)}
+    jobs = {
+        name: await client.submit(
+            make_spec(
+                name,
+                limits=Limits(timeout_seconds=seconds),
+                model="gpt-5" if name == "hangs" else None,
             )
-            for name, seconds in limits.items()
-        }
-        for name, seconds in limits.items():
-            result = await timed_out(client, jobs[name], seconds)
-            assert name in {"hangs", "model backs off"} or "before.txt" in changed(result), name
-            if word := WORDS.get(name.removeprefix("run ")):
-                assert not await stopping.gone(word), name
-        assert (await client.get(asks)).state is JobState.WAITING  # a person has all the time
-        await client.cancel(asks)
+        )
+        for name, seconds in limits.items()
+    }
+    for name, seconds in limits.items():
+        result = await timed_out(client, jobs[name], seconds)
+        assert name in {"hangs", "model backs off"} or "before.txt" in changed(result), name
+        if word := WORDS.get(name.removeprefix("run ")):
+            assert not await stopping.gone(word), name
+    assert (await client.get(asks)).state is JobState.WAITING  # a person has all the time
+    await client.cancel(asks)
     assert not await stopping.let_go(place, 60)

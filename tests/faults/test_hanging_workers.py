@@ -5,20 +5,20 @@ Its loop, see `test_watchdog.py`; here its threads, and the whole process.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.workers.health import problem_of
 from tests.builders import make_spec
+from tests.faults.test_dead_engines import unfit_worker
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -28,9 +28,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
+place = place_fixture(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 @pytest.mark.parametrize("option", ["--supervised", "--restart"])
@@ -52,7 +50,7 @@ async def test_a_worker_whose_threads_hang_says_so_and_is_replaced_without_loss(
         await place.ready(client)
         (first,) = await client.workers()
         ids = [await client.submit(spec) for spec in stuck]
-        unfit = await _unfit(client)
+        unfit = await unfit_worker(client)
         assert unfit.name == first.name
         assert unfit.draining
         assert "3 of its 4 threads hang" in unfit.unfit
@@ -81,20 +79,12 @@ async def test_a_worker_that_stays_stopped_is_replaced_or_continued_and_its_jobs
         specs = [make_spec("innocent", tenant=tenant) for tenant in ("one", "two")]
         ids = [await client.submit(spec) for spec in specs]
         for job_id in ids:
-            async for event in client.events(job_id):
-                if event.data.get("state") == JobState.RUNNING:
-                    break
+            await until_event(
+                client, job_id, lambda event: event.data.get("state") == JobState.RUNNING
+            )
         os.kill(int(first.name.rpartition("-")[2]), signal.SIGSTOP)
         results = [await client.wait(job_id) for job_id in ids]
         names = [one.name for one in await client.workers()]
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * 2
     assert (first.name in names) == (option == "--restart")
-
-
-async def _unfit(client: JobClient) -> WorkerInfo:
-    while True:
-        for one in await client.workers():
-            if one.unfit:
-                return one
-        await asyncio.sleep(0.2)

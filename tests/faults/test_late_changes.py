@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import JobCancelled
@@ -19,18 +17,11 @@ from fanout.workers.sandbox.errors import EngineUnavailable
 from fanout.workers.upkeep.late_changes import LateChanges
 from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec, make_worker
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, conversation, shell
 
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(tmp_path, conversation("write", shell("echo one > file"), DONE))
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(conversation("write", shell("echo one > file"), DONE))
 
 
 async def collector(bench: Bench, worker: str = "w1", host: str = "h1") -> LateChanges:

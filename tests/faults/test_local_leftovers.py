@@ -19,6 +19,7 @@ from fanout.workers.sandbox.local.processes import kill_job
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.faults.stopping import gone, running
+from tests.waits import eventually
 
 HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"
 
@@ -45,7 +46,7 @@ def spec(attempt: int = 1) -> SandboxSpec:
 
 
 @pytest.fixture(params=["in a mount namespace", "without one"])
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
+def local_provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
     made = LocalProvider(no_snapshot, root=tmp_path, installation="test")
     if request.param == "without one":
         made._bound = False
@@ -57,19 +58,19 @@ async def hide(provider: LocalProvider, sleep: str) -> None:
     async with provider.open(spec()) as sandbox:
         ended = await sandbox.run(Command(argv=HIDING.replace("{sleep}", sleep)))
         assert ended.exit_code == 0
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(running, sleep):  # noqa: ASYNC110 - no event tells of it
-                await asyncio.sleep(0.02)
+        await eventually(lambda: asyncio.to_thread(running, sleep))
 
 
-async def test_the_end_of_the_sandbox_finds_it(provider: LocalProvider, tmp_path: Path) -> None:
+async def test_the_end_of_the_sandbox_finds_it(
+    local_provider: LocalProvider, tmp_path: Path
+) -> None:
     sleep = f"sleep 31537{id(tmp_path) % 100_000}"
-    await hide(provider, sleep)
+    await hide(local_provider, sleep)
     assert not await gone(sleep)
 
 
 async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
-    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = (f"sleep 3153{first}{id(tmp_path) % 100_000}" for first in (8, 9))
     label = tmp_path / "jobs" / JOB / "label.json"
@@ -77,30 +78,30 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
         dying.setattr(
             "fanout.workers.sandbox.local.processes.kill_job", survives
         )  # it is killed before
-        await hide(provider, old)
+        await hide(local_provider, old)
     of_dead = json.loads(label.read_text()) | {"started": "0"}
-    async with provider.open(spec(2)) as sandbox:
+    async with local_provider.open(spec(2)) as sandbox:
         current = label.read_text()
         await sandbox.run(Command(argv=f"({new} >/dev/null 2>&1 &)"))
         assert not await gone(old), "the next attempt starts with a clean place"
         label.write_text(json.dumps(of_dead))  # as a reaper read it just before
-        await provider.reap(everybody)
+        await local_provider.reap(everybody)
         assert await asyncio.to_thread(running, new)
         label.write_text(current)
     assert not await gone(new)
 
 
 async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_attempt(
-    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = f"sleep 31540{id(tmp_path) % 100_000}"
     label = tmp_path / "jobs" / JOB / "label.json"
     with monkeypatch.context() as dying:
         dying.setattr("fanout.workers.sandbox.local.processes.kill_job", survives)
-        await hide(provider, sleep)
+        await hide(local_provider, sleep)
     label.write_text(json.dumps(json.loads(label.read_text()) | {"started": "0"}))
 
-    await provider.reap(everybody)
+    await local_provider.reap(everybody)
 
     assert not await gone(sleep)
     assert (tmp_path / "jobs" / JOB / "tree").is_dir()

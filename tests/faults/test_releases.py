@@ -23,10 +23,12 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_spec, make_worker
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.integration.worker.children import children_of, delegates, delegating_agents, until
+from tests.integration.worker.children import DELEGATING, children_of, delegates, until
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer, WorkerProcess
+from tests.services import Installation, WorkerProcess
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -100,19 +102,7 @@ def last(releases: dict[str, Release]) -> Release:
     return releases[list(LISTED)[-1]]
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(
-        *SCRIPT,
-        FANOUT_AGENTS_DIR=str(delegating_agents(install.folder)),
-        FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS="1",
-    )
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        yield client
+place = place_fixture(*SCRIPT, agents=DELEGATING, FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS="1")
 
 
 def load(kind: str) -> list[dict[str, Any]]:
@@ -228,24 +218,26 @@ async def test_a_job_with_long_outputs_waits_for_this_release_and_an_earlier_one
     new = await start_worker(THIS_RELEASE, place, client)
     key = await make_key(place, "ann", policy=ANYTHING)
     job_id = await client.submit(make_spec("long", owner="ann"))
-    async for event in client.events(job_id):
-        if event.type is EventType.TOOL_CALL and "sleep" in str(event.data):
-            break
+    await until_event(
+        client,
+        job_id,
+        lambda event: event.type is EventType.TOOL_CALL and "sleep" in str(event.data),
+    )
     new.kill()
     place.workers.remove(new)
     await asyncio.to_thread(earlier.start_worker, place, SLOTS)
 
     async with serving(earlier, place) as server, server.client(key) as http:
-        record: dict[str, Any] = {}
-        async with asyncio.timeout(120):
-            while "version 3" not in str(record.get("waiting_for")):
-                await asyncio.sleep(0.5)
-                record = (await http.get(f"/v1/jobs/{job_id}")).json()
+        waiting = await eventually(
+            lambda: http.get(f"/v1/jobs/{job_id}"),
+            lambda answer: "version 3" in str(answer.json().get("waiting_for")),
+            120,
+        )
         shown = await http.get(f"/v1/jobs/{job_id}/logs")
     assert shown.status_code == 200, shown.text
     results = [one["data"]["results"] for one in shown.json()["items"] if "results" in one["data"]]
     assert "line 1 of many" in str(results)
-    assert record["state"] == JobState.QUEUED
+    assert waiting.json()["state"] == JobState.QUEUED
 
     await asyncio.to_thread(THIS_RELEASE.start_worker, place, SLOTS)
     assert (await client.wait(job_id, 120)).state is JobState.SUCCEEDED

@@ -12,9 +12,9 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -28,6 +28,7 @@ from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
 from tests.services import ForkedWorker, Installation, Installer, WorkerProcess
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -111,22 +112,18 @@ def held_worker(place: Installation) -> WorkerProcess:
 
 async def until_registered(client: JobClient, worker: WorkerProcess) -> None:
     assert worker.process
-    async with asyncio.timeout(60):
-        while not any(  # noqa: ASYNC110 - as `ready`
-            each.name.endswith(f"-{worker.process.pid}") for each in await client.workers()
-        ):
-            await asyncio.sleep(0.1)
+    await eventually(
+        client.workers,
+        lambda seen: any(each.name.endswith(f"-{worker.process.pid}") for each in seen),
+    )
 
 
 async def until_held(
     client: JobClient, place: Installation, model: SteppingModel, ids: dict[str, str], holds: Holds
 ) -> None:
     """Until every job stands where it is to be killed."""
-    deadline = time.monotonic() + 60
-    for (name, step), moment in holds.items():
-        while not await is_held(client, place, model, ids[name], (name, step)):
-            assert time.monotonic() < deadline, (name, step, moment, place.workers[-1].tail())
-            await asyncio.sleep(0.1)
+    for name, step in holds:
+        await eventually(partial(is_held, client, place, model, ids[name], (name, step)))
 
 
 async def is_held(

@@ -20,6 +20,7 @@ from tests.faults.counting_model import CountingModel, counting_model
 from tests.forked import ForkedProcess, run_module
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -94,11 +95,7 @@ def started(place: Installation, folder: Path) -> tuple[ForkedProcess, str]:
 
 
 async def until_entries(client: JobClient, job_id: str, count: int) -> None:
-    seen = 0
-    async for _ in client.events(job_id):
-        seen += 1
-        if seen == count:
-            return
+    await until_event(client, job_id, lambda _: True, count)
 
 
 def kill(place: Installation, victim: str, terminal: ForkedProcess) -> None:

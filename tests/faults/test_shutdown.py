@@ -11,8 +11,10 @@ import pytest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import WAITS, Installation, Installer, WorkerProcess
+from tests.services import WAITS, Installation, WorkerProcess
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -22,9 +24,7 @@ JOBS = 20
 SCRIPT = (conversation("waits", shell(WAITS), DONE),)
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)
 
 
 async def test_twenty_jobs_go_on_elsewhere_and_lose_no_attempt(
@@ -35,7 +35,7 @@ async def test_twenty_jobs_go_on_elsewhere_and_lose_no_attempt(
         await place.ready(client)
         ids = await client.submit_many([(make_spec("waits"), None) for _ in range(JOBS)])
         for job_id in ids:
-            await _until(client, job_id, EventType.TOOL_CALL)
+            await until_event(client, job_id, EventType.TOOL_CALL)
         await asyncio.to_thread(place.start_worker, JOBS)
         await place.ready(client, 2)
         await asyncio.to_thread(stopped.send, signal.SIGTERM)
@@ -53,7 +53,7 @@ async def test_a_draining_worker_finishes_its_jobs_and_takes_no_more(place: Inst
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("waits"))
-        await _until(client, job_id, EventType.TOOL_CALL)
+        await until_event(client, job_id, EventType.TOOL_CALL)
         ending = asyncio.create_task(asyncio.to_thread(drained.send, signal.SIGTERM))
         await _until_draining(client)
         later = await client.submit(make_spec("waits"))
@@ -78,7 +78,7 @@ async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("waits"))
-        await _until(client, job_id, EventType.TOOL_CALL)
+        await until_event(client, job_id, EventType.TOOL_CALL)
         _tell(drained)
         await _until_draining(client)
         await asyncio.to_thread(drained.send, signal.SIGTERM)
@@ -94,7 +94,7 @@ async def test_a_worker_that_is_told_many_times_at_once_hands_its_jobs_over(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("waits"))
-        await _until(client, job_id, EventType.TOOL_CALL)
+        await until_event(client, job_id, EventType.TOOL_CALL)
         assert told.process is not None
         for _ in range(400):
             if told.process.poll() is None:
@@ -109,16 +109,8 @@ def _tell(worker: WorkerProcess) -> None:
     worker.process.send_signal(signal.SIGTERM)
 
 
-async def _until(client: JobClient, job_id: str, kind: EventType) -> None:
-    async for event in client.events(job_id):
-        if event.type is kind:
-            return
-
-
 async def _until_draining(client: JobClient) -> None:
-    async with asyncio.timeout(60):
-        while not any(worker.draining for worker in await client.workers()):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.05)
+    await eventually(client.workers, lambda seen: any(worker.draining for worker in seen))
 
 
 async def _states(client: JobClient, job_id: str):

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs.failures import JobCancelled
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.connection import connect
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from tests.builders import make_spec
-from tests.faults.stopping import LATE_SECONDS, agents
-from tests.integration.jobs.bench import Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.faults.stopping import AGENTS, LATE_SECONDS
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, conversation, shell
 from tests.integration.worker.children import delegates
-from tests.services import RedisProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -54,18 +50,7 @@ EFFECTS: list[tuple[type | str, str]] = [
 Stop = Callable[[], Awaitable[None]]
 
 
-@pytest.fixture
-async def bench(
-    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Bench]:
-    redis: Redis = connect(redis_server.url)
-    await redis.flushall()
-    script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script, LEASE_SECONDS) as made:
-        folder = await asyncio.to_thread(agents, tmp_path)
-        made.configure(await asyncio.to_thread(load_agent_definitions, folder))
-        yield made
-    await redis.aclose()
+bench = bench_fixture(*SCRIPT, agents=AGENTS, lease_seconds=LEASE_SECONDS, real_redis=True)
 
 
 def at_call(

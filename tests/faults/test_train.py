@@ -11,8 +11,9 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stopping import until_running
 from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.worker.test_train import LEAD, MIXED, PROJECT, SCRIPT, TESTS
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -26,22 +27,14 @@ COUNTED = (
 """Its own file is no test's: it says how often the command was begun."""
 
 
-@pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
-    agents = install.folder / "agents"
-    agents.mkdir()
-    (agents / "lead.yaml").write_text(LEAD)
-    return install(
-        *SCRIPT,
-        FANOUT_AGENTS_DIR=str(agents),
-        FANOUT_SANDBOX__PROVIDER=provider,
-        FANOUT_WORKER__LEASE_SECONDS="4",
-    )
+place = place_fixture(
+    *SCRIPT, providers=BOTH_PROVIDERS, agents={"lead": LEAD}, FANOUT_WORKER__LEASE_SECONDS="4"
+)
 
 
 @pytest.mark.parametrize("number", [1, 4, 6])
 async def test_a_landing_whose_verification_was_cut_off_is_undone_and_begun_again(
-    place: Installation, tmp_path: Path, provider: str, number: int
+    place: Installation, tmp_path: Path, number: int
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -78,4 +71,4 @@ async def test_a_landing_whose_verification_was_cut_off_is_undone_and_begun_agai
             if event.type is EventType.LANDING
         ]
         assert landings == [8, 0, 8, 2]
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)

@@ -10,15 +10,12 @@ import pytest
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stopping import until_running
-from tests.faults.test_worker_faults import (
-    content,
-    ends_with_nothing_left,
-    holder,
-    two_workers,
-    until_event,
-)
+from tests.faults.test_worker_faults import ends_with_nothing_left, holder, two_workers
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.integration.worker.approvals import file_of
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -36,14 +33,11 @@ SECONDS = f"20.{os.getpid()}"
 SLOW_ONCE = f"s={SECONDS}; test -e tried || {{ touch tried; sleep $s; }}; grep -q right answer.txt"
 
 
-@pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
-    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    return install(*SCRIPT, **settings)
+place = place_fixture(*SCRIPT, providers=BOTH_PROVIDERS, FANOUT_WORKER__LEASE_SECONDS="4")
 
 
 async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_asked_twice(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     async with place.client() as client:
         await two_workers(place, client)
@@ -59,8 +53,8 @@ async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_ask
         events = [event async for event in client.events(job_id, follow=False)]
         codes = [event.data["exit_code"] for event in events if event.type is EventType.VERIFY]
         assert codes == [1, 0]
-        assert await content(client, job_id, "answer.txt") == "wrong\nright\n"
-    await ends_with_nothing_left(place, provider)
+        assert await file_of(client, job_id, "answer.txt") == "wrong\nright\n"
+    await ends_with_nothing_left(place)
 
 
 async def test_a_rejected_answer_is_mended_by_the_next_worker_and_not_verified_again(

@@ -14,8 +14,10 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.upkeep.watchdog import EXIT_BLOCKED
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -26,9 +28,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)
 
 
 async def test_a_short_block_is_logged_with_its_stack_and_costs_nothing(
@@ -74,6 +74,4 @@ async def test_a_worker_whose_loop_stays_blocked_steps_down_and_the_other_jobs_l
 
 async def _running(client: JobClient, job_ids: list[str]) -> None:
     for job_id in job_ids:
-        async for event in client.events(job_id):
-            if event.data.get("state") == JobState.RUNNING:
-                break
+        await until_event(client, job_id, lambda event: event.data.get("state") == JobState.RUNNING)

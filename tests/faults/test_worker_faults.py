@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stopping import let_go, until_prints
+from tests.integration.worker.approvals import file_of
 from tests.services import (
     Installation,
     WorkerProcess,
@@ -22,25 +22,16 @@ from tests.services import (
     volumes_of,
     workers_of_sandboxes,
 )
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 
-async def until_event(client: JobClient, job_id: str, kind: EventType, count: int = 1) -> None:
-    seen = 0
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            seen += event.type is kind
-            if seen == count:
-                return
-
-
 async def until_runs_again(client: JobClient, job_id: str) -> None:
     """Wait until a second attempt has begun."""
-    async with asyncio.timeout(60):
-        async for event in client.events(job_id):
-            if event.data.get("state") == "running" and event.attempt == 2:
-                return
+    await until_event(
+        client, job_id, lambda event: event.data.get("state") == "running" and event.attempt == 2
+    )
 
 
 async def states(client: JobClient, job_id: str) -> list[str]:
@@ -49,13 +40,6 @@ async def states(client: JobClient, job_id: str) -> list[str]:
         async for event in client.events(job_id, follow=False)
         if event.type is EventType.JOB_STATE
     ]
-
-
-async def content(client: JobClient, job_id: str, path: str) -> str:
-    async with client.changes(job_id) as bundle:
-        (file,) = [file for file in bundle.changes.files if file.path == path]
-        assert file.after is not None
-        return (await asyncio.to_thread(bundle.content, file.after)).decode()
 
 
 async def two_workers(place: Installation, client: JobClient) -> None:
@@ -70,18 +54,18 @@ def holder(place: Installation, record: JobRecord) -> WorkerProcess:
     return pids[str(record.worker).rpartition("-")[2]]
 
 
-async def ends_with_nothing_left(place: Installation, provider: str) -> None:
+async def ends_with_nothing_left(place: Installation) -> None:
     """Stop the place once its living workers have removed what killed ones left; nothing is left.
 
     What a killed worker had goes 20 s after its death, if a worker lives that long.
     """
     processes = [worker.process for worker in place.workers if worker.process]
     living = {str(process.pid) for process in processes if process.poll() is None}
-    async with asyncio.timeout(60):
-        while provider == "docker" and living and not living.issuperset(owners(place)):  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0.2)
+    await eventually(
+        lambda: not (place.provider == "docker" and living and not living.issuperset(owners(place)))
+    )
     place.stop()
-    await nothing_left(place, provider)
+    await nothing_left(place)
 
 
 def owners(place: Installation) -> set[str]:
@@ -89,22 +73,21 @@ def owners(place: Installation) -> set[str]:
     return {name.rpartition("-")[2] for name in workers_of_sandboxes(place.identity)}
 
 
-async def nothing_left(place: Installation, provider: str, within: float = 60) -> None:
+async def nothing_left(place: Installation) -> None:
     """No container or volume of a job, and no folder of one, however it ended."""
     sandboxes = place.folder / "state" / "sandboxes"
-    deadline = time.monotonic() + within
-    while True:
-        left = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
-        if provider == "docker":
-            left += containers_of(place.identity) + volumes_of(place.identity)
-        if not left:
-            return
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        await asyncio.sleep(0.1)
+
+    def left() -> list[str]:
+        found = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
+        if place.provider == "docker":
+            found += containers_of(place.identity) + volumes_of(place.identity)
+        return found
+
+    await eventually(left, lambda found: not found)
 
 
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
-    shipped_place: Installation, workspace: Path, provider: str
+    shipped_place: Installation, workspace: Path
 ) -> None:
     place = shipped_place
     async with place.client() as client:
@@ -120,15 +103,15 @@ async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
         assert result.attempts == 2
         names = await states(client, job_id)
         assert names == ["queued", "running", "queued", "running", "succeeded"]
-        steps = await content(client, job_id, "steps.txt")
+        steps = await file_of(client, job_id, "steps.txt")
         assert steps.splitlines()[0] == "one"
         assert steps.count("one") == 1, "a finished step was done again"
         assert "three" in steps
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_jobs_survive_a_killed_redis_queued_and_running(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     place.start_worker(concurrency=2)
     async with place.client() as client:
@@ -143,11 +126,11 @@ async def test_jobs_survive_a_killed_redis_queued_and_running(
         results = [await client.wait(job_id, 90) for job_id in ids]
 
         assert [result.state for result in results] == [JobState.SUCCEEDED] * 10
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_a_cancelled_command_is_gone_and_what_it_changed_is_kept(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     place.start_worker()
     async with place.client() as client:
@@ -161,11 +144,11 @@ async def test_a_cancelled_command_is_gone_and_what_it_changed_is_kept(
         assert before.state is JobState.RUNNING
         assert result.state is JobState.CANCELLED
         assert [file.path for file in result.files_modified] == ["before.txt"]
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_a_job_over_its_time_ends_timed_out_with_its_changes(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     place.start_worker()
     async with place.client() as client:
@@ -178,11 +161,11 @@ async def test_a_job_over_its_time_ends_timed_out_with_its_changes(
         assert "time limit of 3 s" in result.error.message
         assert [file.path for file in result.files_modified] == ["before.txt"]
         assert 3 <= result.execution_seconds < 60
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_a_worker_that_is_told_to_stop_gives_its_jobs_back_unharmed(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     async with place.client() as client:
         await two_workers(place, client)
@@ -200,12 +183,12 @@ async def test_a_worker_that_is_told_to_stop_gives_its_jobs_back_unharmed(
         assert await states(client, job_id) == [
             *("queued", "running", "queued", "running", "succeeded")
         ]
-        assert (await content(client, job_id, "steps.txt")).count("one") == 1
-    await ends_with_nothing_left(place, provider)
+        assert (await file_of(client, job_id, "steps.txt")).count("one") == 1
+    await ends_with_nothing_left(place)
 
 
 async def test_a_paused_worker_stops_by_itself_and_its_job_runs_once_at_a_time(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
 
     async with place.client() as client:
@@ -222,11 +205,11 @@ async def test_a_paused_worker_stops_by_itself_and_its_job_runs_once_at_a_time(
         assert result.success, result.error
         names = await states(client, job_id)
         assert names == ["queued", "running", "queued", "running", "succeeded"]
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)
 
 
 async def test_killing_every_worker_leaves_nothing_once_one_is_back(
-    place: Installation, workspace: Path, provider: str
+    place: Installation, workspace: Path
 ) -> None:
     worker = place.start_worker()
     async with place.client() as client:
@@ -243,4 +226,4 @@ async def test_killing_every_worker_leaves_nothing_once_one_is_back(
         assert result.error is not None
         assert result.error.type == "AttemptsUsedUp"
         assert not await let_go(place, 60)  # of any job, or of the dead worker
-    await ends_with_nothing_left(place, provider)
+    await ends_with_nothing_left(place)

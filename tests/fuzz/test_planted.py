@@ -9,4 +9,4 @@ from tests.fuzz.planted import FAULTS, Fault
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_a_fault_can_be_put_into_the_product(fault: Fault) -> None:
-    compile(fault.source(), fault.module, "exec")
+    assert compile(fault.source(), fault.module, "exec").co_names

@@ -118,7 +118,9 @@ def keywords_of(schema: Any) -> list[str]:
 def test_an_answer_is_checked_or_the_schema_is_refused(schema: Any, value: Any) -> None:
     if not isinstance(schema, dict):
         return
+    why = "it is as the schema says"
     try:
         SchemaCheck(schema).check(value)
-    except (InvalidOutputSchema, ValueMismatch):
-        return
+    except (InvalidOutputSchema, ValueMismatch) as refusal:
+        why = str(refusal)
+    assert why

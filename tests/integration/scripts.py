@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ def write_script(folder: Path, *conversations: dict[str, Any]) -> Path:
     path = folder / "script.yaml"
     path.write_text(yaml.safe_dump({"conversations": list(conversations)}))
     return path
+
+
+def write_agents(folder: Path, definitions: Mapping[str, str]) -> Path:
+    """Write the text of each agent's definition below its name; return the folder that has them."""
+    agents = folder / "agents"
+    agents.mkdir()
+    for name, text in definitions.items():
+        (agents / f"{name}.yaml").write_text(text)
+    return agents
 
 
 def shell(command: str) -> dict[str, Any]:

@@ -47,8 +47,9 @@ from fanout.orchestrator.deep_agent import (
 )
 from fanout.orchestrator.deep_agent.execution import server_process
 from tests.built_in_tools import failed, one_call_each
+from tests.integration.scripts import call
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 
 async def shout(text: str) -> str:
@@ -140,7 +141,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, url: str) -> SimpleNamespace:
+def toolset_files(tmp_path: Path, url: str) -> SimpleNamespace:
     folder, server = tmp_path / "files", tmp_path / "server.py"
     folder.mkdir()
     server.write_text(STDIO_SERVER)
@@ -166,11 +167,13 @@ async def results_beside(tool: Any, root: str, **agent: Any) -> dict[str, dict[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_built_in_tool_works_beside(kind: str, place: SimpleNamespace) -> None:
-    backend = FilesystemBackend(root_dir=str(place.folder))
-    tool = await asyncio.to_thread(KINDS[kind], place)
+async def test_every_built_in_tool_works_beside(kind: str, toolset_files: SimpleNamespace) -> None:
+    backend = FilesystemBackend(root_dir=str(toolset_files.folder))
+    tool = await asyncio.to_thread(KINDS[kind], toolset_files)
 
-    results = await results_beside(tool, str(place.folder), backend=backend, execution="local")
+    results = await results_beside(
+        tool, str(toolset_files.folder), backend=backend, execution="local"
+    )
 
     assert failed(results) == []
 
@@ -187,8 +190,8 @@ async def test_every_built_in_tool_works_beside(kind: str, place: SimpleNamespac
     ],
 )
 async def test_a_shell_beside_files_of_the_session_is_offered_too(
-    kind: str, agent: dict[str, Any], place: SimpleNamespace
+    kind: str, agent: dict[str, Any], toolset_files: SimpleNamespace
 ) -> None:
-    tool = await asyncio.to_thread(KINDS[kind], place)
+    tool = await asyncio.to_thread(KINDS[kind], toolset_files)
 
     assert failed(await results_beside(tool, "", **agent)) == []

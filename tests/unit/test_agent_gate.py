@@ -16,7 +16,8 @@ from fanout.workers.agent_gate import (
     Turns,
     TurnsPlugin,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 
 async def test_one_more_agent_starts_when_one_asks_its_model_although_none_has_ended() -> None:
@@ -51,9 +52,11 @@ async def test_an_agent_that_takes_long_to_start_holds_up_nobody(
 ) -> None:
     monkeypatch.setattr(agent_gate, "LONGEST_START_SECONDS", 0.01)
     gate = AgentGate()
-    async with AsyncExitStack() as running:
-        for _ in range(2 * STARTS_AT_ONCE):
-            await running.enter_async_context(gate.turns())
+    async with AsyncExitStack() as running, asyncio.timeout(60):
+        started = [
+            await running.enter_async_context(gate.turns()) for _ in range(2 * STARTS_AT_ONCE)
+        ]
+        assert len(started) == 2 * STARTS_AT_ONCE
 
 
 async def test_agents_whose_replies_arrive_together_finish_one_after_the_other() -> None:
@@ -108,6 +111,7 @@ async def test_an_agent_that_is_cancelled_while_its_turn_is_given_to_it_passes_i
         at_work[0].end()
         await cancel_and_wait(waiting[0])
         await waiting[1]
+        assert waiting[0].cancelled()
 
 
 async def test_several_tools_of_an_agent_are_one_turn() -> None:
@@ -128,6 +132,7 @@ async def test_a_tool_that_takes_long_holds_up_nobody() -> None:
         agents = await _at_work(running, 3 * TURNS_AT_ONCE)
         for agent in agents:
             await agent.begin()  # and none of them ends
+        assert len(agents) > TURNS_AT_ONCE
 
 
 async def test_an_agent_that_ends_in_its_turn_leaves_it_to_others() -> None:
@@ -136,8 +141,10 @@ async def test_an_agent_that_ends_in_its_turn_leaves_it_to_others() -> None:
         async with gate.turns() as ended:
             await ended.begin()
     async with AsyncExitStack() as running:
-        for _ in range(TURNS_AT_ONCE):
-            await (await running.enter_async_context(gate.turns())).begin()
+        turns = [await running.enter_async_context(gate.turns()) for _ in range(TURNS_AT_ONCE)]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(turn.begin() for turn in turns))
+        assert len(turns) == TURNS_AT_ONCE
 
 
 async def test_an_agent_takes_its_turn_after_a_reply_and_after_a_tool() -> None:

@@ -24,6 +24,8 @@ from fanout.orchestrator.workspace.blobs import (
     in_time,
 )
 
+pytestmark = pytest.mark.blocks_loop("the stand-in for a store is a socket of the test's own")
+
 ABSENT = "0" * 64
 
 
@@ -226,11 +228,6 @@ def test_an_unknown_scheme_and_a_missing_driver_are_said_without_secrets():
     with pytest.raises(BlobStoreUnusable) as failure:
         BlobStore("nonsense://key:secret@place")
     assert "secret" not in str(failure.value)
-
-
-@pytest.fixture
-def unblocked_loop():
-    """The stand-in for a store is a socket of the test's own."""
 
 
 async def test_a_store_that_accepts_and_never_answers_is_an_error_after_the_set_time(tmp_path):

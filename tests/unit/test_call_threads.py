@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
 from fanout.workers.upkeep.watchdog import CallThreads
+from tests.waits import eventually_in_thread
 
 GREEDY = """
 import asyncio, re, threading
@@ -49,18 +49,13 @@ def pipe(tmp_path: Path) -> Path:
     return path
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        time.sleep(0.02)
-
-
 def test_a_call_that_the_system_does_not_answer_hangs_and_is_of_its_job(
     threads: CallThreads, pipe: Path
 ) -> None:
     with structlog.contextvars.bound_contextvars(job="job-1"):
         stuck = threads.submit(pipe.read_bytes)
 
-    until(lambda: threads.hanging() == ("job-1",))
+    eventually_in_thread(lambda: threads.hanging() == ("job-1",))
     assert threads.hanging() == ("job-1",)  # it stays so
     pipe.write_bytes(b"answer")
     assert stuck.result() == b"answer"
@@ -77,7 +72,7 @@ def test_a_call_that_makes_steps_does_not_hang_however_long_it_takes(threads: Ca
     working = threads.submit(work)
     for _ in range(9):
         seen = len(steps)
-        until(lambda seen=seen: len(steps) > seen + 1)
+        eventually_in_thread(lambda seen=seen: len(steps) > seen + 1)
         looks.append(threads.hanging())
     ended.set()
     working.result()

@@ -109,7 +109,7 @@ class Workspace:
         pytest.param("renaming", marks=needs_overlay),
     ]
 )
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+def scanned(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     return Workspace(tmp_path, request.param)
 
 
@@ -121,10 +121,10 @@ def _described(changes: Changes) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_bundle_says_exactly_what_changed(workspace: Workspace, case: Case) -> None:
-    workspace.run(case.script)
+def test_the_bundle_says_exactly_what_changed(scanned: Workspace, case: Case) -> None:
+    scanned.run(case.script)
 
-    changes = workspace.changes()
+    changes = scanned.changes()
 
     assert _described(changes) == case.files
     assert changes.ignored == case.ignored
@@ -165,14 +165,14 @@ def test_the_patch_makes_the_result_of_the_snapshot(tmp_path: Path, case: Case) 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_bundle_holds_both_sides(workspace: Workspace, case: Case) -> None:
-    workspace.run(case.script)
+def test_the_bundle_holds_both_sides(scanned: Workspace, case: Case) -> None:
+    scanned.run(case.script)
 
-    with ChangeBundle.open(workspace.bundle()) as bundle:
+    with ChangeBundle.open(scanned.bundle()) as bundle:
         for file in bundle.changes.files:
             for side, path, version in (
-                (workspace.before, file.from_path or file.path, file.before),
-                (workspace.result, file.path, file.after),
+                (scanned.before, file.from_path or file.path, file.before),
+                (scanned.result, file.path, file.after),
             ):
                 if version is None:
                     continue
@@ -186,18 +186,18 @@ def test_the_bundle_holds_both_sides(workspace: Workspace, case: Case) -> None:
                     assert len(content) == version.size_bytes
 
 
-def test_equal_changes_make_equal_bytes(workspace: Workspace) -> None:
-    workspace.run(
+def test_equal_changes_make_equal_bytes(scanned: Workspace) -> None:
+    scanned.run(
         "echo x >> README.md; mv pkg/core.py core; rm data/empty; echo y > new; echo z > a.log"
     )
 
-    assert workspace.bundle().getvalue() == workspace.bundle().getvalue()
+    assert scanned.bundle().getvalue() == scanned.bundle().getvalue()
 
 
-def test_lines_are_counted(workspace: Workspace) -> None:
-    workspace.run("sed -i '1s/.*/first/; 2d' pkg/core.py; cp data/binary.bin b.bin")
+def test_lines_are_counted(scanned: Workspace) -> None:
+    scanned.run("sed -i '1s/.*/first/; 2d' pkg/core.py; cp data/binary.bin b.bin")
 
-    by_path = {file.path: file for file in workspace.changes().files}
+    by_path = {file.path: file for file in scanned.changes().files}
 
     assert (by_path["pkg/core.py"].lines_added, by_path["pkg/core.py"].lines_removed) == (1, 2)
     assert by_path["b.bin"].binary

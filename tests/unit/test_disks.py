@@ -48,3 +48,5 @@ def test_folders_are_spread_where_the_disk_can(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_spread_is_no_failure(tmp_path: Path) -> None:
     disks.spread_folders(tmp_path / "nowhere")
+
+    assert not (tmp_path / "nowhere").exists()

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tests.egress import (
     write_code,
 )
 from tests.unit.test_resident import READY, ScriptedStream
+from tests.waits import eventually
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ async def test_half_a_request_does_not_end_like_a_whole_one(
         with pytest.raises(ConnectionResetError):
             await reader.read(-1)
 
-        await until(lambda: ends == ["reset"])
+        await eventually(lambda: ends == ["reset"])
         writer.close()
 
 
@@ -281,7 +282,7 @@ async def test_of_several_addresses_only_those_that_may_be_are_tried(open_sandbo
 
         _, writer = await inside.tunnel(f"web.example:{port}")  # nobody listens on 127.0.0.4
 
-        await until(lambda: server.connections == 1)
+        await eventually(lambda: server.connections == 1)
         writer.close()
 
 
@@ -490,13 +491,13 @@ async def test_everything_ends_with_the_sandbox(open_sandbox: Open) -> None:
         links = [await inside.tunnel(target) for inside in (closed, killed) for _ in range(5)]
 
         await closed.proxy.close()
-        await until(lambda: ended == 5)
+        await eventually(lambda: ended == 5)
         links.append(await closed.connect())
         links[-1][1].write(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
         await asyncio.sleep(0.2)
         assert server.connections == 10
         killed.client._stream.process.kill()
-        await until(lambda: ended == 10)
+        await eventually(lambda: ended == 10)
 
         assert killed.client.is_dead
         for _, writer in links:
@@ -521,6 +522,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
         async with asyncio.timeout(60):
             await ended.wait()
+        assert server.connections == 1
 
 
 def tunnel_frame(number: Any, event: Any, payload: bytes = b"", **more: Any) -> bytes:
@@ -582,7 +584,7 @@ async def test_a_job_whose_lookups_hang_leaves_the_others_theirs() -> None:
 
     greedy, modest = Lookups(resolve), Lookups(resolve)
     asking = [asyncio.create_task(greedy.addresses(f"slow{n}.example")) for n in range(128)]
-    await asyncio.sleep(0.05)
+    await eventually(lambda: len(running) == 4)
     for task in asking[:64]:  # a lookup that nobody waits for still takes its place
         task.cancel()
 
@@ -649,9 +651,3 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
         answer = await inside.ask(f"CONNECT web.example:{server.port} HTTP/1.1\r\n\r\n".encode())
 
         assert status_of(answer) == 403
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for is at the other end of a connection
-            await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 
 from fanout.workers.upkeep import warm_up
 from fanout.workers.upkeep.warm_up import Forecast
+from tests.waits import eventually
 
 
 class Queue:
@@ -36,9 +37,7 @@ async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> 
 
     for _ in range(20):
         looking.look_soon()
-    async with asyncio.timeout(60):
-        while queue.looks < 2:  # noqa: ASYNC110 - the queue tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(lambda: queue.looks >= 2)
     await asyncio.sleep(0.1)
     assert queue.looks == 2
 

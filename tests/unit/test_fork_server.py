@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.waits import eventually_in_thread
 
 PREPARE = """
 import os, resource, signal, threading, time
@@ -121,8 +122,4 @@ print(first, flush=True)
 os._exit(0)
 """
     pid = int(run(left))
-    for _ in range(500):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it is still there")
+    eventually_in_thread(lambda: not Path(f"/proc/{pid}").exists())

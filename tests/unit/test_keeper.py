@@ -14,10 +14,7 @@ from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded import keeper
 
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: a keeper's loop has nothing else to do."""
+pytestmark = pytest.mark.blocks_loop("a keeper's loop has nothing else to do")
 
 
 def record(folder: Path, *, idle_seconds: float | None = 0.2, pid: int | None = None) -> None:
@@ -71,6 +68,8 @@ def test_services_that_are_kept_for_good_need_no_keeper(tmp_path: Path) -> None:
     record(tmp_path, idle_seconds=None)
 
     keep(tmp_path)
+
+    assert StateFolder(tmp_path).read_record() is not None, "it has ended nothing"
 
 
 def test_services_that_a_command_keeps_for_good_while_the_keeper_waits_for_it_are_not_ended(

@@ -14,6 +14,7 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo, read_worker
 from fanout.workers.upkeep.counting import LoopDelays
 from fanout.workers.upkeep.garbage import MAX_COLLECTIONS, QUIET_JOBS, Garbage
 from tests.builders import make_worker
+from tests.waits import eventually
 
 
 async def test_a_step_that_holds_the_loop_is_a_delay() -> None:
@@ -24,8 +25,7 @@ async def test_a_step_that_holds_the_loop_is_a_delay() -> None:
     held_until = time.monotonic() + 0.2
     while time.monotonic() < held_until:
         pass
-    while not delays.histogram()["+Inf"]:  # noqa: ASYNC110 - nothing announces a delay
-        await asyncio.sleep(0)
+    await eventually(lambda: delays.histogram()["+Inf"])
     await cancel_and_wait(measuring)
 
     found = delays.histogram()

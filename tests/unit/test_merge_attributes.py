@@ -1,21 +1,16 @@
 """Merges as Git's attributes say, and files that were renamed on one side."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.bundles import BundleBuilder, tree_of
+from tests.repositories import git
 from tests.unit.test_branch_landing import land, one_job, shown
 from tests.unit.test_merge import LINES, hows, kinds, merged, put_in
 
 HERE, THERE = LINES.replace(b"three", b"here"), LINES.replace(b"three", b"there")
 BOTH = LINES.replace(b"three", b"here\nthere")
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture

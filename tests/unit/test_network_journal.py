@@ -13,6 +13,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.attempt.opening import NetworkJournal, journaled_network
 from fanout.workers.sandbox import ConnectionRecord, NetworkLimitReached
 from tests.docker.conftest import make_sandbox_spec
+from tests.waits import eventually
 
 
 class Journal:
@@ -113,8 +114,7 @@ async def test_what_is_being_appended_at_the_end_is_appended_once() -> None:
 
     async with network.running():
         network.add(connection())
-        while not journal.noted:  # noqa: ASYNC110 - a list has no event
-            await asyncio.sleep(0)
+        await eventually(lambda: journal.noted)
 
     assert len(journal.noted) == 1
 

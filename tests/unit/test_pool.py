@@ -13,6 +13,7 @@ import pytest
 from celery.exceptions import Ignore
 
 from fanout.workers.pool import TaskPool, agent_loop, run_coroutine
+from tests.waits import eventually, eventually_in_thread
 
 
 @pytest.fixture
@@ -45,13 +46,6 @@ class Celery:
         )
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.005)
-
-
 def test_all_tasks_share_one_thread_and_their_results_come_back(pool: TaskPool) -> None:
     celery = Celery()
 
@@ -64,7 +58,7 @@ def test_all_tasks_share_one_thread_and_their_results_come_back(pool: TaskPool) 
 
     for number in range(8):
         celery.apply(pool, partial(run, number))
-    until(lambda: len(celery.reported) == 8)
+    eventually_in_thread(lambda: len(celery.reported) == 8)
 
     assert {number for number, *_ in celery.reported} == set(range(8))
     assert len({thread for _, *threads in celery.reported for thread in threads}) == 1
@@ -74,9 +68,10 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
     pool: TaskPool,
 ) -> None:
     celery = Celery()
-    cancelled = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     async def long() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -84,12 +79,11 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
             raise
 
     celery.apply(pool, lambda: run_coroutine(long()))
-    until(lambda: celery.accepted)
-    time.sleep(0.05)
+    assert begun.wait(60)
     pool.terminate_job(celery.accepted[0])
 
     assert cancelled.wait(5)
-    until(lambda: not pool._tasks)
+    eventually_in_thread(lambda: not pool._tasks)
     assert celery.reported == []
 
 
@@ -103,12 +97,12 @@ def test_a_task_terminated_while_it_waits_for_a_slot_runs_nothing(pool: TaskPool
 
     for _ in range(4):
         celery.apply(pool, lambda: run_coroutine(_until(release)))
-    until(lambda: len(celery.accepted) == 4)
+    eventually_in_thread(lambda: len(celery.accepted) == 4)
     queued = celery.apply(pool, lambda: run_coroutine(work()))
     queued.terminate()
     release.set()
 
-    until(lambda: not pool._tasks)
+    eventually_in_thread(lambda: not pool._tasks)
     assert len(celery.accepted) == 5  # Celery frees the slot of what was accepted
     assert ran == []
     assert len(celery.reported) == 4
@@ -126,13 +120,13 @@ def test_no_more_tasks_run_at_once_than_the_pool_has_slots(pool: TaskPool) -> No
 
     for number in range(6):
         celery.apply(pool, partial(lambda number: run_coroutine(work(number)), number))
-    until(lambda: len(running) == 4)
+    eventually_in_thread(lambda: len(running) == 4)
     time.sleep(0.1)
     assert running == [0, 1, 2, 3]
     pool.grow(1)
-    until(lambda: len(running) == 5)
+    eventually_in_thread(lambda: len(running) == 5)
     release.set()
-    until(lambda: len(celery.reported) == 6)
+    eventually_in_thread(lambda: len(celery.reported) == 6)
     assert sorted(celery.reported) == list(range(6))
 
 
@@ -175,7 +169,7 @@ def test_other_work_of_the_loop_goes_on_between_the_ends_of_tasks_that_end_toget
         celery.apply(pool, run)
     loop = agent_loop().loop
     done = asyncio.run_coroutine_threadsafe(other_work(), loop)
-    until(lambda: rounds > 100)
+    eventually_in_thread(lambda: rounds > 100)
     loop.call_soon_threadsafe(together.set)
     done.result(5)
 
@@ -194,7 +188,7 @@ def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(pool: TaskPool) -
         return "failed"
 
     celery.apply(pool, run)
-    until(lambda: celery.reported)
+    eventually_in_thread(lambda: celery.reported)
     assert celery.reported == ["failed"]
 
 
@@ -207,7 +201,7 @@ def test_an_error_of_celery_around_a_task_frees_its_slot(pool: TaskPool) -> None
     for _ in range(5):
         celery.apply(pool, broken)
     celery.apply(pool, lambda: "done")
-    until(lambda: celery.reported)
+    eventually_in_thread(lambda: celery.reported)
     assert celery.reported == ["done"]
 
 
@@ -218,7 +212,7 @@ def test_a_task_runs_also_if_its_message_cannot_be_acknowledged(pool: TaskPool) 
         raise RuntimeError("MISCONF Redis cannot write to its disk")
 
     pool.apply_async(lambda: "done", (), {}, callback=reported.append, accept_callback=refuse)
-    until(lambda: reported)
+    eventually_in_thread(lambda: reported)
     assert reported == ["done"]
 
 
@@ -235,15 +229,14 @@ def test_terminating_an_unknown_number_ends_no_other_task(pool: TaskPool) -> Non
     ended = threading.Event()
 
     celery.apply(pool, lambda: run_coroutine(_until(ended)))
-    until(lambda: celery.accepted)
+    eventually_in_thread(lambda: celery.accepted)
     pool.terminate_job(celery.accepted[0] + 1)
     ended.set()
 
-    until(lambda: celery.reported)
+    eventually_in_thread(lambda: celery.reported)
     assert celery.reported == ["done"]
 
 
 async def _until(happened: threading.Event) -> str:
-    while not happened.is_set():  # noqa: ASYNC110 - an event of threads
-        await asyncio.sleep(0.01)
+    await eventually(happened.is_set)
     return "done"

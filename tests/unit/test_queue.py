@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from fakeredis import FakeAsyncRedis
@@ -26,9 +25,8 @@ from tests.queue import InMemoryQueue
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
-    async with FakeAsyncRedis(decode_responses=True) as redis:
-        yield Ledger(redis, Keys())
+def ledger(redis: FakeAsyncRedis) -> Ledger:
+    return Ledger(redis, Keys())
 
 
 def queue_to(arrived: list[str]) -> InMemoryQueue:

@@ -11,10 +11,9 @@ import pytest
 from fanout.orchestrator.embedded.redis_server import RedisServer, find_redis_server
 from fanout.orchestrator.jobs.store.connection import answers
 
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """No guard here: a server is started and stopped in a loop that has nothing else to do."""
+pytestmark = pytest.mark.blocks_loop(
+    "a server is started and stopped in a loop that has nothing else to do"
+)
 
 
 def test_a_server_of_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from fanout.workers.sandbox.protocol import Command
 from fanout.workers.sandbox.resident.client import ResidentClient, upload
 from fanout.workers.sandbox.resident.replies import OperationFailed
 from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
+from tests.waits import eventually, eventually_in_thread
 
 EXTRA_OPERATIONS = """
 import sys, time
@@ -107,7 +108,7 @@ async def stream(code: Path) -> AsyncIterator[ProcessStream]:
 
 
 @pytest.fixture
-async def client(stream: ProcessStream) -> AsyncIterator[ResidentClient]:
+async def resident(stream: ProcessStream) -> AsyncIterator[ResidentClient]:
     client = ResidentClient(stream)
     await client.start(10)
     yield client
@@ -129,7 +130,7 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     running = asyncio.create_task(
         ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
-    await asyncio.sleep(0.3)
+    await eventually(lambda: asyncio.to_thread(_is_running, marker))
 
     stream._in.close()
 
@@ -141,15 +142,10 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
 
 
 async def _gone(command_line: str) -> bool:
-    """Whether no such process is there within a second.
-
-    A killed one may take a moment to be reaped.
-    """
-    for _ in range(20):
-        if not await asyncio.to_thread(_is_running, command_line):
-            return True
-        await asyncio.sleep(0.05)
-    return False
+    """Wait until no such process is there: a killed one may take a moment to be reaped."""
+    return not await eventually(
+        lambda: asyncio.to_thread(_is_running, command_line), lambda runs: not runs
+    )
 
 
 def _is_running(command_line: str) -> bool:
@@ -203,10 +199,8 @@ async def test_a_client_that_knows_of_it_keeps_it_alive(code: Path) -> None:
 
 def _until_begun_and_gone(pid_file: Path) -> None:
     """Wait until a process has written its id, and then until it is no more."""
-    while not (pid_file.exists() and pid_file.read_text()):
-        time.sleep(0.02)
-    while Path("/proc", pid_file.read_text().strip()).exists():
-        time.sleep(0.02)
+    eventually_in_thread(lambda: pid_file.exists() and pid_file.read_text())
+    eventually_in_thread(lambda: not Path("/proc", pid_file.read_text().strip()).exists())
 
 
 async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Path) -> None:
@@ -233,8 +227,8 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     assert await ended(stream, 60)
 
 
-async def test_what_it_has_of_its_own_is_not_handed_on(client: ResidentClient) -> None:
-    sandbox = ResidentSandbox(client)
+async def test_what_it_has_of_its_own_is_not_handed_on(resident: ResidentClient) -> None:
+    sandbox = ResidentSandbox(resident)
 
     descriptors = await sandbox.run(Command(argv=["ls", "/proc/self/fd"], cwd="/"))
     environment = await sandbox.run(Command(argv=["env"], cwd="/"))
@@ -245,45 +239,45 @@ async def test_what_it_has_of_its_own_is_not_handed_on(client: ResidentClient) -
     assert int(signals.output.split()[1], 16) & (1 << (signal.SIGTERM - 1)) == 0
 
 
-async def test_big_answers_arrive_in_parts_at_the_clients_pace(client: ResidentClient) -> None:
+async def test_big_answers_arrive_in_parts_at_the_clients_pace(resident: ResidentClient) -> None:
     got: list[bytes] = []
 
     async def slowly(part: bytes) -> None:
         await asyncio.sleep(0.001)
         got.append(part)
 
-    result, data = await client.request("flood", {"chunks": 300}, on_chunk=slowly)
+    result, data = await resident.request("flood", {"chunks": 300}, on_chunk=slowly)
 
     assert (result, data) == ({"sent": 300}, b"end")
     assert [part[0] for part in got] == [number % 256 for number in range(300)]
 
 
-async def test_a_slow_answer_holds_nothing_up(client: ResidentClient) -> None:
+async def test_a_slow_answer_holds_nothing_up(resident: ResidentClient) -> None:
     blocked = asyncio.Event()
 
     async def never(_part: bytes) -> None:
         await blocked.wait()
 
-    flood = asyncio.create_task(client.request("flood", {"chunks": 10_000}, on_chunk=never))
-    nap = asyncio.create_task(client.request("nap", {"seconds": 20}))
+    flood = asyncio.create_task(resident.request("flood", {"chunks": 10_000}, on_chunk=never))
+    nap = asyncio.create_task(resident.request("nap", {"seconds": 20}))
     await asyncio.sleep(0.05)
 
-    await client.request("ping", {})
+    await resident.request("ping", {})
 
     assert not nap.done()
     for request in (flood, nap):
         request.cancel()
     await asyncio.gather(flood, nap, return_exceptions=True)
-    assert await client.request("ping", {})
+    assert await resident.request("ping", {})
 
 
-async def test_refusals_and_faults_cross_without_their_secrets(client: ResidentClient) -> None:
+async def test_refusals_and_faults_cross_without_their_secrets(resident: ResidentClient) -> None:
     with pytest.raises(OperationFailed, match="come back tomorrow") as refused:
-        await client.request("refuse", {})
+        await resident.request("refuse", {})
     with pytest.raises(OperationFailed) as failed:
-        await client.request("fail", {})
+        await resident.request("fail", {})
     with pytest.raises(OperationFailed):
-        await client.request("unheard of", {})
+        await resident.request("unheard of", {})
 
     assert refused.value.kind == "NotToday"
     assert failed.value.kind == "RuntimeError"
@@ -291,20 +285,20 @@ async def test_refusals_and_faults_cross_without_their_secrets(client: ResidentC
 
 
 async def test_an_upload_that_is_not_used_is_removed_at_the_end(
-    client: ResidentClient, tmp_path: Path
+    resident: ResidentClient, tmp_path: Path
 ) -> None:
-    await upload(client, bytes(3 << 20), str(tmp_path / "uploads"))
+    await upload(resident, bytes(3 << 20), str(tmp_path / "uploads"))
     assert len(list((tmp_path / "uploads").iterdir())) == 1
 
-    await client.close()
+    await resident.close()
 
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
 async def test_every_pending_and_later_request_says_that_the_sandbox_is_dead(
-    client: ResidentClient, stream: ProcessStream
+    resident: ResidentClient, stream: ProcessStream
 ) -> None:
-    pending = [asyncio.create_task(client.request("nap", {"seconds": 30})) for _ in range(5)]
+    pending = [asyncio.create_task(resident.request("nap", {"seconds": 30})) for _ in range(5)]
     await asyncio.sleep(0.1)
 
     stream.process.kill()
@@ -312,8 +306,8 @@ async def test_every_pending_and_later_request_says_that_the_sandbox_is_dead(
     results = await asyncio.gather(*pending, return_exceptions=True)
     assert [type(result) for result in results] == [SandboxDied] * 5
     with pytest.raises(SandboxDied):
-        await client.request("ping", {})
-    assert client.is_dead
+        await resident.request("ping", {})
+    assert resident.is_dead
 
 
 def request(number: int, op: str, arguments: dict[str, Any]) -> bytes:
@@ -349,21 +343,21 @@ READY = frames.pack_frame(frames.READY, 0)
 
 
 async def test_its_processes_are_dead_when_it_says_so_and_what_runs_fails(
-    client: ResidentClient, stream: ProcessStream
+    resident: ResidentClient, stream: ProcessStream
 ) -> None:
     marker = f"sleep 32{os.getpid()}"
     running = asyncio.create_task(
-        ResidentSandbox(client).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
+        ResidentSandbox(resident).run(Command(argv=f"setsid --wait {marker}", cwd="/"))
     )
-    await asyncio.sleep(0.3)
+    await eventually(lambda: asyncio.to_thread(_is_running, marker))
 
-    assert await client.end(5)
+    assert await resident.end(5)
 
     assert await _gone(marker)
     with pytest.raises(SandboxDied, match="closed"):
         await running
     with pytest.raises(SandboxDied, match="closed"):
-        await client.request("ping", {})
+        await resident.request("ping", {})
     assert await ended(stream, 60)
 
 
@@ -564,9 +558,9 @@ async def test_an_image_without_bash_has_sh(code: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_of_too_many_commands_with_background_processes_the_oldest_is_given_up(
-    client: ResidentClient, tmp_path: Path
+    resident: ResidentClient, tmp_path: Path
 ) -> None:
-    sandbox = ResidentSandbox(client)
+    sandbox = ResidentSandbox(resident)
     tick = "until ! echo tick; do sleep 0.05; done 2>/dev/null; touch ended"
     first = await sandbox.run(Command(argv=f"trap '' PIPE; ({tick}) &", cwd=str(tmp_path)))
     assert first.left_running is not None
@@ -575,6 +569,4 @@ async def test_of_too_many_commands_with_background_processes_the_oldest_is_give
     results = await asyncio.gather(*(sandbox.run(holding) for _ in range(commands.MAX_BACKGROUNDS)))
 
     assert all(result.left_running is not None for result in results)
-    async with asyncio.timeout(60):
-        while not (tmp_path / "ended").exists():  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.05)
+    await eventually((tmp_path / "ended").exists)

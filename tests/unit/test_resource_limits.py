@@ -12,10 +12,6 @@ from fanout.workers.sandbox.errors import EngineUnfit
 CREATED = {"Memory": 2**31, "PidsLimit": 256, "NanoCpus": 0}
 
 
-def test_an_engine_that_keeps_limits_is_accepted() -> None:
-    require_limits("unix:///docker.sock", CREATED)
-
-
 @pytest.mark.parametrize(
     ("changed", "lost"),
     [
@@ -25,5 +21,6 @@ def test_an_engine_that_keeps_limits_is_accepted() -> None:
     ],
 )
 def test_one_that_loses_a_limit_is_refused_by_its_name(changed: dict[str, Any], lost: str) -> None:
+    require_limits("unix:///docker.sock", CREATED)  # one that keeps them is accepted
     with pytest.raises(EngineUnfit, match=f"unix:///docker.sock runs .* the limits {lost}"):
         require_limits("unix:///docker.sock", {**CREATED, **changed})

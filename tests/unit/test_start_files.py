@@ -26,6 +26,7 @@ from fanout.workers.sandbox.inside import snapshots as inside
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.local.provider import unpack_element
 from tests.bundles import tree_of
+from tests.repositories import git
 from tests.unit.test_layers import PATHS, STATES, State, keep_owner, seen, write_tree
 
 KEY = "ghp_" + "a1" * 18
@@ -72,14 +73,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def project(tmp_path: Path) -> Place:
     (tmp_path / "root").mkdir()
     return Place(tmp_path)
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
 
 
 @pytest.mark.slow
@@ -136,58 +132,60 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def test_a_later_process_reads_only_what_has_changed(place: Place, opened: list[str]) -> None:
+async def test_a_later_process_reads_only_what_has_changed(
+    project: Place, opened: list[str]
+) -> None:
     for name in "abc":
-        (place.root / name).write_text(name)
-    first = await place.start()
+        (project.root / name).write_text(name)
+    first = await project.start()
     assert opened == ["a", "b", "c"]
-    assert await place.start() == first
+    assert await project.start() == first
     assert opened == ["a", "b", "c"]
 
-    (place.root / "b").write_text("other")
-    second = await place.start()
+    (project.root / "b").write_text("other")
+    second = await project.start()
 
     assert opened == ["a", "b", "c", "b"]
     assert second.snapshot == first.snapshot
     assert len(second.layers) == 1
-    assert await place.unpacked(second) == await asyncio.to_thread(tree_of, place.root)
+    assert await project.unpacked(second) == await asyncio.to_thread(tree_of, project.root)
 
 
-async def test_a_touched_file_and_one_that_is_as_before_again_make_no_layer(place: Place) -> None:
-    (place.root / "a").write_text("1")
-    first = await place.start()
+async def test_a_touched_file_and_one_that_is_as_before_again_make_no_layer(project: Place) -> None:
+    (project.root / "a").write_text("1")
+    first = await project.start()
 
-    (place.root / "a").touch()
-    assert await place.start() == first
-    (place.root / "a").write_text("2")
-    assert await place.start() != first
-    (place.root / "a").write_text("1")
-    assert await place.start() == first
+    (project.root / "a").touch()
+    assert await project.start() == first
+    (project.root / "a").write_text("2")
+    assert await project.start() != first
+    (project.root / "a").write_text("1")
+    assert await project.start() == first
 
 
-async def test_a_file_that_gets_a_credential_is_taken_away(place: Place) -> None:
-    (place.root / "a").write_text("1")
-    (place.root / "b").write_text("1")
-    await place.start()
+async def test_a_file_that_gets_a_credential_is_taken_away(project: Place) -> None:
+    (project.root / "a").write_text("1")
+    (project.root / "b").write_text("1")
+    await project.start()
 
-    (place.root / "b").write_text(KEY)
-    start = await place.start()
+    (project.root / "b").write_text(KEY)
+    start = await project.start()
 
-    assert (await place.unpacked(start)).keys() == {"a"}
+    assert (await project.unpacked(start)).keys() == {"a"}
     for blob in start.blobs():
-        assert KEY.encode() not in await place.blobs.get(blob)
-    workspace = Workspace(place.root, indexes=SnapshotIndexes(place.indexes))
-    await workspace.start_files(place.blobs)
+        assert KEY.encode() not in await project.blobs.get(blob)
+    workspace = Workspace(project.root, indexes=SnapshotIndexes(project.indexes))
+    await workspace.start_files(project.blobs)
     assert [file.path for file in workspace.left_at_home] == ["b"]
 
 
-async def test_what_stays_at_home_is_named_by_a_later_process_too(place: Place) -> None:
-    (place.root / "a").write_text(KEY)
-    (place.root / ".env").write_text("1")
-    await place.start()
+async def test_what_stays_at_home_is_named_by_a_later_process_too(project: Place) -> None:
+    (project.root / "a").write_text(KEY)
+    (project.root / ".env").write_text("1")
+    await project.start()
 
-    workspace = Workspace(place.root, indexes=SnapshotIndexes(place.indexes))
-    await workspace.start_files(place.blobs)
+    workspace = Workspace(project.root, indexes=SnapshotIndexes(project.indexes))
+    await workspace.start_files(project.blobs)
 
     assert [file.path for file in workspace.left_at_home] == [".env", "a"]
 
@@ -257,20 +255,20 @@ def _add_what_is_ignored(root: Path) -> None:
 )
 @pytest.mark.parametrize("included", [frozenset(), frozenset({"sub/out", ".env"})])
 def test_a_later_look_at_a_folder_finds_what_a_first_one_does(
-    place: Place, change: Callable[[Path], None], included: frozenset[str]
+    project: Place, change: Callable[[Path], None], included: frozenset[str]
 ) -> None:
-    git(place.root, "init", "-q")
-    (place.root / "sub").mkdir()
-    _fill(place.root, {".gitignore": "out\n", "a": "1", ".env": "1", ".aws": "1"})
-    _fill(place.root / "sub", {"b": "1", "c": "1", "out": "1"})
-    git(place.root, "add", "-A")
-    (place.root / "free").mkdir()
-    _fill(place.root / "free", {"c": "1", "d": "1"})
-    before = scan(place.root, included)
+    git(project.root, "init", "-q")
+    (project.root / "sub").mkdir()
+    _fill(project.root, {".gitignore": "out\n", "a": "1", ".env": "1", ".aws": "1"})
+    _fill(project.root / "sub", {"b": "1", "c": "1", "out": "1"})
+    git(project.root, "add", "-A")
+    (project.root / "free").mkdir()
+    _fill(project.root / "free", {"c": "1", "d": "1"})
+    before = scan(project.root, included)
 
-    change(place.root)
+    change(project.root)
 
-    assert scan(place.root, included, before) == scan(place.root, included)
+    assert scan(project.root, included, before) == scan(project.root, included)
 
 
 def _fill(folder: Path, contents: Mapping[str, str]) -> None:
@@ -278,104 +276,106 @@ def _fill(folder: Path, contents: Mapping[str, str]) -> None:
         (folder / name).write_text(content)
 
 
-def test_a_folder_that_is_deeper_than_files_may_be_open_is_found(place: Place) -> None:
+def test_a_folder_that_is_deeper_than_files_may_be_open_is_found(project: Place) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    deep = place.root.joinpath(*["d"] * 300)
+    deep = project.root.joinpath(*["d"] * 300)
     deep.mkdir(parents=True)
     (deep / "a").write_text("1")
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, limits[0]), limits[1]))
     try:
-        paths = [entry.path for entry in scan(place.root).entries]
+        paths = [entry.path for entry in scan(project.root).entries]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     assert paths[-1] == "/".join([*["d"] * 300, "a"])
 
 
-async def test_a_repository_is_the_same_after_a_commit(place: Place) -> None:
-    git(place.root, "init", "-q")
-    (place.root / ".gitignore").write_text("out\n")
-    (place.root / "a").write_text("1")
-    git(place.root, "add", "-A")
-    git(place.root, "commit", "-qm", "one")
-    first = await place.start()
+async def test_a_repository_is_the_same_after_a_commit(project: Place) -> None:
+    git(project.root, "init", "-q")
+    (project.root / ".gitignore").write_text("out\n")
+    (project.root / "a").write_text("1")
+    git(project.root, "add", "-A")
+    git(project.root, "commit", "-qm", "one")
+    first = await project.start()
 
-    (place.root / "a").write_text("2")
-    (place.root / "out").write_text("3")
-    git(place.root, "commit", "-qam", "two")
-    start = await place.start()
+    (project.root / "a").write_text("2")
+    (project.root / "out").write_text("3")
+    git(project.root, "commit", "-qam", "two")
+    start = await project.start()
 
     assert start.layers
     assert start.snapshot == first.snapshot
-    whole = await Workspace(place.root).snapshot(place.blobs)
-    assert await place.unpacked(start) == await place.unpacked(StartFiles(whole))
+    whole = await Workspace(project.root).snapshot(project.blobs)
+    assert await project.unpacked(start) == await project.unpacked(StartFiles(whole))
 
 
-async def test_a_secret_that_is_added_to_git_later_is_in_no_index(place: Place) -> None:
-    git(place.root, "init", "-q")
-    (place.root / "a").write_text("1")
-    git(place.root, "add", "-A")
-    await place.start()
+async def test_a_secret_that_is_added_to_git_later_is_in_no_index(project: Place) -> None:
+    git(project.root, "init", "-q")
+    (project.root / "a").write_text("1")
+    git(project.root, "add", "-A")
+    await project.start()
 
-    (place.root / "b").write_text(KEY)
-    git(place.root, "add", "-A")
-    start = await place.start()
+    (project.root / "b").write_text(KEY)
+    git(project.root, "add", "-A")
+    start = await project.start()
 
-    whole = await Workspace(place.root).snapshot(place.blobs)
-    assert await place.unpacked(start) == await place.unpacked(StartFiles(whole))
-    (place.root / "b").write_text("1")
-    git(place.root, "add", "-A")
-    whole = await Workspace(place.root).snapshot(place.blobs)
-    assert await place.unpacked(await place.start()) == await place.unpacked(StartFiles(whole))
+    whole = await Workspace(project.root).snapshot(project.blobs)
+    assert await project.unpacked(start) == await project.unpacked(StartFiles(whole))
+    (project.root / "b").write_text("1")
+    git(project.root, "add", "-A")
+    whole = await Workspace(project.root).snapshot(project.blobs)
+    assert await project.unpacked(await project.start()) == await project.unpacked(
+        StartFiles(whole)
+    )
 
 
-async def test_much_that_has_changed_is_a_whole_snapshot_again(place: Place) -> None:
-    (place.root / "a").write_bytes(b"1")
-    first = await place.start()
+async def test_much_that_has_changed_is_a_whole_snapshot_again(project: Place) -> None:
+    (project.root / "a").write_bytes(b"1")
+    first = await project.start()
 
-    (place.root / "b").write_bytes(bytes(2 * 1024**2))
-    second = await place.start()
+    (project.root / "b").write_bytes(bytes(2 * 1024**2))
+    second = await project.start()
 
     assert second.layers == ()
     assert second.snapshot != first.snapshot
-    assert await place.start() == second
+    assert await project.start() == second
 
 
-async def test_names_that_are_no_utf_8_are_in_a_layer(place: Place) -> None:
+async def test_names_that_are_no_utf_8_are_in_a_layer(project: Place) -> None:
     latin = [os.fsdecode(name) for name in (b"caf\xe9", b"caf\xe9s/\xff", b"gone\xe9")]
-    (place.root / latin[1]).parent.mkdir()
+    (project.root / latin[1]).parent.mkdir()
     for name in latin[1:]:
-        (place.root / name).write_bytes(b"1")
-    first = await place.start()
+        (project.root / name).write_bytes(b"1")
+    first = await project.start()
 
-    (place.root / latin[0]).write_bytes(b"2")
-    (place.root / latin[1]).write_bytes(b"2")
-    (place.root / latin[2]).unlink()
-    second = await place.start()
+    (project.root / latin[0]).write_bytes(b"2")
+    (project.root / latin[1]).write_bytes(b"2")
+    (project.root / latin[2]).unlink()
+    second = await project.start()
 
     assert (second.snapshot, len(second.layers)) == (first.snapshot, 1)
-    assert await place.unpacked(second) == await asyncio.to_thread(tree_of, place.root)
+    assert await project.unpacked(second) == await asyncio.to_thread(tree_of, project.root)
 
 
-async def test_a_path_that_is_too_deep_for_a_layer_is_in_a_whole_snapshot(place: Place) -> None:
-    (place.root / "a").write_bytes(b"1")
-    await place.start()
+async def test_a_path_that_is_too_deep_for_a_layer_is_in_a_whole_snapshot(project: Place) -> None:
+    (project.root / "a").write_bytes(b"1")
+    await project.start()
 
-    (place.root / ("d/" * 250)).mkdir(parents=True)
-    (place.root / ("d/" * 250) / "b").write_bytes(b"1")
-    start = await place.start()
+    (project.root / ("d/" * 250)).mkdir(parents=True)
+    (project.root / ("d/" * 250) / "b").write_bytes(b"1")
+    start = await project.start()
 
     assert start.layers == ()
 
 
-async def test_a_deleted_snapshot_is_stored_again(place: Place) -> None:
-    (place.root / "a").write_bytes(b"1")
-    first = await place.start()
+async def test_a_deleted_snapshot_is_stored_again(project: Place) -> None:
+    (project.root / "a").write_bytes(b"1")
+    first = await project.start()
     assert first.snapshot is not None
-    await place.blobs.delete(first.snapshot)
+    await project.blobs.delete(first.snapshot)
 
-    assert await place.start() == first
-    assert await place.blobs.exists(first.snapshot)
+    assert await project.start() == first
+    assert await project.blobs.exists(first.snapshot)
 
 
 def _cut(index: Path) -> None:
@@ -398,54 +398,54 @@ def _lead_elsewhere(index: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_cut, _alter, _empty, _lead_elsewhere])
 async def test_a_damaged_index_does_not_count(
-    place: Place, opened: list[str], damage: Callable[[Path], None]
+    project: Place, opened: list[str], damage: Callable[[Path], None]
 ) -> None:
-    (place.root / "a").write_bytes(b"1")
-    first = await place.start()
-    (index,) = place.indexes.iterdir()
+    (project.root / "a").write_bytes(b"1")
+    first = await project.start()
+    (index,) = project.indexes.iterdir()
 
     damage(index)
 
-    assert await place.start() == first
+    assert await project.start() == first
     assert opened.count("a") == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_another_users_index_does_not_count(place: Place, opened: list[str]) -> None:
-    (place.root / "a").write_bytes(b"1")
-    first = await place.start()
-    (index,) = place.indexes.iterdir()
+async def test_another_users_index_does_not_count(project: Place, opened: list[str]) -> None:
+    (project.root / "a").write_bytes(b"1")
+    first = await project.start()
+    (index,) = project.indexes.iterdir()
 
     os.chown(index, 1234, 1234)
 
-    assert await place.start() == first
+    assert await project.start() == first
     assert opened.count("a") == 2
 
 
 async def test_a_folder_on_a_disk_with_whole_seconds_is_read_again(
-    place: Place, opened: list[str], monkeypatch: pytest.MonkeyPatch
+    project: Place, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place.root / "a").write_bytes(b"1")
+    (project.root / "a").write_bytes(b"1")
     monkeypatch.setattr("fanout.orchestrator.workspace.snapshots.delta._SECOND", 1)
-    first = await place.start()
+    first = await project.start()
 
-    assert await place.start() == first
+    assert await project.start() == first
     assert opened.count("a") == 2
 
 
-async def test_an_index_is_for_nobody_else(place: Place) -> None:
-    (place.root / "a").write_bytes(b"1")
-    await place.start()
+async def test_an_index_is_for_nobody_else(project: Place) -> None:
+    (project.root / "a").write_bytes(b"1")
+    await project.start()
 
-    (index,) = place.indexes.iterdir()
+    (index,) = project.indexes.iterdir()
     assert index.stat().st_mode & 0o077 == 0
-    assert place.indexes.stat().st_mode & 0o077 == 0
+    assert project.indexes.stat().st_mode & 0o077 == 0
 
 
 async def test_a_person_sees_how_far_a_long_snapshot_is(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workspace = Workspace(place.root)
+    workspace = Workspace(project.root)
     workspace.progress.done_bytes, workspace.progress.total_bytes = 500_000, 1_000_000
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
@@ -462,9 +462,9 @@ async def test_a_person_sees_how_far_a_long_snapshot_is(
     assert "Reading the files" in seen
 
 
-async def test_a_snapshot_says_how_far_it_is(place: Place) -> None:
-    (place.root / "a").write_bytes(b"12345")
-    workspace = Workspace(place.root)
-    await workspace.snapshot(place.blobs)
+async def test_a_snapshot_says_how_far_it_is(project: Place) -> None:
+    (project.root / "a").write_bytes(b"12345")
+    workspace = Workspace(project.root)
+    await workspace.snapshot(project.blobs)
 
     assert (workspace.progress.done_bytes, workspace.progress.total_bytes) == (5, 5)

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import os
-import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.bundles import tree_of
+from tests.repositories import git
 
 
 @pytest.fixture
@@ -23,11 +23,6 @@ def root(tmp_path):
 @pytest.fixture
 def blobs(tmp_path):
     return BlobStore(str(tmp_path / "blobs"))
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
 
 
 async def members(blobs: BlobStore, blob_id: str) -> dict[str, tarfile.TarInfo]:

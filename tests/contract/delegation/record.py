@@ -29,8 +29,8 @@ from fanout.orchestrator.deep_agent import ModelUsage, SubAgentSpec
 from fanout.workers.agent.delegation.children import Children
 from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
-from tests.unit.deep_agent.running import Run, call, scripted
-from tests.unit.deep_agent.talking import says
+from tests.integration.scripts import call, says
+from tests.unit.deep_agent.running import Run, scripted
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import queue
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from a2a.types import (
@@ -23,6 +20,7 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError, T
 from standardwebhooks import Webhook
 
 from tests.integration.a2a.conftest import Server, events, last_state, message
+from tests.loopback import LoopbackHandler, loopback_server
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,21 +32,15 @@ def received() -> Iterator[tuple[str, queue.Queue[tuple[dict[str, str], bytes]]]
     """The URL of a receiver, and what it gets."""
     got: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Receiver(LoopbackHandler):
+        def post(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             got.put((dict(self.headers), body))
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    receiver = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{receiver.server_port}/told", got
-    receiver.shutdown()
-    receiver.server_close()
+    with loopback_server(Receiver, str) as url:
+        yield f"{url}/told", got
 
 
 async def test_a_task_tells_its_receivers_and_only_those_that_may_be_told(

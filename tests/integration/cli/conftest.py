@@ -211,3 +211,17 @@ async def stand_in(ledger_url: str, tmp_path: Path):
     worker = StandIn(ledger_url, tmp_path)
     yield worker
     await worker.close()
+
+
+def in_folders(fanout: Fanout) -> Fanout:
+    """The command line, with two folders of one file each."""
+    for name in ("a", "b"):
+        (fanout.folder / name).mkdir()
+        (fanout.folder / name / "kept.txt").write_text("kept\n")
+    return fanout
+
+
+@pytest.fixture
+def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
+    """The command line in two folders of a test, with the module's services."""
+    return in_folders(Fanout(tmp_path, shared_fanout.env))

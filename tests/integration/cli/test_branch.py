@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.bundles import BundleBuilder, tree_of
-from tests.integration.cli.conftest import Fanout, StandIn
+from tests.integration.cli.conftest import Fanout, StandIn, in_folders
 from tests.integration.cli.test_landing import OLD, THEIRS, job
-from tests.integration.cli.test_run import ended, in_folders, with_services
+from tests.integration.cli.test_run import ended, with_services
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the commands are waited for in the loop"),
+]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -31,20 +35,15 @@ def commit_all(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     yield from with_services(tmp_path_factory.mktemp("branch"))
 
 
 @pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
-    made = in_folders(Fanout(tmp_path, shared.env))
+def own(shared_fanout: Fanout, tmp_path: Path) -> Fanout:
+    made = in_folders(Fanout(tmp_path, shared_fanout.env))
     commit_all(tmp_path / "a")
     return made
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The commands are waited for in the loop."""
 
 
 def files(root: Path) -> dict[str, tuple[str, int, bytes]]:

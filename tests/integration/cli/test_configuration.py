@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cli.conftest import Fanout
+from tests.loopback import LoopbackHandler, loopback_server
 
 KEY = "AIza-of-the-dotenv"
 
@@ -49,22 +47,16 @@ def test_a_file_that_is_not_there_is_told_in_one_sentence(lonely_fanout: Fanout,
     assert "gone.toml" in ended.err
 
 
-class Gemini(http.server.BaseHTTPRequestHandler):
+class Gemini(LoopbackHandler):
     """Notes the key of each request, and refuses it."""
 
     keys: set[str]
 
-    def do_POST(self) -> None:
+    def post(self) -> None:
         self.keys.add(self.headers.get("x-goog-api-key", "none"))
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = json.dumps({"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}})
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+        error = {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}
+        self.send_json(400, {"error": error})
 
 
 @pytest.fixture
@@ -72,10 +64,8 @@ def gemini() -> Iterator[tuple[str, set[str]]]:
     """The address of a model's service, and the keys that it saw."""
     keys: set[str] = set()
     handler = type("Handler", (Gemini,), {"keys": keys})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", keys
-        server.shutdown()
+    with loopback_server(handler, str) as url:
+        yield url, keys
 
 
 @pytest.mark.redis

@@ -86,7 +86,7 @@ async def test_a_worker_without_isolation_is_a_failure(fanout: Fanout, ledger_ur
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisProcess]:
+def redis_process(tmp_path: Path) -> Iterator[RedisProcess]:
     """A Redis of the test's own, on TCP."""
     process = RedisProcess(tmp_path)
     process.start()
@@ -103,14 +103,16 @@ async def configure(url: str, *commands: str) -> None:
         await client.aclose()
 
 
-async def test_it_says_which_rights_redis_gives(lonely_fanout: Fanout, redis: RedisProcess) -> None:
+async def test_it_says_which_rights_redis_gives(
+    lonely_fanout: Fanout, redis_process: RedisProcess
+) -> None:
     await configure(
-        redis.url,
+        redis_process.url,
         "ACL SETUSER fanout on >secret ~fanout:* &fanout:* +@all -config -@admin +acl|whoami",
         "CONFIG SET maxmemory 100mb",
         "CONFIG SET maxmemory-policy allkeys-lru",
     )
-    restricted = redis.url.replace("redis://", "redis://fanout:secret@")
+    restricted = redis_process.url.replace("redis://", "redis://fanout:secret@")
 
     found = findings(lonely_fanout, FANOUT_REDIS_URL=restricted)
 
@@ -121,15 +123,15 @@ async def test_it_says_which_rights_redis_gives(lonely_fanout: Fanout, redis: Re
 
 
 async def test_it_is_content_with_a_closed_redis(
-    lonely_fanout: Fanout, redis: RedisProcess
+    lonely_fanout: Fanout, redis_process: RedisProcess
 ) -> None:
     await configure(
-        redis.url,
+        redis_process.url,
         "ACL SETUSER fanout on >secret ~fanout:* &fanout:* +@all -config -@admin +acl|whoami",
         "CONFIG SET maxmemory 100mb",
         "ACL SETUSER default off",
     )
-    restricted = redis.url.replace("redis://", "redis://fanout:secret@")
+    restricted = redis_process.url.replace("redis://", "redis://fanout:secret@")
 
     found = findings(lonely_fanout, FANOUT_REDIS_URL=restricted)
 

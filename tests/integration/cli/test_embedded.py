@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -22,13 +20,14 @@ from fanout.orchestrator.embedded.services import stop_in
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
+from tests.waits import eventually, eventually_in_thread
 
-pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: children are started and stopped in a loop that has nothing else to do yet."""
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.blocks_loop(
+        "children are started and stopped in a loop that has nothing else to do yet"
+    ),
+]
 
 
 async def test_redis_starts_answers_keeps_its_data_and_stops(tmp_path):
@@ -104,8 +103,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
         env=os.environ,
         outlives_parent=False,
     )
-    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.02)
+    await eventually(child.last_log_line)
 
     await child.stop(0.2)
 
@@ -117,8 +115,7 @@ async def test_a_child_that_is_stopped_ends_and_all_of_its_session_with_it(tmp_p
     child = ChildProcess(tmp_path, "stopped")
     program = f"trap '' TERM; (trap '' TERM; echo $BASHPID; {last}) & echo $!; {last}"
     child.start(["bash", "-m", "-c", program], env=os.environ, outlives_parent=False)
-    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.02)
+    await eventually(child.last_log_line)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGSTOP)
 
@@ -203,9 +200,4 @@ def cli(url: str, *words: str) -> str:
 
 
 def within(seconds: float, condition) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
+    return bool(eventually_in_thread(condition, seconds=seconds))

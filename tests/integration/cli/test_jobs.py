@@ -20,6 +20,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from tests.integration.cli.conftest import Fanout, StandIn
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -312,8 +313,7 @@ async def test_interrupting_a_wait_leaves_the_job_alone(fanout, ledger_url: str,
     job_id = submitted(fanout, "long")
     child = fanout.start("wait", job_id, forked=forked)
     async with connect(ledger_url) as redis, asyncio.timeout(60):
-        while not await redis.pubsub_channels(Keys().job_ended(job_id)):  # noqa: ASYNC110 - Redis has none
-            await asyncio.sleep(0.05)
+        await eventually(lambda: redis.pubsub_channels(Keys().job_ended(job_id)))
 
     child.send_signal(signal.SIGINT)
     out, complaint = await asyncio.to_thread(child.communicate, timeout=60)

@@ -13,9 +13,13 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
-from tests.integration.cli.test_run import in_folders, with_services
+from tests.integration.cli.test_run import with_services
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the commands are waited for in the loop"),
+]
 
 OLD = b"one\ntwo\nthree\nfour\nfive\n"
 YOURS = b"one\ntwo\nthree\nfour\nYOURS\n"
@@ -23,13 +27,8 @@ THEIRS = b"THEIRS\ntwo\nthree\nfour\nfive\n"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     yield from with_services(tmp_path_factory.mktemp("landing"))
-
-
-@pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
-    return in_folders(Fanout(tmp_path, shared.env))
 
 
 @pytest.fixture
@@ -53,11 +52,6 @@ async def job(
     changes = await stand_in.blobs.put(content.getvalue())
     await stand_in.finish(job_id, changes=changes, files_modified=files, summary=summary)
     return job_id
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The commands are waited for in the loop."""
 
 
 async def test_a_job_lands_three_way_in_a_folder_that_somebody_edits(

@@ -12,9 +12,9 @@ import pytest
 from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.liveness import living_workers
-from tests.integration.cli.conftest import Ended, Fanout
+from tests.integration.cli.conftest import Ended, Fanout, in_folders
 from tests.integration.cli.test_embedded import within
-from tests.integration.cli.test_run import ended, in_folders, started, with_services
+from tests.integration.cli.test_run import ended, started, with_services
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 

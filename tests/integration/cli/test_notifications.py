@@ -16,15 +16,16 @@ from tests.integration.cli.conftest import Fanout, clean_environment
 from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import conversation, says, write_script
 from tests.receiver import receiver
+from tests.waits import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the test starts processes and reads files"),
+]
 
 SECRET = new_secret()
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The test starts processes and reads files."""
 
 
 @pytest.fixture
@@ -58,8 +59,7 @@ async def test_a_run_of_this_machine_tells_its_command_the_setting_and_a_webhook
         submit = ("submit", "quick again", "--webhook", host.url())
         job = await asyncio.to_thread(fanout, *submit, timeout=60)
         (request,) = await host.wait_for(1)
-        while len(_lines(tmp_path / "all")) < 2:  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.05)
+        await eventually(lambda: len(_lines(tmp_path / "all")) >= 2)
     content = Webhook(SECRET).verify(request.body, request.headers)
     assert (content["job"]["id"], content["job"]["state"]) == (job.out.strip(), "succeeded")
     assert job.out.strip() in _lines(tmp_path / "all")

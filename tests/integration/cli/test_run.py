@@ -18,7 +18,7 @@ import pytest
 from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.liveness import living_workers
-from tests.integration.cli.conftest import Child, Ended, Fanout, clean_environment
+from tests.integration.cli.conftest import Child, Ended, Fanout, clean_environment, in_folders
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
@@ -73,15 +73,9 @@ def with_services(folder: Path) -> Iterator[Fanout]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+def shared_fanout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
     """Services that all tests use which do not look at these."""
     yield from with_services(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture
-def own(shared: Fanout, tmp_path: Path) -> Fanout:
-    """The command line in two folders of a test."""
-    return in_folders(Fanout(tmp_path, shared.env))
 
 
 @pytest.fixture
@@ -89,13 +83,6 @@ def apart(tmp_path: Path) -> Iterator[Fanout]:
     """The same with services that only this test uses."""
     for made in with_services(tmp_path):
         yield in_folders(made)
-
-
-def in_folders(fanout: Fanout) -> Fanout:
-    for name in ("a", "b"):
-        (fanout.folder / name).mkdir()
-        (fanout.folder / name / "kept.txt").write_text("kept\n")
-    return fanout
 
 
 def living(state: Path) -> list[ChildProcess]:

@@ -25,15 +25,14 @@ from fanout.orchestrator.jobs.totals import MODEL_COST, MODEL_USAGE
 from tests.builders import make_spec, make_worker
 from tests.integration.cli.conftest import Fanout
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("the commands are waited for in the loop"),
+]
 
 HOSTILE = "a\x1b[2Jb\u202ec\nd"
 """A name that erases the screen, turns the text around and has two lines."""
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The commands are waited for in the loop."""
 
 
 @pytest.fixture

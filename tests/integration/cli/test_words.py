@@ -13,7 +13,7 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.landing.runs import Landing, Runs
 from tests.integration.cli.conftest import Fanout, StandIn
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.blocks_loop("the commands are waited for in the loop")]
 
 LISTS = {"jobs", "runs", "keys", "approvals", "failed_jobs"}
 """The lists of things that have ids."""
@@ -31,11 +31,6 @@ ELSEWHERE = {
     "fork": "test_continue.py",
 }
 """They need a worker, a conversation, or a job that waits for a person."""
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """The commands are waited for in the loop."""
 
 
 def with_json() -> set[str]:

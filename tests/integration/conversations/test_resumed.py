@@ -14,7 +14,7 @@ from google.adk.sessions import DatabaseSessionService, Session
 from google.genai import types
 
 from tests.integration.conversations.conversation_process import WHO
-from tests.unit.deep_agent.running import call
+from tests.integration.scripts import call
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

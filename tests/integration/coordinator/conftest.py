@@ -21,14 +21,6 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    folder.mkdir()
-    (folder / "kept.txt").write_text("kept\n")
-    return folder
-
-
-@pytest.fixture
 async def coordination(
     shared_place: Installation, tmp_path: Path, workspace: Path
 ) -> AsyncIterator[Coordination]:

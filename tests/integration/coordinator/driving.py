@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.waits import eventually
 
 WORKER_SCRIPT = (
     conversation(
@@ -165,17 +165,11 @@ class Coordination:
 
     async def until_called(self, run: Run) -> None:
         """Wait until the model's calls have been seen."""
-        await until(lambda: any(event.get_function_calls() for event in run.events))
+        await eventually(lambda: any(event.get_function_calls() for event in run.events))
 
     async def until_progress(self, run: Run, words: str, count: int = 1) -> None:
         """Wait until that many progress events hold these words."""
-        await until(lambda: sum(words in event_text(event) for event in run.progress) >= count)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - ADK offers no event to wait for
-            await asyncio.sleep(0.005)
+        await eventually(lambda: sum(words in event_text(event) for event in run.progress) >= count)
 
 
 def event_text(event: Event) -> str:

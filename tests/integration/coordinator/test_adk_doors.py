@@ -25,6 +25,7 @@ from fanout.orchestrator.jobs.state import JobState
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import calls, conversation, says, shell, write_script
 from tests.services import REPOSITORY, Installation, free_port
+from tests.waits import eventually, eventually_in_thread
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -114,15 +115,6 @@ def processes_of(state_folder: str) -> list[str]:
     return found
 
 
-def gone(state_folder: str, within: float) -> bool:
-    deadline = time.monotonic() + within
-    while processes_of(state_folder):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
 @pytest.mark.slow
 def test_adk_run_ends_with_the_coordinators_text(
     environment: dict[str, str], workspace: Path
@@ -146,7 +138,7 @@ def test_adk_run_without_a_redis_starts_one_that_ends_when_it_is_idle(
     assert done.returncode == 0, done.stderr
     assert "[coordinator]: two files made" in done.stdout
     assert files(workspace) == ["a.txt", "b.txt", "kept.txt"]
-    assert gone(embedded["FANOUT_STATE_DIR"], within=60)
+    eventually_in_thread(lambda: not processes_of(embedded["FANOUT_STATE_DIR"]))
 
 
 class AdkServer:
@@ -266,4 +258,4 @@ async def test_adk_web_killed_without_a_word_leaves_no_process(
     assert processes_of(embedded["FANOUT_STATE_DIR"])
     os.kill(embedded_web.process.pid, signal.SIGKILL)
 
-    assert await asyncio.to_thread(gone, embedded["FANOUT_STATE_DIR"], 20)
+    await eventually(lambda: not processes_of(embedded["FANOUT_STATE_DIR"]))

@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, running_times, task
 from tests.integration.scripts import calls
-from tests.services import Installation, Installer, containers_of, volumes_of
+from tests.services import Installation, containers_of, volumes_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    made = install(*WORKER_SCRIPT, FANOUT_SANDBOX__PROVIDER="docker")
-    made.start_worker()
-    return made
+place = place_fixture(*WORKER_SCRIPT, workers=1, FANOUT_SANDBOX__PROVIDER="docker")
 
 
 @pytest.mark.slow

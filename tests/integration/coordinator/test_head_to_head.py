@@ -17,8 +17,8 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
 from tests.integration.coordinator.driving import Coordination, task
-from tests.integration.scripts import calls, says
-from tests.unit.deep_agent.running import Run, call
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run
 from tests.unit.deep_agent.talking import recorder
 
 LINES = [f"line {number}\n" for number in range(1, 10)]

@@ -14,8 +14,8 @@ from google.adk.sessions import Session
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from tests.integration.coordinator.driving import Coordination, task
-from tests.integration.scripts import calls, says
-from tests.unit.deep_agent.running import Run, call
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run
 from tests.unit.deep_agent.talking import recorder, seen
 
 PLAN = [{"content": "the parent's secret plan", "status": "in_progress"}]

@@ -30,18 +30,12 @@ def http() -> Iterator[HttpServer]:
 
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer, http: HttpServer) -> Installation:
-    agents = install_for_module.folder / "agents"
-    agents.mkdir()
-    servers = {
-        "remote": REMOTE.format(url=url_of(http)),
-        "gone": REMOTE.format(url="http://127.0.0.1:9/mcp"),
+    urls = {"remote": url_of(http), "gone": "http://127.0.0.1:9/mcp"}
+    agents = {
+        name: DEFINITION.format(name=name, server=REMOTE.format(url=url))
+        for name, url in urls.items()
     }
-    for name, server in servers.items():
-        (agents / f"{name}.yaml").write_text(DEFINITION.format(name=name, server=server))
-    environment = {"FANOUT_AGENTS_DIR": str(agents), "CALC_KEY": KEY, "NO_PROXY": "127.0.0.1"}
-    made = install_for_module(SCRIPT, **environment)
-    made.start_worker()
-    return made
+    return install_for_module(SCRIPT, agents=agents, workers=1, CALC_KEY=KEY, NO_PROXY="127.0.0.1")
 
 
 def coordinate(place: Installation, folder: Path, agent: str) -> Any:

@@ -16,6 +16,7 @@ from tests.forked import ForkedProcess
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -172,11 +173,13 @@ def start_coordinator(place: Installation, arguments: list[str]) -> ForkedProces
 
 async def begun_job(client: JobClient, root_id: str) -> str:
     """The tree's only job, once its command runs."""
-    async with asyncio.timeout(60):
-        while True:
-            for record in await client.list():
-                if record.root_id == root_id:
-                    kinds = [event.type for event in await journal(client, record.id)]
-                    if EventType.TOOL_CALL in kinds:
-                        return record.id
-            await asyncio.sleep(0.1)
+
+    async def at_work() -> list[str]:
+        return [
+            record.id
+            for record in await client.list()
+            if record.root_id == root_id
+            and EventType.TOOL_CALL in [event.type for event in await journal(client, record.id)]
+        ]
+
+    return str((await eventually(at_work))[0])

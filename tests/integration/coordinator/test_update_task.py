@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,9 +10,11 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
+from tests.fixtures import place_fixture
 from tests.integration.coordinator.driving import Coordination, journal
 from tests.integration.scripts import call, calls, conversation, says, shell
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = pytest.mark.redis
 
@@ -32,18 +33,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    made = install_for_module(*SCRIPT)
-    made.start_worker(concurrency=4)
-    return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as made:
-        await place.ready(made)
-        yield made
+place = place_fixture(*SCRIPT, scope="module", workers=1)
 
 
 async def delivered(client: JobClient, job_id: str) -> list[str]:
@@ -55,15 +45,9 @@ async def delivered(client: JobClient, job_id: str) -> list[str]:
     ]
 
 
-async def until(client: JobClient, job_id: str, kind: EventType) -> None:
-    async for event in client.events(job_id):
-        if event.type is kind:
-            return
-
-
 async def test_the_agent_reads_it_before_its_next_model_call(client: JobClient) -> None:
     job_id = await client.submit(JobSpec(agent="general-purpose", description="long: work"))
-    await until(client, job_id, EventType.TOOL_CALL)
+    await until_event(client, job_id, EventType.TOOL_CALL)
     await client.send(job_id, "use tabs")
     await client.send(job_id, "and no spaces")
     result = await client.wait(job_id)
@@ -89,7 +73,7 @@ async def test_one_that_comes_during_the_last_reply_is_read_before_the_end(
     client: JobClient,
 ) -> None:
     job_id = await client.submit(JobSpec(agent="general-purpose", description="late"))
-    await until(client, job_id, EventType.MODEL_REQUEST)
+    await until_event(client, job_id, EventType.MODEL_REQUEST)
     await client.send(job_id, "wait, one more thing")
     result = await client.wait(job_id)
     assert result.summary == "with the message"
@@ -103,9 +87,7 @@ async def test_one_that_comes_while_the_job_waits_for_a_person_is_read_when_it_g
         agent="general-purpose", description="long: work", interrupt_on={"execute": True}
     )
     job_id = await client.submit(spec)
-    async for event in client.events(job_id):
-        if event.data.get("state") == "waiting":
-            break
+    await until_event(client, job_id, lambda event: event.data.get("state") == "waiting")
     await client.send(job_id, "while you wait")
     (approval,) = [found for found in await client.approvals() if found.job_id == job_id]
     await client.answer(approval.id, "approve")
@@ -140,7 +122,7 @@ async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(
         await lonely.ready(client)
         job_id = await client.submit(JobSpec(agent="general-purpose", description="two steps"))
         await client.send(job_id, "before the first step")
-        await until(client, job_id, EventType.TOOL_CALL)
+        await until_event(client, job_id, EventType.TOOL_CALL)
         await client.send(job_id, "during it")
         lonely.workers[0].kill()
         await client.send(job_id, "while nobody works")

@@ -21,6 +21,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_worker
+from tests.waits import eventually
 
 
 @dataclass
@@ -48,6 +49,11 @@ class Hand:
     async def finish(self, claim: Claim, **fields: Any) -> None:
         job_id = claim.spec.id
         assert await self.ledger.finish(job_id, claim.token, make_result(job_id, **fields), {})
+
+
+async def until_awaited(hand: Hand, job_id: str) -> None:
+    """Wait until somebody listens for the end of a job."""
+    await eventually(lambda: hand.redis.pubsub_channels(Keys().job_ended(job_id)))
 
 
 @pytest.fixture

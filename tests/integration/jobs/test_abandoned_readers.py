@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -30,12 +30,6 @@ async def first_event(reader: JobReader, job_id: str) -> str:
 async def submit(redis_url: str, count: int) -> list[str]:
     async with connect(redis_url) as redis:
         return await Ledger(redis, Keys()).submit([make_spec() for _ in range(count)])
-
-
-async def until(done: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await done():  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.05)
 
 
 def test_a_loop_can_end_while_its_abandoned_readers_are_open(
@@ -78,7 +72,7 @@ async def test_channels_without_a_reader_are_unsubscribed_and_can_be_followed_ag
         for _ in range(2):
             await first_event(reader, job_id)
             await first_event(reader, other)
-            await until(is_unsubscribed)
+            await eventually(is_unsubscribed)
 
         monkeypatch.setattr("fanout.orchestrator.jobs.store.journal.POLL_SECONDS", 600.0)
         events = reader.events(job_id)

@@ -15,8 +15,10 @@ from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import BEGINNING
+from fanout.orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec
-from tests.integration.jobs.conftest import Hand
+from tests.integration.jobs.conftest import Hand, until_awaited
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -209,7 +211,8 @@ async def test_waiting_for_nobody_says_so(client: JobClient) -> None:
 async def test_many_waits_for_many_jobs_end_with_theirs(client: JobClient, hand: Hand) -> None:
     ids = await client.submit_many([(make_spec(root_id="t"), None) for _ in range(8)])
     waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids for _ in range(10)]
-    await asyncio.sleep(0.2)
+    for job_id in ids:
+        await until_awaited(hand, job_id)
 
     for job_id in ids:
         await hand.finish(await hand.claim(job_id))
@@ -229,7 +232,7 @@ async def test_a_wait_is_woken_and_does_not_sit_out_its_poll(
         with pytest.raises(TimeoutError):
             await client.wait(job_id, 0.1)
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.2)
+    await until_awaited(hand, job_id)
 
     await hand.finish(claim)
 
@@ -305,7 +308,7 @@ async def test_a_long_journal_is_read_in_pages_without_a_gap(client: JobClient, 
             *(hand.say(job_id, str(number)) for number in range(first, first + 50))
         )
     following = asyncio.create_task(_texts(client, job_id))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: hand.redis.pubsub_channels(Keys().journal_changed(job_id)))
     await hand.finish(claim)
 
     async with asyncio.timeout(60):

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import redis
 from redis.asyncio import Redis
 
 from fanout.orchestrator.jobs.store.connection import MAX_BATCH, connect
+from tests.waits import eventually_in_thread
 
 pytestmark = pytest.mark.redis
 
@@ -37,13 +37,7 @@ def unix_url() -> Iterator[str]:
         ],
         stdout=subprocess.DEVNULL,
     )
-    with redis.Redis(unix_socket_path=str(path)) as probe:
-        for _ in range(100):
-            try:
-                probe.ping()
-                break
-            except redis.ConnectionError:
-                time.sleep(0.05)
+    eventually_in_thread(path.exists)
     yield f"unix://{path}"
     server.terminate()
     server.wait()

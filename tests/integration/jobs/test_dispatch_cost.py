@@ -58,7 +58,7 @@ class Place:
 
 
 @pytest.fixture
-async def place(redis_url: str) -> AsyncIterator[Place]:
+async def ledger_place(redis_url: str) -> AsyncIterator[Place]:
     async with connect(redis_url) as redis:
         yield Place(redis)
 
@@ -69,12 +69,12 @@ async def policy(place: Place, **fields: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_a_job_costs_the_same_however_many_trees_wait(place: Place) -> None:
-    await policy(place)
-    await place.submit(JOBS, agent="a")
-    await place.submit(JOBS, agent="b")
+async def test_a_job_costs_the_same_however_many_trees_wait(ledger_place: Place) -> None:
+    await policy(ledger_place)
+    await ledger_place.submit(JOBS, agent="a")
+    await ledger_place.submit(JOBS, agent="b")
 
-    taken, commands = await place.commands(64)
+    taken, commands = await ledger_place.commands(64)
 
     print(f"{commands / taken:.1f} commands a job with {2 * TREES:,} trees of {JOBS} jobs")
     assert taken == 64
@@ -86,14 +86,14 @@ async def test_a_job_costs_the_same_however_many_trees_wait(place: Place) -> Non
     [{"tree_jobs": 1}, {"tenant_jobs": 1}, {"agents": {"a": 5}}],
     ids=["trees", "tenants", "agents"],
 )
-async def test_what_is_full_costs_nothing(place: Place, full: dict[str, Any]) -> None:
-    await policy(place, **full)
-    await place.submit(2, agent="a", tenant="t{}")
-    while await place.ledger.dispatch(500):
+async def test_what_is_full_costs_nothing(ledger_place: Place, full: dict[str, Any]) -> None:
+    await policy(ledger_place, **full)
+    await ledger_place.submit(2, agent="a", tenant="t{}")
+    while await ledger_place.ledger.dispatch(500):
         pass
-    idle, commands_idle = await place.commands(64)
-    await place.ledger.submit([make_spec(agent="b", tenant="other")])
-    taken, commands = await place.commands(64)
+    idle, commands_idle = await ledger_place.commands(64)
+    await ledger_place.ledger.submit([make_spec(agent="b", tenant="other")])
+    taken, commands = await ledger_place.commands(64)
 
     print(f"{full}: {commands_idle} commands for nothing, {commands} for one job")
     assert (idle, taken) == (0, 1)
@@ -102,18 +102,18 @@ async def test_what_is_full_costs_nothing(place: Place, full: dict[str, Any]) ->
 
 
 async def test_jobs_that_are_dispatched_together_are_sent_together(
-    place: Place, redis_url: str
+    ledger_place: Place, redis_url: str
 ) -> None:
-    await policy(place)
-    await place.submit(1, agent="a")
-    jobs = await place.ledger.dispatch(50)
+    await policy(ledger_place)
+    await ledger_place.submit(1, agent="a")
+    jobs = await ledger_place.ledger.dispatch(50)
     queue = CeleryQueue(redis_url, "fanout", "jobs")
     try:
         await queue.send(jobs[:1])  # connects
-        before = await place.reads()
+        before = await ledger_place.reads()
         await queue.send(jobs[1:])
         # The server reads at most 16 KiB at once; each message and each event alone were 98 reads.
-        assert await place.reads() - before < 49, "of 49 messages and 49 events"
-        assert await place.length("fanout:queue:jobs") == len(jobs)
+        assert await ledger_place.reads() - before < 49, "of 49 messages and 49 events"
+        assert await ledger_place.length("fanout:queue:jobs") == len(jobs)
     finally:
         await queue.close()

@@ -14,8 +14,10 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, says, shell
-from tests.services import Installation, Installer, WorkerProcess
+from tests.services import Installation, WorkerProcess
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -36,23 +38,19 @@ class Span(NamedTuple):
     worker: str
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = install_for_module.folder / "agents"
-    agents.mkdir()
-    for name, most in (("pair", PAIR_JOBS), ("single", 1)):
-        definition = f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
-        (agents / f"{name}.yaml").write_text(definition)
-    tenants = {"heavy": {"weight": 3}, "small": {"jobs": TENANT_JOBS}}
-    environment = {
-        "FANOUT_TENANTS": json.dumps(tenants),
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_WORKER__LEASE_SECONDS": str(LEASE_SECONDS),
-        "FANOUT_WORKER__REAP_INTERVAL_SECONDS": str(REAP_SECONDS),
-    }
-    made = install_for_module(*SCRIPT, **environment)
-    made.start_worker(PLACES)
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents={
+        name: f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
+        for name, most in (("pair", PAIR_JOBS), ("single", 1))
+    },
+    workers=1,
+    concurrency=PLACES,
+    FANOUT_TENANTS=json.dumps({"heavy": {"weight": 3}, "small": {"jobs": TENANT_JOBS}}),
+    FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS),
+    FANOUT_WORKER__REAP_INTERVAL_SECONDS=str(REAP_SECONDS),
+)
 
 
 async def submitted(client: JobClient, specs: Iterable[JobSpec]) -> list[str]:
@@ -95,15 +93,12 @@ def most(ran: Iterable[Span]) -> int:
 async def begun(client: JobClient, ids: Iterable[str], count: int) -> list[str]:
     """The first of the jobs to begin, in that order, once so many have."""
     wanted = list(ids)
-    async with asyncio.timeout(60):
-        while True:
-            records = await asyncio.gather(*(client.get(job_id) for job_id in wanted))
-            started = sorted(
-                (record.started_at, record.id) for record in records if record.started_at
-            )
-            if len(started) >= count:
-                return [job_id for _, job_id in started[:count]]
-            await asyncio.sleep(0.2)
+    records = await eventually(
+        lambda: client.records(wanted),
+        lambda records: sum(record.started_at is not None for record in records) >= count,
+    )
+    started = sorted((record.started_at, record.id) for record in records if record.started_at)
+    return [job_id for _, job_id in started[:count]]
 
 
 async def until_running(
@@ -112,14 +107,15 @@ async def until_running(
     """Wait until so many of the jobs run on the worker, and return those."""
     assert worker.process is not None
     name, wanted = f"-{worker.process.pid}", list(ids)
-    async with asyncio.timeout(60):
-        while True:
-            records = await asyncio.gather(*(client.get(job_id) for job_id in wanted))
-            run = [record for record in records if record.state is JobState.RUNNING]
-            there = {record.id for record in run if (record.worker or "").endswith(name)}
-            if len(there) == count:
-                return there
-            await asyncio.sleep(0.1)
+
+    async def there() -> set[str]:
+        return {
+            record.id
+            for record in await client.records(wanted)
+            if record.state is JobState.RUNNING and (record.worker or "").endswith(name)
+        }
+
+    return set(await eventually(there, lambda seen: len(seen) == count))
 
 
 @pytest.mark.slow

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from fakeredis import FakeAsyncRedis
 from google.adk.agents.invocation_context import InvocationContext
 
 from fanout.orchestrator.deep_agent.adk_internals import DeepLlmAgent
@@ -21,27 +19,22 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.agent.subagent import Subagent
 from tests.builders import make_spec
-from tests.integration.jobs.bench import Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, says, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import LEASE_SECONDS, Bench
+from tests.integration.scripts import DONE, conversation, says, shell
+from tests.waits import eventually
 
 JOBS = 4
 OF_AN_AGENT = (DeepLlmAgent, InvocationContext, Subagent)
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(
-        tmp_path,
-        conversation("^talk", DONE),
-        conversation("^write", shell("echo made > made.txt"), DONE),
-        conversation("^fail", shell("echo made > made.txt"), says("")),
-        conversation("^think", shell("echo made > made.txt"), says("late", delay_seconds=60)),
-    )
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script) as bench,
-    ):
-        yield bench
+bench = bench_fixture(
+    conversation("^talk", DONE),
+    conversation("^write", shell("echo made > made.txt"), DONE),
+    conversation("^fail", shell("echo made > made.txt"), says("")),
+    conversation("^think", shell("echo made > made.txt"), says("late", delay_seconds=60)),
+    lease_seconds=LEASE_SECONDS,
+)
 
 
 @pytest.fixture
@@ -86,9 +79,7 @@ async def test_an_ended_agent_is_freed_at_once(bench: Bench, task: str, state: J
 async def test_a_cancelled_agent_is_freed_at_once(bench: Bench) -> None:
     job_id = await bench.submit(make_spec("think"))
     running = asyncio.create_task(bench.run(job_id))
-    async with asyncio.timeout(60):
-        while await requests(bench, job_id) < 2:  # noqa: ASYNC110 - nothing else waits for it
-            await asyncio.sleep(0.02)
+    await eventually(lambda: requests(bench, job_id), lambda seen: seen >= 2)
     await bench.ledger.cancel(job_id)
     await running
     await asyncio.sleep(0)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord, JobState
@@ -21,8 +17,9 @@ from fanout.workers.sandbox.errors import (
     SandboxStartFailed,
 )
 from tests.builders import make_spec, make_worker
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, conversation, shell
 
 AWAY = EngineUnavailable("No Docker engine answers at unix:///engine.sock: start Docker.")
 FULL = SandboxStartFailed("The engine's disk has reached its reserve of free space.")
@@ -32,15 +29,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
-    script = write_script(tmp_path, *SCRIPT)
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(*SCRIPT, retry_pause_seconds=0)
 
 
 @pytest.mark.parametrize("fault", [AWAY, EngineForbidden("It is closed to this user."), FULL])

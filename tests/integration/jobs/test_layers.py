@@ -6,23 +6,20 @@ import asyncio
 import io
 import tarfile
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
-from tests.integration.worker.children import delegating_agents
-from tests.services import RedisProcess
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, call, calls, conversation, shell
+from tests.integration.worker.children import DELEGATING
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,16 +51,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-@pytest.fixture
-async def bench(redis_server: RedisProcess, tmp_path: Path) -> AsyncIterator[Bench]:
-    redis: Redis = connect(redis_server.url)
-    await redis.flushall()
-    script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
-        agents = await asyncio.to_thread(delegating_agents, tmp_path)
-        made.configure(await asyncio.to_thread(load_agent_definitions, agents))
-        yield made
-    await redis.aclose()
+bench = bench_fixture(*SCRIPT, agents=DELEGATING, real_redis=True)
 
 
 async def test_sixty_waits_of_a_job_and_its_continuation_unpack_the_snapshot_once(

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing
 from tests.builders import make_spec
 from tests.bundles import BundleBuilder
-from tests.integration.jobs.bench import Bench, opened_bench
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import LEASE_SECONDS, Bench
 from tests.integration.scripts import (
     DONE,
     call,
@@ -26,7 +23,6 @@ from tests.integration.scripts import (
     conversation,
     says,
     shell,
-    write_script,
 )
 from tests.integration.worker.approvals import GUARDED
 from tests.integration.worker.children import LEAD, delegates
@@ -46,20 +42,12 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.01)
-    script = write_script(tmp_path, *SCRIPT)
-    agents = tmp_path / "agents"
-    agents.mkdir()
-    for name, text in (("guarded", GUARDED), ("lead", LEAD)):
-        (agents / f"{name}.yaml").write_text(text)
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script) as bench,
-    ):
-        bench.configure(await asyncio.to_thread(load_agent_definitions, agents))
-        yield bench
+bench = bench_fixture(
+    *SCRIPT,
+    agents={"guarded": GUARDED, "lead": LEAD},
+    lease_seconds=LEASE_SECONDS,
+    retry_pause_seconds=0.01,
+)
 
 
 @pytest.mark.parametrize("description", ["talk", "plan"])

@@ -32,7 +32,7 @@ class Place:
 
 
 @pytest.fixture
-async def place(redis_server: RedisProcess, redis_url: str) -> AsyncIterator[Place]:
+async def ledger_place(redis_server: RedisProcess, redis_url: str) -> AsyncIterator[Place]:
     assert redis_url
     async with lossy(redis_server.port) as proxy, connect(proxy.url) as redis:
         ledger = Ledger(redis, Keys())
@@ -52,70 +52,72 @@ async def claimed(place: Place) -> Claim:
     return claim
 
 
-async def test_a_submission_is_one_job(place: Place) -> None:
+async def test_a_submission_is_one_job(ledger_place: Place) -> None:
     spec = make_spec()
-    place.proxy.lose_answer_to = spec.id.encode()
+    ledger_place.proxy.lose_answer_to = spec.id.encode()
 
-    assert await place.ledger.submit([spec]) == [spec.id]
+    assert await ledger_place.ledger.submit([spec]) == [spec.id]
 
-    assert place.proxy.lost == 1
-    assert await place.ledger.ids() == [spec.id]
-    assert len(await place.journal.read(spec.id)) == 1
+    assert ledger_place.proxy.lost == 1
+    assert await ledger_place.ledger.ids() == [spec.id]
+    assert len(await ledger_place.journal.read(spec.id)) == 1
 
 
-async def test_a_dispatch_is_had_by_the_process_that_asked_for_it(place: Place) -> None:
-    (job_id,) = await place.ledger.submit([make_spec()])
-    place.proxy.lose_answer_to = AdmissionPolicy().stored().encode()
+async def test_a_dispatch_is_had_by_the_process_that_asked_for_it(ledger_place: Place) -> None:
+    (job_id,) = await ledger_place.ledger.submit([make_spec()])
+    ledger_place.proxy.lose_answer_to = AdmissionPolicy().stored().encode()
 
-    jobs = await place.ledger.dispatch(10)
+    jobs = await ledger_place.ledger.dispatch(10)
 
-    assert place.proxy.lost == 1
+    assert ledger_place.proxy.lost == 1
     assert [(job.spec.id, job.number) for job in jobs] == [(job_id, 1)]
-    assert isinstance(await place.ledger.claim(job_id, WORKER, 10), Claim)
+    assert isinstance(await ledger_place.ledger.claim(job_id, WORKER, 10), Claim)
 
 
-async def test_a_claim_is_had_by_the_worker_that_made_it(place: Place) -> None:
-    job_id = await dispatched(place)
-    place.proxy.lose_answer_to = WORKER.name.encode()
+async def test_a_claim_is_had_by_the_worker_that_made_it(ledger_place: Place) -> None:
+    job_id = await dispatched(ledger_place)
+    ledger_place.proxy.lose_answer_to = WORKER.name.encode()
 
-    claim = await place.ledger.claim(job_id, WORKER, 10)
+    claim = await ledger_place.ledger.claim(job_id, WORKER, 10)
 
-    assert place.proxy.lost == 1
+    assert ledger_place.proxy.lost == 1
     assert isinstance(claim, Claim), claim
     assert claim.attempt == 1
-    assert await place.ledger.beat({job_id: claim.token}, 10) == {job_id: "held"}
-    assert await place.ledger.claim(job_id, WORKER, 10) == "running", (
+    assert await ledger_place.ledger.beat({job_id: claim.token}, 10) == {job_id: "held"}
+    assert await ledger_place.ledger.claim(job_id, WORKER, 10) == "running", (
         "a second message may not claim it"
     )
 
 
-async def test_a_result_is_stored_once(place: Place) -> None:
-    claim = await claimed(place)
+async def test_a_result_is_stored_once(ledger_place: Place) -> None:
+    claim = await claimed(ledger_place)
     job_id = claim.spec.id
-    place.proxy.lose_answer_to = b"the summary"
+    ledger_place.proxy.lose_answer_to = b"the summary"
 
-    await place.ledger.finish(job_id, claim.token, make_result(job_id, summary="the summary"), {})
+    await ledger_place.ledger.finish(
+        job_id, claim.token, make_result(job_id, summary="the summary"), {}
+    )
 
-    assert place.proxy.lost == 1
-    result = await place.ledger.result(job_id)
+    assert ledger_place.proxy.lost == 1
+    result = await ledger_place.ledger.result(job_id)
     assert result is not None
     assert result.summary == "the summary"
-    states = [event.data["state"] for event in await place.journal.read(job_id)]
+    states = [event.data["state"] for event in await ledger_place.journal.read(job_id)]
     assert states == ["queued", "running", "succeeded"]
 
 
-async def test_an_event_stands_in_the_journal_once(place: Place) -> None:
-    claim = await claimed(place)
+async def test_an_event_stands_in_the_journal_once(ledger_place: Place) -> None:
+    claim = await claimed(ledger_place)
     job_id = claim.spec.id
-    place.proxy.lose_answer_to = b"unique text"
+    ledger_place.proxy.lose_answer_to = b"unique text"
 
     used = {"model_calls": 1, "cost_usd": 0.5}
-    await place.journal.append(
+    await ledger_place.journal.append(
         job_id, 1, EventType.LOG, {"text": "unique text"}, "a line", used=used
     )
 
-    assert place.proxy.lost == 1
-    texts = [event.data.get("text") for event in await place.journal.read(job_id)]
+    assert ledger_place.proxy.lost == 1
+    texts = [event.data.get("text") for event in await ledger_place.journal.read(job_id)]
     assert texts.count("unique text") == 1
-    (charged,) = await place.ledger.usage([job_id])
+    (charged,) = await ledger_place.ledger.usage([job_id])
     assert (charged.model_calls, charged.cost_usd) == (1, 0.5)

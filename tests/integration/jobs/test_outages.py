@@ -6,22 +6,19 @@ With its jobs, without them, or not at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim
 from tests.builders import make_spec
-from tests.integration.jobs.conftest import Hand
+from tests.integration.jobs.conftest import Hand, until_awaited
 from tests.services import RedisProcess
+from tests.waits import eventually
 
 pytestmark = pytest.mark.redis
 
@@ -29,7 +26,7 @@ AWAY_SECONDS = 4
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisProcess]:
+def mortal(tmp_path: Path) -> Iterator[RedisProcess]:
     server = RedisProcess(tmp_path)
     server.start()
     yield server
@@ -37,29 +34,13 @@ def server(tmp_path: Path) -> Iterator[RedisProcess]:
 
 
 @pytest.fixture
-def mortal_settings(server: RedisProcess, tmp_path: Path) -> Settings:
-    return load_settings(redis_url=server.url, state_dir=tmp_path / "state")
-
-
-@pytest.fixture
-async def client(
-    server: RedisProcess, mortal_settings: Settings, definitions: AgentDefinitions
-) -> AsyncIterator[JobClient]:
-    async with JobClient(server.url, mortal_settings, definitions) as made:
-        yield made
-
-
-@pytest.fixture
-async def hand(server: RedisProcess) -> AsyncIterator[Hand]:
-    async with connect(server.url) as redis:
-        yield Hand(redis)
+def redis_url(mortal: RedisProcess) -> str:
+    return mortal.url
 
 
 async def until_heard(hand: Hand) -> None:
     """Wait until the client listens for changes."""
-    async with asyncio.timeout(60):
-        while not await hand.redis.pubsub_channels("fanout:bell:*"):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
+    await eventually(lambda: hand.redis.pubsub_channels("fanout:bell:*"))
 
 
 async def waited_for(client: JobClient, hand: Hand) -> tuple[Claim, asyncio.Task[JobResult]]:
@@ -73,7 +54,7 @@ async def waited_for(client: JobClient, hand: Hand) -> tuple[Claim, asyncio.Task
 
 @pytest.mark.slow
 async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
-    client: JobClient, hand: Hand, server: RedisProcess
+    client: JobClient, hand: Hand, mortal: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())
     claim = await hand.claim(job_id)
@@ -86,13 +67,11 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
 
     reading = asyncio.create_task(read())
     waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
-    async with asyncio.timeout(60):
-        ended = Keys().job_ended(job_id)
-        while len(seen) < 3 or not await hand.redis.pubsub_channels(ended):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
-    await asyncio.to_thread(server.kill)
+    await eventually(lambda: len(seen) >= 3)
+    await until_awaited(hand, job_id)
+    await asyncio.to_thread(mortal.kill)
     await asyncio.sleep(AWAY_SECONDS)  # an outage, longer than several attempts to connect
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(mortal.start)
     await hand.say(job_id, "after")
     await hand.finish(claim, summary="done")
 
@@ -123,26 +102,26 @@ async def test_a_wait_does_not_read_what_its_job_does(
 
 
 async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
-    client: JobClient, hand: Hand, server: RedisProcess
+    client: JobClient, hand: Hand, mortal: RedisProcess
 ) -> None:
     claim, waiting = await waited_for(client, hand)
-    await asyncio.to_thread(server.kill)
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(mortal.kill)
+    await asyncio.to_thread(mortal.start)
     await until_heard(hand)
 
-    await hand.finish(claim)
+    await hand.finish(claim, summary="done")
 
     async with asyncio.timeout(60):
-        await waiting
+        assert (await waiting).summary == "done"
 
 
 async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
-    client: JobClient, server: RedisProcess
+    client: JobClient, hand: Hand, mortal: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id, 2))
-    await asyncio.sleep(0.3)
-    await asyncio.to_thread(server.kill)
+    await until_awaited(hand, job_id)
+    await asyncio.to_thread(mortal.kill)
 
     async with asyncio.timeout(60):
         await asyncio.wait({waiting})
@@ -150,15 +129,15 @@ async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
 
 
 async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
-    client: JobClient, server: RedisProcess, tmp_path: Path
+    client: JobClient, hand: Hand, mortal: RedisProcess, tmp_path: Path
 ) -> None:
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.3)
-    await asyncio.to_thread(server.kill)
+    await until_awaited(hand, job_id)
+    await asyncio.to_thread(mortal.kill)
     for part in await asyncio.to_thread(lambda: list((tmp_path / "appendonlydir").iterdir())):
         await asyncio.to_thread(part.unlink)
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(mortal.start)
 
     with pytest.raises(UnknownJob):
         async with asyncio.timeout(60):
@@ -167,13 +146,13 @@ async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
 
 @pytest.mark.slow
 async def test_an_outage_that_does_not_end_is_told(
-    client: JobClient, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    client: JobClient, hand: Hand, mortal: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fanout.orchestrator.jobs.store.outage.OUTAGE_SECONDS", 2.0)
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.3)
-    await asyncio.to_thread(server.kill)
+    await until_awaited(hand, job_id)
+    await asyncio.to_thread(mortal.kill)
 
     with pytest.raises(LedgerUnavailable):
         async with asyncio.timeout(60):
@@ -181,9 +160,9 @@ async def test_an_outage_that_does_not_end_is_told(
 
 
 async def test_a_redis_that_was_never_there_is_told_at_once(
-    client: JobClient, server: RedisProcess
+    client: JobClient, mortal: RedisProcess
 ) -> None:
-    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(mortal.kill)
 
     async with asyncio.timeout(60):
         with pytest.raises(LedgerUnavailable):

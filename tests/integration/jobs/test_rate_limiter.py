@@ -34,6 +34,7 @@ from fanout.orchestrator.jobs.store.rate_limiter import (
 from tests.faults.releases import THIS_RELEASE, Release, earlier_release, listed_releases
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -43,7 +44,7 @@ COUNTED_SECONDS = WINDOW_SECONDS / 2
 
 
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
+async def real_redis(redis_url: str) -> AsyncIterator[Redis]:
     async with connect(redis_url) as made:
         yield made
 
@@ -125,15 +126,16 @@ def start_together(senders: Sequence[subprocess.Popen[str]]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["one release", "two releases"])
 async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_up(
-    redis: Redis, redis_url: str, tmp_path: Path, *, is_mixed: bool
+    real_redis: Redis, redis_url: str, tmp_path: Path, *, is_mixed: bool
 ) -> None:
     other = earlier_release(listed_releases()[-1], tmp_path) if is_mixed else THIS_RELEASE
     releases = {"a": THIS_RELEASE, "b": other, "c": THIS_RELEASE}
     senders = [begun(redis_url, who, release) for who, release in releases.items()]
     await asyncio.to_thread(start_together, senders)
-    async with asyncio.timeout(60):  # most have asked, and some have gone
-        while len(waiting := await redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1)) < 8:  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.05)
+    waiting = await eventually(
+        lambda: real_redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1),
+        lambda waiting: len(waiting) >= 8,
+    )
     victim = str(waiting[0])[0]  # whose turn is next
     senders["abc".index(victim)].kill()
     told = [await asyncio.to_thread(sender.communicate, timeout=60) for sender in senders]
@@ -142,19 +144,21 @@ async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_
     assert [sender.returncode for sender in senders].count(0) == 2
     assert 10 <= len(times) < 15
     assert most_in_any_window(times, COUNTED_SECONDS) <= 4
-    found = [await redis.pttl(key) async for key in redis.scan_iter(f"{Keys().prefix}:model*")]
+    found = [
+        await real_redis.pttl(key) async for key in real_redis.scan_iter(f"{Keys().prefix}:model*")
+    ]
     most = WINDOW_SECONDS + LATEST_ASK_SECONDS + ASK_GRACE_SECONDS
     assert found
     assert all(0 < milliseconds <= most * 1000 for milliseconds in found), "nothing stays for ever"
 
 
 @pytest.mark.slow
-async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Redis) -> None:
-    limits = gate(redis, tokens_per_minute=1000)
+async def test_tokens_are_set_aside_and_given_back_when_less_was_used(real_redis: Redis) -> None:
+    limits = gate(real_redis, tokens_per_minute=1000)
     begun = time.time()
     first = await sends(limits, ["a", "b"], 400)
     waiting = asyncio.create_task(sends(limits, ["c"], 400))
-    await asyncio.sleep(0.3)
+    await eventually(lambda: real_redis.zcard(f"{Keys().prefix}:model-waiting:m"))
     assert not waiting.done()
 
     await limits.settle("a", "m", 400, 100)
@@ -167,15 +171,15 @@ async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Red
     )
     (alone,) = await sends(limits, ["larger than the whole budget"], 5000)
     assert alone - third[0] > WINDOW_SECONDS - 0.1
-    used = await redis.zrange(f"{Keys().prefix}:model-sent:m", 0, -1)
+    used = await real_redis.zrange(f"{Keys().prefix}:model-sent:m", 0, -1)
     assert used == ["larger than the whole budget 5000"]
 
 
 @pytest.mark.slow
 async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_step(
-    redis: Redis,
+    real_redis: Redis,
 ) -> None:
-    ours, theirs = gate(redis), gate(redis)
+    ours, theirs = gate(real_redis), gate(real_redis)
     told: list[str] = []
 
     async def tell(why: str) -> None:
@@ -185,7 +189,7 @@ async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_
     assert await ours.cut("a", "m", 10, 1.0) == pytest.approx(1, abs=0.1)
     cut_at = time.time()
     waiting = asyncio.create_task(theirs.enter("c", "m", 10, on_wait=tell))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: told)
     assert await theirs.cut("b", "m", 10, 1.5) == pytest.approx(1.5, abs=0.1)
     assert (
         told == ["waits a moment for m: its service has asked for a pause"]
@@ -201,8 +205,10 @@ async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_
 
 
 @pytest.mark.slow
-async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(redis: Redis) -> None:
-    limits = gate(redis)
+async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(
+    real_redis: Redis,
+) -> None:
+    limits = gate(real_redis)
     await sends(limits, ["a", "b"])
     pauses = [await limits.cut(name, "m", 10, None) for name in ("a", "b", "a")]
     await sends(limits, ["c"])
@@ -215,28 +221,28 @@ async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(red
     assert [round(pause) for pause in pauses] == [1, 1, 1, 2, 1]
 
 
-async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(redis: Redis) -> None:
+async def test_a_look_reads_no_more_of_a_long_queue_than_of_a_short_one(real_redis: Redis) -> None:
     rate = {"requests_per_minute": 4, "tokens_per_minute": 100}
-    limits = RedisRateLimiter(redis, Keys(), {"m": ModelRate(**rate)})
-    counting = redis.register_script(COUNTING + script_source("model_turn"))
+    limits = RedisRateLimiter(real_redis, Keys(), {"m": ModelRate(**rate)})
+    counting = real_redis.register_script(COUNTING + script_source("model_turn"))
     limits._run.__self__.registered["model_turn"] = counting
     read: dict[int, int] = {}
     for number in range(1001):
         again, *_ = await limits._turn(f"r{number}", "m", 10)
         if number in {100, 1000}:
             await limits._turn(f"r{number // 2}", "m", 10)
-            read[number] = int(await redis.get("read"))
+            read[number] = int(await real_redis.get("read"))
 
     assert read[1000] <= read[100] + 5
     assert again == LATEST_ASK_SECONDS
 
 
-async def test_those_at_the_end_of_a_very_long_queue_ask_less_often(redis: Redis) -> None:
-    limits = RedisRateLimiter(redis, Keys(), {"m": ModelRate(requests_per_minute=100)})
+async def test_those_at_the_end_of_a_very_long_queue_ask_less_often(real_redis: Redis) -> None:
+    limits = RedisRateLimiter(real_redis, Keys(), {"m": ModelRate(requests_per_minute=100)})
     await sends(limits, [f"sent{number}" for number in range(100)])
     await limits._turn("first", "m", 10)
     waiting = {f"r{number} 10": number + 2 for number in range(20_000)}
-    await redis.zadd(f"{Keys().prefix}:model-waiting:m", waiting)
+    await real_redis.zadd(f"{Keys().prefix}:model-waiting:m", waiting)
 
     far, *_ = await limits._turn("r19999", "m", 10)
     near, *_ = await limits._turn("r0", "m", 10)
@@ -258,8 +264,8 @@ async def test_an_answer_that_gets_lost_is_no_second_request(
         assert await redis.zcard(f"{Keys().prefix}:model-sent:m") == 2
 
 
-async def test_a_turn_that_comes_too_late_to_be_used_is_taken_again(redis: Redis) -> None:
-    limits, turns = gate(redis), 0
+async def test_a_turn_that_comes_too_late_to_be_used_is_taken_again(real_redis: Redis) -> None:
+    limits, turns = gate(real_redis), 0
 
     async def slow_once() -> None:
         nonlocal turns
@@ -271,7 +277,7 @@ async def test_a_turn_that_comes_too_late_to_be_used_is_taken_again(redis: Redis
     await limits.enter("a", "m", 10, on_turn=slow_once)
 
     assert turns == 2
-    at = await redis.zscore(f"{Keys().prefix}:model-sent:m", "a 10")
+    at = await real_redis.zscore(f"{Keys().prefix}:model-sent:m", "a 10")
     assert at is not None
     assert at / 1000 - begun > LATE_SECONDS
 

@@ -72,7 +72,7 @@ class Place:
 
 
 @pytest.fixture
-async def place(redis_url: str) -> AsyncIterator[Place]:
+async def ledger_place(redis_url: str) -> AsyncIterator[Place]:
     async with connect(redis_url) as redis:
         place = Place(redis)
         await place.ledger.register(WORKER, 600, AdmissionPolicy(tree_jobs=1_000), 1)
@@ -80,16 +80,16 @@ async def place(redis_url: str) -> AsyncIterator[Place]:
 
 
 async def test_a_submission_costs_a_few_commands_a_job_and_no_call_takes_more_than_fifty(
-    place: Place,
+    ledger_place: Place,
 ) -> None:
     specs = [
         make_spec(agent=f"a{n}", owner="ann", tenant="t", idempotency_key=f"k{n}")
         for n in range(200)
     ]
 
-    await place.ledger.submit([make_spec()])  # loads the script
-    cost = await place.cost(place.ledger.submit(specs, "pool"))
-    again = await place.cost(place.ledger.submit(specs, "pool"))
+    await ledger_place.ledger.submit([make_spec()])  # loads the script
+    cost = await ledger_place.cost(ledger_place.ledger.submit(specs, "pool"))
+    again = await ledger_place.cost(ledger_place.ledger.submit(specs, "pool"))
 
     reads_before = len(specs)  # the client asks which of them are known
     assert cost.calls == again.calls == len(specs) / store.SUBMIT_BATCH == 4
@@ -97,177 +97,181 @@ async def test_a_submission_costs_a_few_commands_a_job_and_no_call_takes_more_th
     assert again.commands <= 2 * len(specs) + reads_before
 
 
-async def test_a_call_takes_fewer_jobs_with_long_texts(place: Place) -> None:
+async def test_a_call_takes_fewer_jobs_with_long_texts(ledger_place: Place) -> None:
     specs = [make_spec("x" * 90_000) for _ in range(11)]
 
-    await place.ledger.submit([make_spec()])  # loads the script
-    cost = await place.cost(place.ledger.submit(specs))
+    await ledger_place.ledger.submit([make_spec()])  # loads the script
+    cost = await ledger_place.cost(ledger_place.ledger.submit(specs))
 
     assert cost.calls == 3, "five, five and one"
-    assert await place.queued() == 12
+    assert await ledger_place.queued() == 12
 
 
 async def test_what_a_worker_asks_while_it_is_idle_costs_the_same_with_many_workers_and_classes(
-    place: Place,
+    ledger_place: Place,
 ) -> None:
     idle = make_worker("idle", agents=("a",))
-    await place.ledger.register(WORKER, 0)
+    await ledger_place.ledger.register(WORKER, 0)
 
     async def look() -> None:
         """What it asks in two seconds."""
-        await place.ledger.register(idle, 600)
-        await place.ledger.reap()
-        await place.ledger.dispatch(64)
+        await ledger_place.ledger.register(idle, 600)
+        await ledger_place.ledger.reap()
+        await ledger_place.ledger.dispatch(64)
 
     await look()
-    alone = await place.cost(look())
+    alone = await ledger_place.cost(look())
     for number in range(60):
         one = make_worker(f"w{number}", host=f"h{number}", agents=(f"b{number}", "b"))
-        await place.ledger.register(one, 600)
-    await place.ledger.submit(
+        await ledger_place.ledger.register(one, 600)
+    await ledger_place.ledger.submit(
         [make_spec(agent=f"nobody-has-{n}", tenant=f"t{n}") for n in range(90)]
     )
-    while await place.redis.zcard("fanout:dispatch:ready"):
+    while await ledger_place.redis.zcard("fanout:dispatch:ready"):
         await look()
     await look()
-    among_many = await place.cost(look())
+    among_many = await ledger_place.cost(look())
 
     assert among_many.calls == alone.calls
     assert among_many.commands <= alone.commands + 5
 
 
 async def test_a_slot_of_a_tenant_with_many_classes_costs_little_more_than_one_command_a_class(
-    place: Place,
+    ledger_place: Place,
 ) -> None:
     policy = AdmissionPolicy(tree_jobs=1_000, tenant_jobs=1)
-    await place.ledger.register(WORKER, 600, policy, 2)
-    (claim,) = await place.run(make_spec(agent="first"))
-    await place.ledger.submit([make_spec(agent=f"a{n}") for n in range(300)])
-    while await place.ledger.dispatch(10):
+    await ledger_place.ledger.register(WORKER, 600, policy, 2)
+    (claim,) = await ledger_place.run(make_spec(agent="first"))
+    await ledger_place.ledger.submit([make_spec(agent=f"a{n}") for n in range(300)])
+    while await ledger_place.ledger.dispatch(10):
         pass
-    assert await place.redis.smembers(KEYS.full_tenants)
+    assert await ledger_place.redis.smembers(KEYS.full_tenants)
 
-    cost = await place.cost(place.finish(claim))
+    cost = await ledger_place.cost(ledger_place.finish(claim))
 
     assert cost.commands <= 300 + OF_A_CALL
-    assert len(await place.ledger.dispatch(10)) == 1
+    assert len(await ledger_place.ledger.dispatch(10)) == 1
 
 
 async def test_a_slot_of_a_tree_with_many_classes_costs_a_few_commands_a_class(
-    place: Place,
+    ledger_place: Place,
 ) -> None:
     policy = AdmissionPolicy(tree_jobs=1)
-    await place.ledger.register(WORKER, 600, policy, 2)
-    (claim,) = await place.run(make_spec(agent="first", root_id="tree"))
-    await place.ledger.submit([make_spec(agent=f"a{n}", root_id="tree") for n in range(300)])
-    while await place.ledger.dispatch(10):
+    await ledger_place.ledger.register(WORKER, 600, policy, 2)
+    (claim,) = await ledger_place.run(make_spec(agent="first", root_id="tree"))
+    await ledger_place.ledger.submit([make_spec(agent=f"a{n}", root_id="tree") for n in range(300)])
+    while await ledger_place.ledger.dispatch(10):
         pass
-    await place.ledger.dispatch(10)
-    assert await place.redis.smembers(KEYS.full_trees)
+    await ledger_place.ledger.dispatch(10)
+    assert await ledger_place.redis.smembers(KEYS.full_trees)
 
-    cost = await place.cost(place.finish(claim))
+    cost = await ledger_place.cost(ledger_place.finish(claim))
 
     assert cost.commands <= 2 * 300 + OF_A_CALL
-    assert len(await place.ledger.dispatch(10)) == 1
+    assert len(await ledger_place.ledger.dispatch(10)) == 1
 
 
 async def test_a_job_with_many_children_ends_with_as_few_commands_as_any_and_they_are_cancelled(
-    place: Place,
+    ledger_place: Place,
 ) -> None:
     parent = make_spec()
-    (claim,) = await place.run(parent)
+    (claim,) = await ledger_place.run(parent)
     child = {"parent_id": parent.id, "root_id": parent.id, "depth": 1}
-    ids = await place.ledger.submit([make_spec(**child) for _ in range(400)])
+    ids = await ledger_place.ledger.submit([make_spec(**child) for _ in range(400)])
 
-    ended = await place.cost(place.finish(claim))
-    cancelled = await place.cost(place.ledger.reap())
+    ended = await ledger_place.cost(ledger_place.finish(claim))
+    cancelled = await ledger_place.cost(ledger_place.ledger.reap())
 
     assert ended.commands <= OF_A_CALL
     assert cancelled.calls >= len(ids) / store.CANCEL_BATCH
     assert cancelled.of_a_call <= OF_A_CALL * store.CANCEL_BATCH
-    assert set(await place.ledger.states(ids)) == {"cancelled"}
+    assert set(await ledger_place.ledger.states(ids)) == {"cancelled"}
 
 
 async def test_a_tree_of_any_size_is_evicted_in_parts_and_as_a_whole(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    ledger_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "EVICT_LOOKS", 40)
-    large = await place.ledger.submit([make_spec(root_id="large") for _ in range(150)])
-    other = await place.ledger.submit([make_spec(root_id="other") for _ in range(3)])
-    await place.end(*large, *other)
+    large = await ledger_place.ledger.submit([make_spec(root_id="large") for _ in range(150)])
+    other = await ledger_place.ledger.submit([make_spec(root_id="other") for _ in range(3)])
+    await ledger_place.end(*large, *other)
 
-    cost = await place.cost(place.ledger.evict("all", jobs=1, bytes_=0, min_kept_seconds=-60))
+    cost = await ledger_place.cost(
+        ledger_place.ledger.evict("all", jobs=1, bytes_=0, min_kept_seconds=-60)
+    )
 
     assert cost.calls >= 150 / 40
     assert cost.of_a_call <= 3 * 40 + OF_A_CALL
-    assert set(await place.ledger.states(large)) == {None}
-    assert set(await place.ledger.states(other)) == {"cancelled"}
+    assert set(await ledger_place.ledger.states(large)) == {None}
+    assert set(await ledger_place.ledger.states(other)) == {"cancelled"}
 
 
 async def test_a_tree_of_any_size_is_kept_for_one_job_that_has_not_ended(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    ledger_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "EVICT_LOOKS", 40)
-    large = await place.ledger.submit([make_spec(root_id="large") for _ in range(150)])
-    other = await place.ledger.submit([make_spec(root_id="other") for _ in range(3)])
-    await place.end(*large[1:], *other)
+    large = await ledger_place.ledger.submit([make_spec(root_id="large") for _ in range(150)])
+    other = await ledger_place.ledger.submit([make_spec(root_id="other") for _ in range(3)])
+    await ledger_place.end(*large[1:], *other)
 
     async def evict() -> None:
-        assert await place.ledger.evict("all", jobs=200, bytes_=0, min_kept_seconds=-60) == 3
+        assert await ledger_place.ledger.evict("all", jobs=200, bytes_=0, min_kept_seconds=-60) == 3
 
-    cost = await place.cost(evict())
+    cost = await ledger_place.cost(evict())
 
     assert cost.of_a_call <= 3 * 40 + OF_A_CALL
     assert cost.calls <= 12, "it is known of its other jobs that the tree is kept"
-    assert set(await place.ledger.states(large)) == {"queued", "cancelled"}
-    assert set(await place.ledger.states(other)) == {None}
+    assert set(await ledger_place.ledger.states(large)) == {"queued", "cancelled"}
+    assert set(await ledger_place.ledger.states(other)) == {None}
 
 
 async def test_one_call_of_the_reaper_does_its_maximum_of_all_that_has_lapsed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    ledger_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "REAP_BATCH", 10)
     for number in range(10):
-        await place.ledger.register(make_worker(f"w{number}"), 600)
-    await place.ledger.submit([make_spec(root_id="tree") for _ in range(20)])
-    jobs = await place.ledger.dispatch(20)
+        await ledger_place.ledger.register(make_worker(f"w{number}"), 600)
+    await ledger_place.ledger.submit([make_spec(root_id="tree") for _ in range(20)])
+    jobs = await ledger_place.ledger.dispatch(20)
     for key in (KEYS.leases, KEYS.workers, "fanout:dispatch:workers"):
-        names = await place.redis.zrange(key, 0, -1)
-        await place.redis.zadd(key, dict.fromkeys(names, 1), xx=True)
+        names = await ledger_place.redis.zrange(key, 0, -1)
+        await ledger_place.redis.zadd(key, dict.fromkeys(names, 1), xx=True)
 
-    cost = await place.cost(place.ledger.reap())
+    cost = await ledger_place.cost(ledger_place.ledger.reap())
 
     assert len(jobs) == 20
     assert cost.calls >= (20 + 11 + 11) / 10
     assert cost.of_a_call <= 10 * 60 + OF_A_CALL
-    assert await place.redis.zcard("fanout:dispatch:workers") == 0
-    assert await place.queued() == 20
+    assert await ledger_place.redis.zcard("fanout:dispatch:workers") == 0
+    assert await ledger_place.queued() == 20
 
 
-async def test_what_was_sent_to_a_worker_that_ends_is_taken_back_in_parts(place: Place) -> None:
-    ids = await place.ledger.submit([make_spec(root_id="tree") for _ in range(120)])
-    assert len(await place.ledger.dispatch(200)) == 120
-    await place.ledger.register(make_worker("other", concurrency=200), 600)
+async def test_what_was_sent_to_a_worker_that_ends_is_taken_back_in_parts(
+    ledger_place: Place,
+) -> None:
+    ids = await ledger_place.ledger.submit([make_spec(root_id="tree") for _ in range(120)])
+    assert len(await ledger_place.ledger.dispatch(200)) == 120
+    await ledger_place.ledger.register(make_worker("other", concurrency=200), 600)
 
-    cost = await place.cost(place.ledger.register(WORKER, 0))
-    await place.ledger.reap()
-    jobs = await place.ledger.dispatch(200)
+    cost = await ledger_place.cost(ledger_place.ledger.register(WORKER, 0))
+    await ledger_place.ledger.reap()
+    jobs = await ledger_place.ledger.dispatch(200)
 
     assert cost.commands <= 50 * 60 + OF_A_CALL, "of fifty jobs"
     assert {job.spec.id: job.worker for job in jobs} == dict.fromkeys(ids, "other")
 
 
-async def test_a_higher_limit_lets_all_trees_take_turns_again_in_parts(place: Place) -> None:
-    await place.ledger.register(WORKER, 600, AdmissionPolicy(tree_jobs=1), 2)
+async def test_a_higher_limit_lets_all_trees_take_turns_again_in_parts(ledger_place: Place) -> None:
+    await ledger_place.ledger.register(WORKER, 600, AdmissionPolicy(tree_jobs=1), 2)
     for _ in range(2):
-        await place.ledger.submit([make_spec(root_id=f"r{n}") for n in range(120)])
-    while await place.ledger.dispatch(200):
+        await ledger_place.ledger.submit([make_spec(root_id=f"r{n}") for n in range(120)])
+    while await ledger_place.ledger.dispatch(200):
         pass
-    assert await place.redis.scard(KEYS.full_trees) == 120
+    assert await ledger_place.redis.scard(KEYS.full_trees) == 120
 
-    higher = place.ledger.register(WORKER, 600, AdmissionPolicy(tree_jobs=2), 3)
-    cost = await place.cost(higher)
-    await place.ledger.reap()
+    higher = ledger_place.ledger.register(WORKER, 600, AdmissionPolicy(tree_jobs=2), 3)
+    cost = await ledger_place.cost(higher)
+    await ledger_place.ledger.reap()
 
     assert cost.commands <= 50 * 15 + OF_A_CALL, "of fifty trees"
-    assert len(await place.ledger.dispatch(200)) == 120
+    assert len(await ledger_place.ledger.dispatch(200)) == 120

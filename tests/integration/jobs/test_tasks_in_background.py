@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
-from tests.integration.worker.children import delegating_agents
-from tests.services import RedisProcess
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, call, calls, conversation, says, shell
+from tests.integration.worker.children import DELEGATING
+from tests.waits import until_reaped
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -65,17 +62,7 @@ delegation: agent_tools
 """
 
 
-@pytest.fixture
-async def bench(redis_server: RedisProcess, tmp_path: Path) -> AsyncIterator[Bench]:
-    redis: Redis = connect(redis_server.url)
-    await redis.flushall()
-    script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
-        agents = await asyncio.to_thread(delegating_agents, tmp_path)
-        await asyncio.to_thread((agents / "named.yaml").write_text, NAMED)
-        made.configure(await asyncio.to_thread(load_agent_definitions, agents))
-        yield made
-    await redis.aclose()
+bench = bench_fixture(*SCRIPT, agents={**DELEGATING, "named": NAMED}, real_redis=True)
 
 
 async def kinds(bench: Bench, job_id: str, kind: EventType) -> list[dict[str, Any]]:
@@ -125,9 +112,8 @@ async def test_a_wait_ends_with_its_time(bench: Bench) -> None:
     await bench.admission.pump()
     await bench.runner.run(await bench.arrived.get(), lambda _line: None)
     assert (await bench.ledger.get(job_id)).state is JobState.WAITING
-    await asyncio.sleep(0.7)
 
-    assert job_id in (await bench.ledger.reap()).states
+    assert job_id in (await until_reaped(bench.ledger)).states
     await bench.work_off()
 
     assert (await bench.ended(job_id)).success

@@ -1,12 +1,11 @@
 """Loopback servers that speak as local model servers do, with their oddities."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.loopback import LoopbackHandler, loopback_server
 
 NAME = "qwen3:8b"
 LLAMA_CPP_MODELS = {
@@ -65,70 +64,58 @@ class LocalServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
 
 
-@contextmanager
-def local_server(kind: Kind) -> Iterator[LocalServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.state = LocalServer(f"http://127.0.0.1:{server.server_port}", kind)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server.state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def local_server(kind: Kind) -> AbstractContextManager[LocalServer]:
+    return loopback_server(_Handler, lambda url: LocalServer(url, kind))
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     @property
     def kind(self) -> Kind:
-        return self.server.state.kind
+        return self.state.kind
 
-    def log_message(self, *_: Any) -> None: ...
-
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self._refused():
             return
         if self.path == f"{self.kind.prefix}/models" and self.kind.models is not None:
-            self._json(200, self.kind.models)
+            self.send_json(200, self.kind.models)
         elif self.path == "/api/tags" and self.kind.has_tags:
-            self._json(200, OLLAMA_TAGS)
+            self.send_json(200, OLLAMA_TAGS)
         else:
-            self._send(404, b"404 page not found", "text/plain")
+            self.send(404, b"404 page not found", "text/plain")
 
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.state.requests.append(request)
+    def post(self) -> None:
+        request = self.read_json()
+        self.state.requests.append(request)
         if self._refused():
             return
         if self.path == "/api/chat" and self.kind.has_tags:
             self._ollama(request)
             return
         if self.path != f"{self.kind.prefix}/chat/completions":
-            self._send(404, b"404 page not found", "text/plain")
+            self.send(404, b"404 page not found", "text/plain")
             return
         for refused, wanted in (
             (self.kind.refuses_tools, request.get("tools")),
             (self.kind.refuses_streams, request.get("stream")),
         ):
             if refused and wanted:
-                self._json(refused[0], {"error": {"message": refused[1], "type": "api_error"}})
+                self.send_json(refused[0], {"error": {"message": refused[1], "type": "api_error"}})
                 return
         calls = bool(request.get("tools")) and self.kind.calls_tools
         if request.get("stream") and not self.kind.ignores_streams:
             self._stream(calls=calls, request=request)
         else:
             message = {"role": "assistant", **_reply(request, calls=calls)}
-            self._json(200, _completion({"message": message}, calls=calls))
+            self.send_json(200, _completion({"message": message}, calls=calls))
 
     def _refused(self) -> bool:
         if self.kind.is_page:
-            self._send(200, PAGE.encode(), "text/html")
+            self.send(200, PAGE.encode(), "text/html")
             return True
         given = (self.headers.get("authorization") or "").removeprefix("Bearer ").strip()
         wanted = self.kind.key
         if wanted is not None and (not given or wanted not in {"", given}):
-            self._json(401, {"error": {"message": "Invalid key", "code": 401}})
+            self.send_json(401, {"error": {"message": "Invalid key", "code": 401}})
             return True
         return False
 
@@ -143,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
         end = {"model": NAME, "created_at": "2026-01-01T00:00:00Z", "message": message,
                "done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 3}  # fmt: skip
-        self._send(200, (json.dumps(end) + "\n").encode(), "application/x-ndjson")
+        self.send(200, (json.dumps(end) + "\n").encode(), "application/x-ndjson")
 
     def _stream(self, *, calls: bool, request: dict[str, Any]) -> None:
         delta = _reply(request, calls=calls)
@@ -155,17 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             _completion({"delta": {}}, calls=calls),
         ]
         body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-        self._send(200, body.encode(), "text/event-stream")
-
-    def _json(self, status: int, body: Any) -> None:
-        self._send(status, json.dumps(body).encode(), "application/json")
-
-    def _send(self, status: int, body: bytes, media_type: str) -> None:
-        self.send_response(status)
-        self.send_header("content-type", media_type)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(200, body.encode(), "text/event-stream")
 
 
 def _reply(request: dict[str, Any], *, calls: bool) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.integration.models.wires import Answer, Wire, call, call_with, text, wire_of
+from tests.loopback import LoopbackHandler, loopback_server
 
 __all__ = ["Answer", "ModelServer", "call", "call_with", "environment", "model_server", "text"]
 
@@ -52,27 +52,16 @@ def environment(server: ModelServer, key: str) -> dict[str, str]:
 @contextmanager
 def model_server(answers: Sequence[Answer] = ()) -> Iterator[ModelServer]:
     """Serve these answers on a port of 127.0.0.1."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state = ModelServer(url=f"http://127.0.0.1:{server.server_port}", answers=list(answers))
-    server.state = state
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.closing.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with loopback_server(Handler, lambda url: ModelServer(url, list(answers))) as state:
+        try:
+            yield state
+        finally:
+            state.closing.set()
 
 
-class Handler(BaseHTTPRequestHandler):
-    @property
-    def state(self) -> ModelServer:
-        return self.server.state
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+class Handler(LoopbackHandler):
+    def post(self) -> None:
+        request = self.read_json()
         if self.path.startswith(CACHES):
             self._keep(request)
             return
@@ -94,18 +83,16 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"content-type": answer.media_type, **answer.headers}
         self._send(*_whole(wire, answer), headers=headers)
 
-    def do_GET(self) -> None:
-        self._send(404, json.dumps({"error": {"type": "not_found_error", "message": self.path}}))
+    def get(self) -> None:
+        self.send_json(404, {"error": {"type": "not_found_error", "message": self.path}})
 
-    def do_DELETE(self) -> None:
-        self._send(200, "{}")
+    def delete(self) -> None:
+        self.send_json(200, {})
 
     def _keep(self, request: dict[str, Any]) -> None:
         self.state.caches.append(request)
         name = f"cachedContents/{len(self.state.caches)}"
-        self._send(
-            self.state.cache_status, json.dumps({"name": name, "model": request.get("model")})
-        )
+        self.send_json(self.state.cache_status, {"name": name, "model": request.get("model")})
 
     def _stream(self, wire: Wire, answer: Answer) -> None:
         self.send_response(200)
@@ -121,16 +108,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.state.closing.wait()
                 return
 
-    def _send(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+    def _send(self, status: int, body: str, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in (headers or {"content-type": "application/json"}).items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 def _whole(wire: Wire, answer: Answer) -> tuple[int, str]:

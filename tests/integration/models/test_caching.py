@@ -7,15 +7,10 @@ from fanout.orchestrator.deep_agent.models.retries import (
     GEMINI_TTL_SECONDS,
 )
 from tests.integration.models.model_server import Answer, call, text
-from tests.integration.models.providers import Serve, run_agent, served
+from tests.integration.models.providers import Serve, run_agent
 
 LONG = GEMINI_MIN_TOKENS
 OK = Answer([text("ok")])
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
 
 
 def step(input_tokens: int = LONG) -> Answer:

@@ -19,34 +19,34 @@ WRONG_KEY = (
 
 
 @pytest.fixture(params=PROVIDERS, ids=[provider.name for provider in PROVIDERS])
-def provider(request: pytest.FixtureRequest) -> Provider:
+def model_provider(request: pytest.FixtureRequest) -> Provider:
     found: Provider = request.param
     return found
 
 
 @DENIED
 async def test_a_denied_model_is_left_for_the_next_at_once(
-    serve: Serve, provider: Provider, status: int
+    serve: Serve, model_provider: Provider, status: int
 ) -> None:
-    names = f"{provider.smaller},{provider.larger}"
+    names = f"{model_provider.smaller},{model_provider.larger}"
     with serve(Answer(status=status), Answer([text("second")])) as server, capture_logs() as logs:
         run = await run_agent(names)
     assert run.text == "second"
     assert len(server.requests) == 2
     (event,) = (event for event in run.events if event.content and event.author != "user")
-    assert (event.custom_metadata or {})[FALLBACK_FROM] == {provider.smaller: "ModelDenied"}
+    assert (event.custom_metadata or {})[FALLBACK_FROM] == {model_provider.smaller: "ModelDenied"}
     (line,) = (line for line in logs if line["event"] == "another model is asked")
-    assert line["model"] == provider.larger
-    assert line["instead_of"] == provider.smaller
+    assert line["model"] == model_provider.larger
+    assert line["instead_of"] == model_provider.smaller
     assert KEY not in str(logs)
 
 
 @DENIED
 async def test_without_a_next_model_it_is_one_sentence(
-    serve: Serve, provider: Provider, status: int
+    serve: Serve, model_provider: Provider, status: int
 ) -> None:
     with serve(Answer(status=status)) as server, pytest.raises(ModelDenied) as caught:
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     assert len(server.requests) == 1
     assert str(caught.value).endswith("Check the model's name and its key.")
 

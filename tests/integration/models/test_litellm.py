@@ -14,14 +14,9 @@ from fanout.orchestrator.deep_agent.failures import (
 )
 from fanout.orchestrator.deep_agent.models.facts import price
 from tests.integration.models.model_server import Answer, call, call_with, text
-from tests.integration.models.providers import KEY, Serve, ask, run_agent, served, told
+from tests.integration.models.providers import KEY, Serve, ask, run_agent, told
 
 MODEL = "openai/gpt-5"
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])

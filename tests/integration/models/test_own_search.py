@@ -12,7 +12,7 @@ from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client
 from fanout.web import WebSearch
 from tests.integration.models.model_server import Answer, call, text
-from tests.integration.models.providers import Serve, run_agent, served, told
+from tests.integration.models.providers import Serve, run_agent, told
 
 URL, TITLE = "https://bakers.example/rye", "Rye bread"
 ANSWER = "4.20 euros, says the baker."
@@ -77,11 +77,6 @@ def claude_found(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> Answ
         "usage": {**USAGE, "server_tool_use": {"web_search_requests": 1, "web_fetch_requests": 0}},
     }
     return Answer(body=json.dumps(message))
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
 
 
 def tools() -> list[Any]:

@@ -41,7 +41,7 @@ serve = pytest.fixture(served)
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
-def provider(request: pytest.FixtureRequest) -> Provider:
+def model_provider(request: pytest.FixtureRequest) -> Provider:
     return request.param
 
 
@@ -51,12 +51,12 @@ def says_nothing_of_python(words: str) -> bool:
 
 @STREAMING
 async def test_an_unknown_end_of_a_reply_is_asked_for_again(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     write = call("write_file", file_path="/a", content="x")
     odd = Answer([text("half"), write], reason="network_error")
     with serve(odd, OK) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert run.results == []
     assert len(server.requests) == 2
@@ -64,11 +64,11 @@ async def test_an_unknown_end_of_a_reply_is_asked_for_again(
 
 @STREAMING
 async def test_a_model_that_always_ends_so_is_told_and_then_ends_the_run_in_its_words(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     odd = Answer([call("write_file", file_path="/a", content="x")], reason="weird")
     with serve(*[odd] * 20) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert "weird" in told(server.requests[UNUSABLE_ATTEMPTS])
     assert run.events[-1].error_code == "MALFORMED_REPLY"
     assert 'finish reason "weird"' in str(run.events[-1].error_message)
@@ -115,23 +115,23 @@ ERRORS = [
 
 @STREAMING
 async def test_an_error_with_a_good_status_is_the_error_that_it_is(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     failed = [Answer(body=json.dumps(body)) for body in ERRORS]
     for answer in failed:
         with serve(answer, OK):
-            assert await ask(provider.larger, streaming=streaming) == "ok"
+            assert await ask(model_provider.larger, streaming=streaming) == "ok"
         with serve(*[answer] * 3), pytest.raises(ModelUnresponsive, match="upstream is") as caught:
-            await ask(provider.larger, streaming=streaming)
+            await ask(model_provider.larger, streaming=streaming)
         assert says_nothing_of_python(str(caught.value))
 
 
 async def test_an_error_in_an_answer_counts_as_its_code_says(
-    serve: Serve, provider: Provider
+    serve: Serve, model_provider: Provider
 ) -> None:
     body = json.dumps({"error": {"message": "no such parameter", "code": 400}})
     with serve(Answer(body=body)) as server, pytest.raises(ModelRefused, match="no such parameter"):
-        await ask(provider.larger)
+        await ask(model_provider.larger)
     assert len(server.requests) == 1
 
 
@@ -140,49 +140,49 @@ PAGE = "<!doctype html><title>Welcome to nginx</title>"
 
 @STREAMING
 async def test_a_page_at_a_wrong_address_is_quoted(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     page = Answer(body=PAGE, media_type="text/html")
     with serve(page, OK):
-        assert await ask(provider.larger, streaming=streaming) == "ok"
+        assert await ask(model_provider.larger, streaming=streaming) == "ok"
     with serve(*[page] * 3), pytest.raises(ModelUnresponsive, match="Check the address") as caught:
-        await ask(provider.larger, streaming=streaming)
+        await ask(model_provider.larger, streaming=streaming)
     assert says_nothing_of_python(str(caught.value))
     missing = Answer(status=404, body=PAGE, media_type="text/html")
     with serve(missing), pytest.raises(ModelDenied, match="its address") as caught:
-        await ask(provider.larger, streaming=streaming)
+        await ask(model_provider.larger, streaming=streaming)
     assert "Welcome to nginx" in str(caught.value)
 
 
 @STREAMING
 async def test_no_arguments_in_any_form_are_none(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     forms = ["", "null", "[]", '"{}"']  # one more would be a loop
     with serve(Answer([call_with("read_todos", given) for given in forms]), OK):
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert run.results == [{"todos": []}] * len(forms)
 
 
 @STREAMING
 async def test_arguments_that_are_encoded_twice_are_read(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     twice = json.dumps(json.dumps({"file_path": "/a", "content": "hü"}))
     with serve(Answer([call_with("write_file", twice)]), OK):
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert [result["status"] for result in run.results] == ["success"]
 
 
 @STREAMING
 @pytest.mark.parametrize("given", ['["/"]', "{'path': "])
 async def test_arguments_that_are_no_object_are_sent_back_and_nothing_is_done(
-    serve: Serve, provider: Provider, given: str, streaming: bool
+    serve: Serve, model_provider: Provider, given: str, streaming: bool
 ) -> None:
     odd = Answer([call("write_file", file_path="/a", content="x"), call_with("read_todos", given)])
     with serve(odd, Answer([call("ls", path="/")]), OK) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert "read_todos begin with" in told(server.requests[1])
     rejected, listed = run.results
@@ -209,11 +209,11 @@ USED_UP = [
     ("status", "error"), USED_UP, ids=[words["message"] for _, words in USED_UP]
 )
 async def test_a_quota_that_is_used_up_is_not_asked_again(
-    serve: Serve, provider: Provider, status: int, error: dict[str, Any]
+    serve: Serve, model_provider: Provider, status: int, error: dict[str, Any]
 ) -> None:
     answer = Answer(status=status, body=json.dumps({"error": {"type": "some", **error}}))
     with serve(answer) as server, pytest.raises(ModelQuotaUsedUp) as caught:
-        await ask(provider.larger)
+        await ask(model_provider.larger)
     assert error["message"] in str(caught.value)
     assert len(server.requests) == 1
 
@@ -259,55 +259,55 @@ TOO_LONG = [
 
 
 async def test_a_request_that_is_too_long_is_known_in_any_words(
-    serve: Serve, provider: Provider
+    serve: Serve, model_provider: Provider
 ) -> None:
     for status, body in TOO_LONG:
         answer = Answer(status=status, body=json.dumps(body))
         with serve(answer) as server, pytest.raises(ModelContextExceeded):
-            await ask(provider.larger)
+            await ask(model_provider.larger)
         assert len(server.requests) == 1
 
 
 async def test_a_guess_costs_one_attempt_and_then_the_service_has_its_own_words(
-    serve: Serve, provider: Provider
+    serve: Serve, model_provider: Provider
 ) -> None:
     answer = Answer(status=422, body=json.dumps({"error": "inputs must have less than 9 tokens"}))
     with serve(answer, OK):
-        assert (await run_agent(provider.larger)).text == "ok"
+        assert (await run_agent(model_provider.larger)).text == "ok"
     with serve(answer, answer) as server, pytest.raises(ModelContextExceeded, match="422: inputs"):
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     assert len(server.requests) == 2
 
 
 async def test_a_rejection_after_a_shorter_request_passed_may_be_its_length(
-    serve: Serve, provider: Provider
+    serve: Serve, model_provider: Provider
 ) -> None:
     step, no = Answer([call("ls", path="/")]), Answer(status=400)
     with serve(step, no, OK):
-        assert (await run_agent(provider.larger)).text == "ok"
+        assert (await run_agent(model_provider.larger)).text == "ok"
     with serve(step, no, no), pytest.raises(ModelContextExceeded, match="400: not now"):
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
 
 
 async def test_a_rejection_of_a_request_near_the_window_may_be_its_length(
-    serve: Serve, provider: Provider
+    serve: Serve, model_provider: Provider
 ) -> None:
     request = LlmRequest(contents=[types.UserContent("word " * 1_000_000)])
     with serve(Answer(status=400)):
-        model = resolve_model(provider.larger, agent_name="a", retries=SOON)
+        model = resolve_model(model_provider.larger, agent_name="a", retries=SOON)
         with pytest.raises(ModelContextExceeded, match="400: not now"):
             _ = [reply async for reply in model.generate_content_async(request)]
 
 
 @pytest.mark.parametrize("status", [500, 520])
 async def test_any_failure_of_a_request_above_the_window_may_be_its_length(
-    serve: Serve, provider: Provider, status: int
+    serve: Serve, model_provider: Provider, status: int
 ) -> None:
     for count in (1_000_000, 10):
         request = LlmRequest(contents=[types.UserContent("word " * count)])
         with serve(*[Answer(status=status)] * 3):
-            await preload_client(provider.larger)
-            model = resolve_model(provider.larger, agent_name="a", retries=SOON)
+            await preload_client(model_provider.larger)
+            model = resolve_model(model_provider.larger, agent_name="a", retries=SOON)
             with pytest.raises(ModelFailed, match="not now") as caught:
                 _ = [reply async for reply in model.generate_content_async(request)]
         assert isinstance(caught.value, ModelContextExceeded) == (count > 10)
@@ -315,34 +315,36 @@ async def test_any_failure_of_a_request_above_the_window_may_be_its_length(
 
 @STREAMING
 async def test_a_final_answer_that_was_cut_is_continued(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     with serve(Answer([text("one, two, th")], is_cut=True), Answer([text("ree, four")])) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "one, two, three, four"
     assert "was cut at 10 tokens" in told(server.requests[1])
 
 
 @STREAMING
 async def test_the_limit_of_a_reply_is_in_each_request(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     """Under whatever name the provider has for it."""
     request = LlmRequest(contents=[types.UserContent("go")])
     with serve(OK) as server:
-        await preload_client(provider.larger)
-        model = resolve_model(provider.larger, agent_name="a", retries=SOON, max_output_tokens=4321)
+        await preload_client(model_provider.larger)
+        model = resolve_model(
+            model_provider.larger, agent_name="a", retries=SOON, max_output_tokens=4321
+        )
         _ = [reply async for reply in model.generate_content_async(request, stream=streaming)]
     assert "4321" in json.dumps(server.requests[0])
 
 
 @STREAMING
 async def test_no_call_of_a_reply_that_is_always_cut_is_carried_out(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     cut = Answer([call("write_file", file_path="/a", content="x")], is_cut=True)
     with serve(*[cut] * 9) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert len(server.requests) == 4
     assert run.events[-1].error_code == "REPLY_CUT"
     assert "output limit (10 tokens): ask for less at once, or raise max_output_tokens." in str(
@@ -357,12 +359,12 @@ STOPPED = {"gemini": "RECITATION", "openai": "content_filter", "anthropic": "ref
 
 @STREAMING
 async def test_a_reply_that_the_service_stopped_is_an_end_and_its_calls_are_not_made(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
-    reason = STOPPED.get(provider.name, "content_filter")
+    reason = STOPPED.get(model_provider.name, "content_filter")
     stopped = Answer([text("I"), call("write_file", file_path="/a", content="x")], reason=reason)
     with serve(stopped) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert len(server.requests) == 1
     assert run.results == []
     assert run.events[-1].error_code in {"SAFETY", "RECITATION"}
@@ -386,27 +388,29 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @STREAMING
 @pytest.mark.usefixtures("at_once")
 async def test_a_model_object_has_the_retries_of_a_model_with_a_name(
-    serve: Serve, provider: Provider, streaming: bool
+    serve: Serve, model_provider: Provider, streaming: bool
 ) -> None:
     odd = Answer([call("write_file", file_path="/a", content="x"), call_with("ls", "3")])
     with serve(Answer(status=503), odd, Answer(status=503), OK) as server:
-        run = await Run(adk_objects()[provider.name], streaming=streaming).to_end()
+        run = await Run(adk_objects()[model_provider.name], streaming=streaming).to_end()
     assert run.text == "ok"
     assert len(server.requests) == 4
     assert [result["status"] for result in run.results] == ["error"]
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_the_failures_of_a_model_object_are_ours(serve: Serve, provider: Provider) -> None:
+async def test_the_failures_of_a_model_object_are_ours(
+    serve: Serve, model_provider: Provider
+) -> None:
     body = json.dumps({"error": {"message": "no quota", "code": "insufficient_quota"}})
     with serve(Answer(status=429, body=body)) as server, pytest.raises(ModelQuotaUsedUp):
-        await Run(adk_objects()[provider.name]).to_end()
+        await Run(adk_objects()[model_provider.name]).to_end()
     assert len(server.requests) == 1
     with (
         serve(*[Answer(body=PAGE, media_type="text/html")] * 5),
         pytest.raises(ModelUnresponsive, match="Welcome to nginx") as caught,
     ):
-        await Run(adk_objects()[provider.name]).to_end()
+        await Run(adk_objects()[model_provider.name]).to_end()
     assert says_nothing_of_python(str(caught.value))
 
 

@@ -25,7 +25,6 @@ from tests.integration.models.providers import (
     Serve,
     ask,
     run_agent,
-    served,
     told,
 )
 from tests.unit.deep_agent.running import texts
@@ -35,18 +34,13 @@ OVERLOAD = {"gemini": 503, "openai": 500, "responses": 502, "anthropic": 529}
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
-def provider(request: pytest.FixtureRequest) -> Provider:
+def model_provider(request: pytest.FixtureRequest) -> Provider:
     return request.param
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
 
 
 @STREAMING
 async def test_parallel_calls_text_and_usage_go_through(
-    serve: Serve, provider, streaming: bool
+    serve: Serve, model_provider, streaming: bool
 ) -> None:
     answers = [
         Answer(
@@ -60,7 +54,7 @@ async def test_parallel_calls_text_and_usage_go_through(
     ]
     budget = Budget(price=price)
     with serve(*answers) as server:
-        run = await run_agent(provider.larger, streaming=streaming, budget=budget)
+        run = await run_agent(model_provider.larger, streaming=streaming, budget=budget)
 
     assert run.text == "all done"
     assert [result["status"] for result in run.results] == ["success", "success"]
@@ -74,9 +68,9 @@ async def test_parallel_calls_text_and_usage_go_through(
         assert [texts(event) for event in run.events if event.partial and texts(event)]
 
 
-async def test_the_tools_are_declared_with_their_types(serve: Serve, provider) -> None:
+async def test_the_tools_are_declared_with_their_types(serve: Serve, model_provider) -> None:
     with serve(Answer([text("ok")])) as server:
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     (request,) = server.requests
     declared = str(request["tools"])
     for name in ("read_file", "write_todos", "grep"):
@@ -86,143 +80,154 @@ async def test_the_tools_are_declared_with_their_types(serve: Serve, provider) -
     assert "'additionalProperties': False" in declared
 
 
-async def test_a_price_that_is_known_can_end_a_run(serve: Serve, provider) -> None:
+async def test_a_price_that_is_known_can_end_a_run(serve: Serve, model_provider) -> None:
     step = Answer([call("ls", path="/")])
     budget = Budget(BudgetLimits(max_cost_usd=0.000_001), price=price)
     with serve(step, step) as server:
-        run = await run_agent(provider.larger, budget=budget)
+        run = await run_agent(model_provider.larger, budget=budget)
     assert len(server.requests) == 1
     assert "max_cost_usd" in run.text
 
 
 @STREAMING
 async def test_an_overloaded_service_is_asked_again(
-    serve: Serve, provider, streaming: bool
+    serve: Serve, model_provider, streaming: bool
 ) -> None:
-    busy = Answer(status=OVERLOAD[provider.name])
+    busy = Answer(status=OVERLOAD[model_provider.name])
     with serve(
         busy, Answer(status=429, headers={"Retry-After": "0"}), Answer([text("ok")])
     ) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert len(server.requests) == 3
 
 
 async def test_the_wait_that_the_service_asks_for_is_kept(
-    serve: Serve, provider, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, model_provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float | None] = []
     monkeypatch.setattr(RetryPolicy, "delay", lambda _, __, asked_for: waits.append(asked_for) or 0)
     with serve(Answer(status=429, headers={"Retry-After": "7"}), Answer([text("ok")])):
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     assert waits == [7.0]
 
 
-async def test_only_we_ask_again(serve: Serve, provider) -> None:
+async def test_only_we_ask_again(serve: Serve, model_provider) -> None:
     with (
         serve(*[Answer(status=503)] * 9) as server,
         pytest.raises(ModelUnresponsive, match="503: not now"),
     ):
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     assert len(server.requests) == 3
 
 
 @STREAMING
 async def test_an_answer_that_is_no_json_is_asked_for_again(
-    serve: Serve, provider, streaming: bool
+    serve: Serve, model_provider, streaming: bool
 ) -> None:
     with serve(Answer(body="<html>a proxy's page</html>"), Answer([text("ok")])) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert len(server.requests) == 2
 
 
 @STREAMING
-async def test_a_call_that_was_cut_off_is_not_made(serve: Serve, provider, streaming: bool) -> None:
+async def test_a_call_that_was_cut_off_is_not_made(
+    serve: Serve, model_provider, streaming: bool
+) -> None:
     cut = Answer(
         [text("writing"), call("write_file", file_path="/a", content="x" * 50)], is_cut=True
     )
     with serve(cut, Answer([text("ok")])) as server:
-        run = await run_agent(provider.larger, streaming=streaming)
+        run = await run_agent(model_provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert "was cut at 10 tokens" in told(server.requests[1])
     assert "smaller pieces" in told(server.requests[1])
     assert "'status': 'success'" not in str(run.results)
 
 
-async def test_a_stream_that_breaks_off_is_asked_for_again(serve: Serve, provider) -> None:
+async def test_a_stream_that_breaks_off_is_asked_for_again(serve: Serve, model_provider) -> None:
     broken = Answer([text("beg"), text("un")], breaks_off=True)
     with serve(broken, Answer([text("ok")])):
-        run = await run_agent(provider.larger, streaming=True)
+        run = await run_agent(model_provider.larger, streaming=True)
     assert run.text == "ok"
 
 
 @STREAMING
-async def test_a_service_that_falls_silent_is_left(serve: Serve, provider, streaming: bool) -> None:
+async def test_a_service_that_falls_silent_is_left(
+    serve: Serve, model_provider, streaming: bool
+) -> None:
     impatient = RetryPolicy(attempts=1, reply_seconds=0.5, stream_pause_seconds=0.3)
     await_nothing = Answer([text("I "), text("wait")], hangs=True)
     with serve(await_nothing), pytest.raises(ModelUnresponsive, match=r"nothing came for 0\.\d s"):
-        await run_agent(provider.larger, impatient, streaming=streaming)
+        await run_agent(model_provider.larger, impatient, streaming=streaming)
 
 
 @STREAMING
 async def test_a_request_that_is_too_long_is_not_sent_again(
-    serve: Serve, provider, streaming: bool
+    serve: Serve, model_provider, streaming: bool
 ) -> None:
     answers = (Answer(is_too_long=True), Answer([text("never")]))
     with serve(*answers) as server, pytest.raises(ModelContextExceeded) as caught:
-        await ask(provider.larger, streaming=streaming)
+        await ask(model_provider.larger, streaming=streaming)
     assert not caught.value.retryable
     assert len(server.requests) == 1
 
 
-async def test_a_model_with_a_larger_window_is_asked_instead(serve: Serve, provider) -> None:
+async def test_a_model_with_a_larger_window_is_asked_instead(serve: Serve, model_provider) -> None:
     with serve(Answer(is_too_long=True), Answer([text("it fits")])):
-        assert await ask(f"{provider.smaller}, {provider.larger}") == "it fits"
+        assert await ask(f"{model_provider.smaller}, {model_provider.larger}") == "it fits"
 
 
-async def test_a_model_with_a_smaller_window_is_not(serve: Serve, provider) -> None:
+async def test_a_model_with_a_smaller_window_is_not(serve: Serve, model_provider) -> None:
     answers = (Answer(is_too_long=True), Answer([text("never")]))
     with serve(*answers) as server, pytest.raises(ModelContextExceeded):
-        await ask(f"{provider.larger}, {provider.smaller}")
+        await ask(f"{model_provider.larger}, {model_provider.smaller}")
     assert len(server.requests) == 1
 
 
-async def test_a_body_that_is_too_large_for_the_service_is_too_long(serve: Serve, provider) -> None:
+async def test_a_body_that_is_too_large_for_the_service_is_too_long(
+    serve: Serve, model_provider
+) -> None:
     with serve(Answer(status=413)), pytest.raises(ModelContextExceeded):
-        await ask(provider.larger)
+        await ask(model_provider.larger)
 
 
-async def test_an_agent_whose_request_is_too_long_shortens_it(serve: Serve, provider) -> None:
+async def test_an_agent_whose_request_is_too_long_shortens_it(serve: Serve, model_provider) -> None:
     with serve(
         Answer(is_too_long=True), Answer([text("a summary")]), Answer([text("ok")])
     ) as server:
-        run = await run_agent(provider.larger)
+        run = await run_agent(model_provider.larger)
     assert run.text in {"ok", "a summary"}
     assert len(server.requests) > 1
 
 
 async def test_a_wrong_key_is_one_sentence_and_is_told_nowhere(
-    serve: Serve, provider, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    serve: Serve,
+    model_provider,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
     body = (
         f'{{"error": {{"message": "Incorrect key {KEY},\\nsent as Bearer {KEY}.", "code": 401}}}}'
     )
     with serve(Answer(status=401, body=body)) as server, pytest.raises(ModelRefused) as caught:
-        await run_agent(provider.larger)
+        await run_agent(model_provider.larger)
     assert len(server.requests) == 1
-    model = provider.larger.removeprefix("responses/")
+    model = model_provider.larger.removeprefix("responses/")
     assert str(caught.value).startswith(f"{model} refused the request (401")
     assert "Incorrect key (hidden)," in str(caught.value)
     said = [str(caught.value), caplog.text, *capfd.readouterr()]
     assert [words for words in said if KEY in words] == []
 
 
-async def test_agents_of_one_loop_share_a_client(serve: Serve, provider) -> None:
+async def test_agents_of_one_loop_share_a_client(serve: Serve, model_provider) -> None:
     with serve():
-        await preload_client(provider.larger)
-        first, second = (_client(resolve_model(provider.larger, agent_name=name)) for name in "ab")
+        await preload_client(model_provider.larger)
+        first, second = (
+            _client(resolve_model(model_provider.larger, agent_name=name)) for name in "ab"
+        )
     assert first is second
 
 

@@ -6,12 +6,7 @@ import pytest
 
 from fanout.orchestrator.deep_agent.failures import ModelDenied
 from tests.integration.models.model_server import Answer
-from tests.integration.models.providers import PROVIDERS, Serve, ask, served
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    return served(monkeypatch)
+from tests.integration.models.providers import PROVIDERS, Serve, ask
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])

@@ -5,12 +5,11 @@ import pytest
 from tests.integration.models.model_server import Answer, text
 from tests.integration.models.providers import Serve, run_agent, served
 
+pytestmark = pytest.mark.blocks_loop(
+    "ADK's own classes create their clients at the first call, on the event loop"
+)
+
 serve = pytest.fixture(served)
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """ADK's own classes create their clients at the first call, on the event loop."""
 
 
 @pytest.mark.parametrize(

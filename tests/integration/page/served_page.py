@@ -8,7 +8,6 @@ import io
 import re
 import tarfile
 import threading
-import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar
@@ -29,6 +28,7 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_result, make_spec, make_worker
 from tests.served import ServerProcess
 from tests.services import Installation
+from tests.waits import eventually_in_thread
 
 WAIT_SECONDS = 60.0
 _LINK = re.compile(r"http\S+/login\?token=\S+")
@@ -166,11 +166,10 @@ class PageServer:
 
     def login_link(self) -> str:
         """The link that the server has printed; it works once."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (found := _LINK.search(self._server.log.read_text(errors="replace"))):
-            assert time.monotonic() < deadline, self.tail()
-            time.sleep(0.02)
-        return found[0]
+        found = eventually_in_thread(
+            lambda: _LINK.search(self._server.log.read_text(errors="replace"))
+        )
+        return str(found[0])
 
     async def _open(self) -> Hands:
         client = await self._opened.enter_async_context(self.place.client())

@@ -10,8 +10,9 @@ import pytest
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import ModelFailed
+from tests.integration.scripts import call
 from tests.integration.seeds.conftest import Example, Replies, converse
-from tests.unit.deep_agent.running import call, texts
+from tests.unit.deep_agent.running import texts
 
 QUICKSTART = """
 from adk_deepagents import create_deep_agent

@@ -24,6 +24,7 @@ from fanout.orchestrator.deep_agent.toon import with_tables
 from fanout.orchestrator.delegation.calls import JobTask
 from fanout.orchestrator.delegation.task_tools import JobTaskTools
 from fanout.orchestrator.delegation.tool_texts import OF_JOB
+from tests.integration.scripts import call, says
 from tests.integration.seeds.conftest import Example
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
@@ -36,8 +37,8 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import first_message, recorder, says, seen
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import first_message, recorder, seen
 from tests.unit.deep_agent.test_subagents import names
 
 PARALLEL_TEST_WRITING = """

@@ -14,9 +14,13 @@ import pytest
 
 from fanout.orchestrator.deep_agent import execution
 from fanout.orchestrator.deep_agent.failures import McpServerFailed
+from tests.integration.scripts import call
 from tests.integration.seeds.conftest import Example, Replies, converse
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
-from tests.unit.deep_agent.running import call
+
+pytestmark = pytest.mark.blocks_loop(
+    "the seed's local tool is a plain function, which blocks a loop that calls it"
+)
 
 LOCAL_TOOL = """
 from adk_deepagents.execution.local import create_local_execute_tool
@@ -112,11 +116,6 @@ agent = create_deep_agent(
 def execute(example: Example) -> Callable[..., dict[str, Any]]:
     made: Callable[..., dict[str, Any]] = example(LOCAL_TOOL)["execute"]
     return made
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The seed's local tool is a plain function, which blocks a loop that calls it."""
 
 
 @pytest.fixture

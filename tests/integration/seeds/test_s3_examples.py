@@ -10,10 +10,11 @@ import pytest
 
 from fanout import SubAgentSpec
 from fanout.orchestrator.deep_agent.tools import todos as plan
+from tests.integration.scripts import call, says
 from tests.integration.seeds.conftest import Example
 from tests.unit.deep_agent.long_conversations import session_of
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import Recorder, recorder, says
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import Recorder, recorder
 
 WORKFLOW = """
 # Agent creates initial plan

@@ -36,9 +36,10 @@ from tests.integration.a2a.conftest import (  # noqa: F401
 from tests.integration.a2a.test_approvals import HITL
 from tests.integration.a2a.test_approvals import asking as asking_task
 from tests.integration.a2a.test_tasks import states
+from tests.integration.scripts import call, says
 from tests.mcp_servers import http_server, url_of
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import recorder, says
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import recorder
 
 
 def converted(*parts: types.Part, **fields: Any) -> Message:

@@ -10,11 +10,12 @@ import httpx2
 import pytest
 
 from fanout.orchestrator.server.access.authentication import CHECK_SECONDS
+from tests.fixtures import place_fixture
 from tests.forked import ForkedProcess
 from tests.integration.scripts import conversation, says
 from tests.issuer import AUDIENCE, running_issuer
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -22,9 +23,7 @@ SCRIPT = conversation("", says("done"))
 NEVER = "01zzzzzzzzzzzzzzzzzzzzzzzz"
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    return install_for_module(SCRIPT)
+place = place_fixture(SCRIPT, scope="module")
 
 
 @pytest.fixture(scope="module")

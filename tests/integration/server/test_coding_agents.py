@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.coding_agents import PACKAGES, SAID, TASK, Script, install_program, model_server
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -110,11 +111,7 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    made = install_for_module(SCRIPT)
-    made.start_worker(concurrency=4)
-    return made
+place = place_fixture(SCRIPT, scope="module", workers=1)
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,17 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import conversation, says
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 RETRY_SECONDS = 0.1
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    return install_for_module(conversation("", says("done")))
+place = place_fixture(conversation("", says("done")), scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -21,15 +21,10 @@ AGENT = "name: {}\ndescription: {}\ninstruction: i\n"
 
 @pytest.fixture
 def place(install: Installer, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """One without a key of OpenAI's, and with an agent."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
         monkeypatch.delenv(name, raising=False)
-    agents = install.folder / "agents"
-    agents.mkdir()
-    (agents / "old.yaml").write_text(AGENT.format("old", "before"))
-    made = install(conversation("", says("done")), FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker()
-    return made
+    agents = {"old": AGENT.format("old", "before")}
+    return install(conversation("", says("done")), agents=agents, workers=1)
 
 
 async def test_new_agents_are_known_and_models_that_no_worker_can_ask_refused_at_each_door(

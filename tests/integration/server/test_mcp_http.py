@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitRequestFormParams, ElicitResult
 
 from tests.integration.scripts import DONE, call, calls, conversation
-from tests.integration.worker.approvals import agents_folder
+from tests.integration.worker.approvals import SUPERVISED
 from tests.served import ServerProcess, make_key
 from tests.services import Installer
 
@@ -53,9 +53,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(install_for_module: Installer) -> Iterator[Served]:
-    agents = agents_folder(install_for_module.folder)
-    place = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    place.start_worker(concurrency=2)
+    place = install_for_module(*SCRIPT, agents=SUPERVISED, workers=1, concurrency=2)
     names = ("ann", "bob")
     keys = {name: asyncio.run(make_key(place, name)) for name in names}
     keys["eve"] = asyncio.run(make_key(place, "eve", "submit", "read"))

@@ -15,9 +15,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, ElicitRequestFormParams, ElicitResult
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation
-from tests.integration.worker.approvals import agents_folder
-from tests.services import Installation, Installer
+from tests.integration.worker.approvals import SUPERVISED
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -36,12 +37,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    agents = agents_folder(install_for_module.folder)
-    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker(concurrency=4)
-    return made
+place = place_fixture(*SCRIPT, scope="module", agents=SUPERVISED, workers=1)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fanout.orchestrator.client import JobClient
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, says
 from tests.served import ServerProcess, make_key
@@ -109,11 +111,7 @@ IS_WRONG = conversation(
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    made = install(FAILS, IS_LIMITED, IS_WRONG, FANOUT_SANDBOX__PROVIDER="docker")
-    made.start_worker()
-    return made
+place = place_fixture(FAILS, IS_LIMITED, IS_WRONG, workers=1, FANOUT_SANDBOX__PROVIDER="docker")
 
 
 @pytest.fixture
@@ -127,22 +125,20 @@ def watched(place: Installation) -> Iterator[ServerProcess]:
 @pytest.mark.docker
 @pytest.mark.timeout(300)
 async def test_each_series_grows_by_what_a_worker_has_done(
-    place: Installation, watched: ServerProcess
+    place: Installation, client: JobClient, watched: ServerProcess
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        key = await make_key(place, "ann")
-        before = await scrape(watched, key)
-        specs = [
-            make_spec("fails", max_attempts=2),
-            make_spec("limited", verify="true"),
-            make_spec("wrong", verify="false", max_reworks=0),
-        ]
-        await client.submit_many([(spec, None) for spec in specs])
-        results = [await client.wait(spec.id, 200) for spec in specs]
-        assert [one.state for one in results] == ["failed", "succeeded", "failed"], results
-        await asyncio.to_thread(place.workers[0].stop)  # it stores what it has counted
-        after = await scrape(watched, key)
+    key = await make_key(place, "ann")
+    before = await scrape(watched, key)
+    specs = [
+        make_spec("fails", max_attempts=2),
+        make_spec("limited", verify="true"),
+        make_spec("wrong", verify="false", max_reworks=0),
+    ]
+    await client.submit_many([(spec, None) for spec in specs])
+    results = [await client.wait(spec.id, 200) for spec in specs]
+    assert [one.state for one in results] == ["failed", "succeeded", "failed"], results
+    await asyncio.to_thread(place.workers[0].stop)  # it stores what it has counted
+    after = await scrape(watched, key)
 
     def grown(*name: str) -> float:
         return after[name] - before.get(name, 0)

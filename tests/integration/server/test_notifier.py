@@ -33,6 +33,7 @@ from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand, client, definitions, hand, settings
 from tests.receiver import Receiver, answer, receiver
+from tests.waits import eventually
 
 __all__ = ["client", "definitions", "hand", "settings"]
 
@@ -88,9 +89,7 @@ def read(path: Path) -> str:
 
 
 async def until_idle(client: JobClient) -> None:
-    async with asyncio.timeout(60):
-        while not await client.notifications.is_idle():  # noqa: ASYNC110 - Redis has no event
-            await asyncio.sleep(0.01)
+    await eventually(client.notifications.is_idle)
 
 
 async def test_a_webhook_is_signed_says_what_happened_and_quotes_nothing(
@@ -170,10 +169,10 @@ async def test_what_a_process_cannot_send_is_left_to_one_that_can(
         await client.notifications.register(spec.id, push)
         await cancelled_job(hand, spec)
         async with notifying(client, pushes=False):
-            while passed <= notifier.MAX_TRIES:  # noqa: ASYNC110 - a count has no event
-                await asyncio.sleep(0.01)
+            await eventually(lambda: passed > notifier.MAX_TRIES)
+            assert host.requests == []
         async with notifying(client):
-            await host.wait_for(1)
+            assert len(await host.wait_for(1)) == 1
 
 
 async def test_a_receiver_that_is_gone_is_asked_once_and_one_that_always_fails_is_given_up(
@@ -215,14 +214,14 @@ async def test_the_hook_runs_once_although_several_processes_have_it(
     child = make_spec(root_id=root.id, parent_id=root.id, depth=1)
     async with notifying(client, hook), notifying(client, hook), notifying(client, hook):
         async with asyncio.timeout(60):
-            while not await hand.redis.exists("fanout:notify:hook"):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
+            await eventually(lambda: hand.redis.exists("fanout:notify:hook"))
             await hand.ledger.submit([root])
             await hand.ledger.submit([child])
             await hand.ledger.cancel(root.id)
             await until_idle(client)
-            while not (text := await asyncio.to_thread(read, told)).endswith("\n"):  # noqa: ASYNC110 - a file
-                await asyncio.sleep(0.01)
+            text = await eventually(
+                lambda: asyncio.to_thread(read, told), lambda text: text.endswith("\n")
+            )
     assert text == f"finished {root.id} cancelled general-purpose\n"
 
 

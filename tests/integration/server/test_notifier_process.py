@@ -22,15 +22,15 @@ from tests.integration.jobs.test_notifications import lapse
 from tests.integration.server.test_notifier import webhook
 from tests.receiver import answer, receiver
 from tests.services import RedisProcess
+from tests.waits import eventually
 
 __all__ = ["hand"]
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The tests start and end processes."""
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.blocks_loop("the tests start and end processes"),
+]
 
 
 @pytest.fixture
@@ -64,16 +64,14 @@ async def test_a_killed_process_leaves_its_deliveries_to_the_next_and_runs_no_ho
         await hand.ledger.submit([spec])
         await hand.ledger.cancel(spec.id)  # before the process runs
         await host.wait_for(1)
-        while not _read(tmp_path / "told"):  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.05)
+        await eventually(lambda: _read(tmp_path / "told"))
         await process.kill()
 
         await lapse(hand.redis, "127.0.0.1")
         await start_notifier(settings)
         await host.wait_for(2)
         folder.remove_record()
-        while process.is_alive:  # noqa: ASYNC110 - it ends with the services
-            await asyncio.sleep(0.05)
+        await eventually(lambda: not process.is_alive)
     assert len({request.headers["webhook-id"] for request in host.requests}) == 1
     assert _read(tmp_path / "told") == f"finished {spec.id} :7\n"
 
@@ -105,14 +103,12 @@ async def test_a_killed_redis_keeps_what_is_to_be_told(tmp_path: Path) -> None:
             task = asyncio.create_task(service.run())  # while there is none
             server.start()
             await host.wait_for(1)
-            while not await redis.exists("fanout:notify:receivers"):  # noqa: ASYNC110 - as below
-                await asyncio.sleep(0.05)
+            await eventually(lambda: redis.exists("fanout:notify:receivers"))
             server.kill()
             server.start()
             await lapse(redis, "127.0.0.1")
             await host.wait_for(2)
-            while not await reader.notifications.is_idle():  # noqa: ASYNC110 - Redis has no event
-                await asyncio.sleep(0.05)
+            await eventually(reader.notifications.is_idle)
             await cancel_and_wait(task)
     finally:
         server.stop()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation, says
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -31,20 +29,7 @@ SCRIPT = conversation(
 )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Any:
-    with ExitStack() as opened:
-        made: Installation = Installer(tmp_path, opened)(SCRIPT)
-        made.start_worker()
-        yield made
-
-
-@pytest.fixture
-async def server(place: Installation) -> AsyncIterator[ServerProcess]:
-    process = ServerProcess(place)
-    process.start()
-    yield process
-    process.stop()
+place = place_fixture(SCRIPT, workers=1)
 
 
 def masked(response: httpx2.Response, *ids: str) -> tuple[int, str]:
@@ -59,9 +44,10 @@ async def waiting_job(ann: httpx2.AsyncClient) -> tuple[str, str]:
     """A job that waits for an approval, and the approval."""
     body = {"description": "write", "interrupt_on": {"write_file": True}}
     job_id = (await ann.post("/v1/jobs", json=body)).json()["id"]
-    while not (items := (await ann.get("/v1/approvals")).json()["items"]):  # noqa: ASYNC110 - a person looks
-        await asyncio.sleep(0.1)
-    return job_id, items[0]["id"]
+    listed = await eventually(
+        lambda: ann.get("/v1/approvals"), lambda listed: listed.json()["items"]
+    )
+    return job_id, listed.json()["items"][0]["id"]
 
 
 async def routes(ann: httpx2.AsyncClient) -> list[tuple[str, str]]:

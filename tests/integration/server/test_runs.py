@@ -9,18 +9,17 @@ import os
 import socket
 import subprocess
 import tarfile
-import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation, says
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import eventually_in_thread
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
@@ -28,25 +27,11 @@ EDIT = call("edit_file", file_path="/workspace/a.txt", old_string="one", new_str
 SCRIPT = conversation("", calls(EDIT), says("done"))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with ExitStack() as opened:
-        made = Installer(tmp_path, opened)(SCRIPT)
-        made.start_worker()
-        yield made
-
-
-@pytest.fixture
-def server(place: Installation) -> Iterator[ServerProcess]:
-    process = ServerProcess(place)
-    process.start()
-    yield process
-    process.stop()
+place = place_fixture(SCRIPT, workers=1)
 
 
 def until_empty(folder: Path) -> None:
-    while os.listdir(folder):  # noqa: PTH208 - it may be removed meanwhile
-        time.sleep(0.1)
+    eventually_in_thread(lambda: not os.listdir(folder))  # noqa: PTH208 - it may be removed meanwhile
 
 
 def zipped(**files: str) -> bytes:

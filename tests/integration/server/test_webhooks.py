@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from standardwebhooks import Webhook
 
 from fanout.orchestrator.server.notifications.messages import new_secret
+from tests.fixtures import place_fixture
 from tests.integration.scripts import conversation, says
 from tests.receiver import receiver
 from tests.served import ServerProcess, make_key
-from tests.services import Installation, Installer
+from tests.services import Installation
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.blocks_loop("the test starts and stops servers"),
+]
 
 SECRET = new_secret()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with ExitStack() as opened:
-        made: Installation = Installer(tmp_path, opened)(conversation("", says("done")))
-        made.start_worker()
-        yield made
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """The test starts and stops servers."""
+place = place_fixture(conversation("", says("done")), workers=1)
 
 
 async def test_webhooks_of_submissions_and_of_old_jobs_are_sent_by_the_server(

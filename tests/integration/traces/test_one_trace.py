@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,10 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
-from tests.integration.worker.children import children_of, delegating_agents, task
+from tests.integration.worker.children import DELEGATING, children_of, task
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver, tree
 from tests.services import Installation, Installer
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -45,9 +44,8 @@ def collector(request: pytest.FixtureRequest) -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture
-def place(install: Installer, collector: OtlpReceiver, tmp_path: Path) -> Installation:
-    agents = delegating_agents(tmp_path)
-    return install(*SCRIPT, FANOUT_AGENTS_DIR=str(agents), **collector.environment)
+def place(install: Installer, collector: OtlpReceiver) -> Installation:
+    return install(*SCRIPT, agents=DELEGATING, **collector.environment)
 
 
 def named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:
@@ -113,10 +111,12 @@ async def test_a_job_is_one_trace_although_a_worker_is_killed(
 
 
 async def _until_a_child_runs_a_command(client: JobClient, job_id: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            for child in await children_of(client, job_id):
-                async for event in client.events(child.id, follow=False):
-                    if event.type is EventType.TOOL_CALL and event.data["tool"] == "execute":
-                        return
-            await asyncio.sleep(0.1)
+
+    async def runs_a_command() -> bool:
+        return any(
+            event.type is EventType.TOOL_CALL and event.data["tool"] == "execute"
+            for child in await children_of(client, job_id)
+            async for event in client.events(child.id, follow=False)
+        )
+
+    await eventually(runs_a_command)

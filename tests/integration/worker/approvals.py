@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.approvals import Approval
@@ -29,13 +28,8 @@ interrupt_on:
 """
 
 
-def agents_folder(folder: Path) -> Path:
-    """A folder with the definitions of a guarded agent, and of one whose policy guards nothing."""
-    agents = folder / "agents"
-    agents.mkdir()
-    (agents / "guarded.yaml").write_text(GUARDED)
-    (agents / "misspelt.yaml").write_text(MISSPELT)
-    return agents
+SUPERVISED = {"guarded": GUARDED, "misspelt": MISSPELT}
+"""The definitions of a guarded agent, and of one whose policy guards nothing."""
 
 
 async def parked(client: JobClient, job_id: str, times: int = 1) -> list[Approval]:

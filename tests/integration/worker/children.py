@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.client import JobClient
@@ -34,14 +33,12 @@ interrupt_on: {task: true}
 """
 
 
-def delegating_agents(folder: Path) -> Path:
-    """A folder with the definitions of agents that delegate."""
-    agents = folder / "agents"
-    agents.mkdir()
-    (agents / "lead.yaml").write_text(LEAD.replace("[lead,", "[lead, talker,"))
-    (agents / "talker.yaml").write_text(TALKER)
-    (agents / "guarded-lead.yaml").write_text(GUARDED_LEAD)
-    return agents
+DELEGATING = {
+    "lead": LEAD.replace("[lead,", "[lead, talker,"),
+    "talker": TALKER,
+    "guarded-lead": GUARDED_LEAD,
+}
+"""The definitions of agents that delegate."""
 
 
 def task(description: str, agent: str = "general-purpose", **more: Any) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
 
 CANARY = "canary-4711"
 """Stands in a description, in what the agent does and in what it says: it must not be seen
@@ -26,6 +24,4 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    return install(*SCRIPT)
+place = place_fixture(*SCRIPT)

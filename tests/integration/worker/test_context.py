@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,8 +13,10 @@ from fanout.orchestrator.deep_agent.models.tokens import summary_calls
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import call, calls, conversation
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,12 +47,9 @@ def script() -> tuple[dict[str, Any], ...]:
     )
 
 
-@pytest.fixture
-def place(install: Installer) -> Installation:
-    agents = install.folder / "agents"
-    agents.mkdir()
-    (agents / "scribe.yaml").write_text(yaml.safe_dump(AGENT))
-    return install(*script(), FANOUT_AGENTS_DIR=str(agents), FANOUT_WORKER__LEASE_SECONDS="4")
+place = place_fixture(
+    *script(), agents={"scribe": yaml.safe_dump(AGENT)}, FANOUT_WORKER__LEASE_SECONDS="4"
+)
 
 
 @pytest.fixture
@@ -61,15 +59,6 @@ def blobs(place: Installation) -> BlobStore:
 
 async def events(client: JobClient, job_id: str) -> list[JournalEvent]:
     return [event async for event in client.events(job_id, follow=False)]
-
-
-async def until_model_call(client: JobClient, job_id: str, count: int) -> None:
-    seen = 0
-    async with asyncio.timeout(120):
-        async for event in client.events(job_id):
-            seen += event.type is EventType.MODEL_REQUEST
-            if seen == count:
-                return
 
 
 async def session_events(client: JobClient, blobs: BlobStore, job_id: str) -> list[Event]:
@@ -89,7 +78,7 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec(GOAL, agent="scribe"))
-        await until_model_call(client, job_id, KILLED_AFTER)
+        await until_event(client, job_id, EventType.MODEL_REQUEST, KILLED_AFTER)
         place.workers[0].kill()
         place.start_worker(concurrency=1)
 
@@ -117,16 +106,13 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
 
 @pytest.fixture
 def small_place(install: Installer) -> Installation:
-    agents = install.folder / "agents"
-    agents.mkdir()
     small = {"trigger": ["tokens", 4_000], "keep": ["tokens", 400], "window_tokens": 8_000}
-    (agents / "scribe.yaml").write_text(yaml.safe_dump({**AGENT, "summarization": small}))
     steps = [calls(call("execute", command="mkdir -p src && echo 1 > src/by_shell.py"))]
     steps += [calls(call("execute", command=f"seq {number} 900")) for number in range(12)]
     return install(
         conversation("^An AI agent works on a task", {"text": "## Done so far\nSome."}),
         conversation("numbered files", *steps, {"text": "Done."}),
-        FANOUT_AGENTS_DIR=str(agents),
+        agents={"scribe": yaml.safe_dump({**AGENT, "summarization": small})},
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +63,11 @@ def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Inst
 
 
 def with_worker(installer: Installer, **settings: str) -> Installation:
-    agents = installer.folder / "agents"
-    agents.mkdir()
-    (agents / "lead.yaml").write_text(LEAD)
-    (agents / "guarded.yaml").write_text(GUARDED)
     requests = str(installer.folder / "requests.jsonl")
-    made = installer(
-        *SCRIPT, FANOUT_AGENTS_DIR=str(agents), FANOUT_TEST_REQUESTS=requests, **settings
-    )
+    agents = {"lead": LEAD, "guarded": GUARDED}
+    made = installer(*SCRIPT, agents=agents, FANOUT_TEST_REQUESTS=requests, **settings)
     made.start_worker(module=RECORDING)
     return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        await place.ready(client)
-        yield client
 
 
 def continuing(result: JobResult, description: str, **fields: Any) -> JobSpec:

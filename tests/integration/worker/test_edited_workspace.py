@@ -9,19 +9,16 @@ import pytest
 
 from tests.builders import make_spec
 from tests.bundles import tree_of
+from tests.fixtures import BOTH_PROVIDERS, place_fixture
 from tests.integration.scripts import DONE, conversation, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPT = conversation("note it", shell("cat a b c > seen 2>&1; echo more >> a"), DONE)
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=[pytest.mark.docker])])
-def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
-    made = install(SCRIPT, FANOUT_SANDBOX__PROVIDER=request.param)
-    made.start_worker()
-    return made
+place = place_fixture(SCRIPT, providers=BOTH_PROVIDERS, workers=1)
 
 
 @pytest.mark.slow

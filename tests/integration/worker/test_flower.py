@@ -29,9 +29,10 @@ from tests.builders import make_spec
 from tests.conftest import missing
 from tests.integration.page.browser import browser, chromium
 from tests.integration.scripts import DONE, conversation, shell
-from tests.integration.worker.approvals import agents_folder, parked
+from tests.integration.worker.approvals import SUPERVISED, parked
 from tests.integration.worker.conftest import CANARY
 from tests.services import REPOSITORY, Installation, Installer, free_port
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -58,13 +59,12 @@ class Flower:
         return [row for row in rows if row["uuid"].startswith(f"{job_id}.")]
 
     async def until(self, job_id: str, field: str, beginning: str) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
-        while True:
-            task = await asyncio.to_thread(self.task, job_id)
-            if str(task.get(field)).startswith(beginning):
-                return task
-            assert time.monotonic() < deadline, task
-            await asyncio.sleep(0.2)
+        return dict(
+            await eventually(
+                lambda: asyncio.to_thread(self.task, job_id),
+                lambda task: str(task.get(field)).startswith(beginning),
+            )
+        )
 
 
 @contextmanager
@@ -205,23 +205,23 @@ async def test_only_a_job_that_succeeded_is_a_success(place: Installation, flowe
 
 
 @pytest.fixture
-def guarded(install: Installer) -> Installation:
-    return install(GUARDED_SCRIPT, FANOUT_AGENTS_DIR=str(agents_folder(install.folder)))
+def guarded_place(install: Installer) -> Installation:
+    return install(GUARDED_SCRIPT, agents=SUPERVISED)
 
 
 @pytest.fixture
-def guarded_flower(guarded: Installation) -> Iterator[Flower]:
-    with running_flower(guarded) as made:
+def guarded_flower(guarded_place: Installation) -> Iterator[Flower]:
+    with running_flower(guarded_place) as made:
         yield made
 
 
 @pytest.mark.slow
 async def test_a_job_that_waits_for_a_person_is_no_success_and_its_row_keeps_saying_so(
-    guarded: Installation, guarded_flower: Flower
+    guarded_place: Installation, guarded_flower: Flower
 ) -> None:
-    guarded.start_worker()
-    async with guarded.client() as client:
-        await guarded.ready(client)
+    guarded_place.start_worker()
+    async with guarded_place.client() as client:
+        await guarded_place.ready(client)
         job_id = await client.submit(make_spec("one command", agent="guarded"))
         (approval,) = await parked(client, job_id)
         waiting = await guarded_flower.until(job_id, "state", "WAITING")
@@ -238,11 +238,11 @@ async def test_a_job_that_waits_for_a_person_is_no_success_and_its_row_keeps_say
 
 @pytest.mark.slow
 async def test_a_job_that_is_cancelled_while_it_waits_is_shown_as_revoked(
-    guarded: Installation, guarded_flower: Flower
+    guarded_place: Installation, guarded_flower: Flower
 ) -> None:
-    guarded.start_worker()
-    async with guarded.client() as client:
-        await guarded.ready(client)
+    guarded_place.start_worker()
+    async with guarded_place.client() as client:
+        await guarded_place.ready(client)
         job_id = await client.submit(make_spec("one command", agent="guarded"))
         await parked(client, job_id)
         await guarded_flower.until(job_id, "state", "WAITING")

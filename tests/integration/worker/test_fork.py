@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from fanout.orchestrator.client import JobClient
@@ -11,10 +9,10 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.integration.worker.approvals import file_of, journal
-from tests.integration.worker.children import delegates, delegating_agents, until
-from tests.services import Installation, Installer
+from tests.integration.worker.children import DELEGATING, delegates, until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -33,24 +31,14 @@ SCRIPT = (
 DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])
 
 
-@pytest.fixture(scope="module", params=["local", DOCKER])
-def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
-    installer = install_for_module.below(str(request.param))
-    settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(installer.folder)),
-        "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_WORKER__CHECKPOINT_SECONDS": "0.1",
-    }
-    made = installer(*SCRIPT, **settings)
-    made.start_worker()
-    return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        await place.ready(client)
-        yield client
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    providers=["local", DOCKER],
+    agents=DELEGATING,
+    workers=1,
+    FANOUT_WORKER__CHECKPOINT_SECONDS="0.1",
+)
 
 
 @pytest.mark.slow

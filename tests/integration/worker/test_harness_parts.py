@@ -20,9 +20,11 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
-from tests.services import Installation, Installer
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -47,43 +49,38 @@ limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 """
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "4"}
-    agents = install_for_module.folder / "agents"
-    agents.mkdir()
-    (agents / "slow.yaml").write_text(SLOW_COORDINATOR)
-    made = install_for_module(*SCRIPT, **streaming, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker()
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents={"slow": SLOW_COORDINATOR},
+    workers=1,
+    FANOUT_WORKER__STREAM_TEXT="true",
+    FANOUT_WORKER__LEASE_SECONDS="4",
+)
 
 
 async def journal(client: JobClient, job_id: str, kind: EventType) -> list[JournalEvent]:
     return [event async for event in client.events(job_id, follow=False) if event.type is kind]
 
 
-async def test_a_job_that_repeats_itself_is_stopped_and_says_why(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        result = await client.run(make_spec("loop"))
+async def test_a_job_that_repeats_itself_is_stopped_and_says_why(client: JobClient) -> None:
+    result = await client.run(make_spec("loop"))
 
-        assert result.state is JobState.FAILED
-        assert result.error is not None
-        assert result.error.type == "AgentFailed"
-        repeated = f"called execute with the same arguments {MAX_REPEATED_COMMANDS} times in a row"
-        assert repeated in result.error.message
-        assert result.usage.tool_calls == MAX_REPEATED_COMMANDS
-        results = await journal(client, result.job_id, EventType.TOOL_RESULT)
-        refused = ["in a row of execute" in str(event.data) for event in results]
-        assert refused == [False] * MAX_SAME_COMMANDS + [True] * (
-            MAX_REPEATED_COMMANDS - MAX_SAME_COMMANDS
-        )
+    assert result.state is JobState.FAILED
+    assert result.error is not None
+    assert result.error.type == "AgentFailed"
+    repeated = f"called execute with the same arguments {MAX_REPEATED_COMMANDS} times in a row"
+    assert repeated in result.error.message
+    assert result.usage.tool_calls == MAX_REPEATED_COMMANDS
+    results = await journal(client, result.job_id, EventType.TOOL_RESULT)
+    refused = ["in a row of execute" in str(event.data) for event in results]
+    assert refused == [False] * MAX_SAME_COMMANDS + [True] * (
+        MAX_REPEATED_COMMANDS - MAX_SAME_COMMANDS
+    )
 
 
-async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        result = await client.run(make_spec("spend", limits=Limits(max_tool_calls=3)))
+async def test_tool_calls_are_limited_by_the_job(client: JobClient) -> None:
+    result = await client.run(make_spec("spend", limits=Limits(max_tool_calls=3)))
 
     assert result.error is not None
     assert (result.error.type, result.error.message) == (
@@ -96,16 +93,13 @@ async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:
 @pytest.mark.slow
 async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
     place: Installation,
+    client: JobClient,
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("hang"))
-        async for event in client.events(job_id):
-            if event.type is EventType.TOOL_CALL:
-                break
-        place.workers[-1].kill()
-        place.start_worker()
-        result = await client.wait(job_id)
+    job_id = await client.submit(make_spec("hang"))
+    await until_event(client, job_id, EventType.TOOL_CALL)
+    place.workers[-1].kill()
+    place.start_worker()
+    result = await client.wait(job_id)
 
     assert result.success
     assert result.attempts == 2
@@ -114,18 +108,16 @@ async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
 
 
 async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(
-    place: Installation,
+    client: JobClient,
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("count"))
-        seen = [
-            (event.data["stream"], (await client.get(job_id)).state)
-            async for event in client.events(job_id)
-            if event.type is EventType.LOG
-        ]
-        logs = await journal(client, job_id, EventType.LOG)
-        (answer,) = await journal(client, job_id, EventType.TOOL_RESULT)
+    job_id = await client.submit(make_spec("count"))
+    seen = [
+        (event.data["stream"], (await client.get(job_id)).state)
+        async for event in client.events(job_id)
+        if event.type is EventType.LOG
+    ]
+    logs = await journal(client, job_id, EventType.LOG)
+    (answer,) = await journal(client, job_id, EventType.TOOL_RESULT)
 
     assert {state for _, state in seen} == {JobState.RUNNING}
     assert {stream for stream, _ in seen} == {"text", "output"}

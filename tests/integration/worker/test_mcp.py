@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from tests import odd_mcp_server
 from tests.builders import make_spec
 from tests.built_in_tools import failed, one_call_each
+from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import DONE, call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -42,9 +45,7 @@ HEAD = "name: {name}\ndescription: Uses tools of servers.\ninstruction: Do it.\n
 FILES = "- {{name: files, command: [python3, {path}], env: {{MINE: literal}}}}\n"
 
 
-def make_agents(folder: Path, url: str) -> Path:
-    agents = folder / "agents"
-    agents.mkdir()
+def make_agents(url: str) -> dict[str, str]:
     calc = f"- name: calc\n  url: {url}\n  headers: {{authorization: 'Bearer ${{CALC_KEY}}'}}\n"
     definitions = {
         "both": calc + FILES.format(path="server.py"),
@@ -54,9 +55,7 @@ def make_agents(folder: Path, url: str) -> Path:
         "odd": "- {name: odd, command: [python3, odd.py, table.json]}\n",
         "broken": FILES.format(path="no-such-file.py"),
     }
-    for name, servers in definitions.items():
-        (agents / f"{name}.yaml").write_text(HEAD.format(name=name) + servers)
-    return agents
+    return {name: HEAD.format(name=name) + servers for name, servers in definitions.items()}
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +64,19 @@ def http() -> Iterator[HttpServer]:
         yield server
 
 
-@pytest.fixture(
-    scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=DOCKER_SLOWLY)
 def place(
     request: pytest.FixtureRequest, install_for_module: Installer, http: HttpServer
 ) -> Installation:
-    install = install_for_module.below(request.param)
-    agents = make_agents(install.folder, url_of(http))
-    environment = {
-        "FANOUT_SANDBOX__PROVIDER": request.param,
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_LOG_LEVEL": "debug",
-        "CALC_KEY": KEY,
-        "NO_PROXY": "127.0.0.1",
-    }
-    made = install(*SCRIPT, **environment)
-    made.start_worker()
-    return made
+    return install_for_module.below(request.param)(
+        *SCRIPT,
+        agents=make_agents(url_of(http)),
+        workers=1,
+        FANOUT_SANDBOX__PROVIDER=request.param,
+        FANOUT_LOG_LEVEL="debug",
+        CALC_KEY=KEY,
+        NO_PROXY="127.0.0.1",
+    )
 
 
 @pytest.fixture
@@ -193,15 +186,13 @@ async def test_a_server_that_is_back_for_the_second_attempt_is_used(
     assert '"result": 42' in result.summary
 
 
-async def test_a_cancelled_job_leaves_no_server(place: Installation, workspace: Path) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("hang", agent="both"), workspace=workspace)
-        async for event in client.events(job_id):
-            if "files__sleep" in str(event.data):
-                break
-        await client.cancel(job_id)
-        result = await client.wait(job_id, 60)
+async def test_a_cancelled_job_leaves_no_server(
+    place: Installation, client: JobClient, workspace: Path
+) -> None:
+    job_id = await client.submit(make_spec("hang", agent="both"), workspace=workspace)
+    await until_event(client, job_id, lambda event: "files__sleep" in str(event.data))
+    await client.cancel(job_id)
+    result = await client.wait(job_id, 60)
 
     assert result.state is JobState.CANCELLED
     assert await asyncio.to_thread(servers_of, place) == []

@@ -23,8 +23,10 @@ from fanout.workers.attempt.known_files import DefinitionFolder
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.builders import make_spec
+from tests.fixtures import DOCKER_SLOWLY
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -91,17 +93,13 @@ def make_agents(folder: Path) -> Path:
     return folder / "agents"
 
 
-@pytest.fixture(
-    scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=DOCKER_SLOWLY)
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     install = install_for_module.below(request.param)
-    agents = make_agents(install.folder)
-    environment = {"FANOUT_SANDBOX__PROVIDER": request.param, "FANOUT_AGENTS_DIR": str(agents)}
-    made = install(*SCRIPT, **environment)
-    made.start_worker()
-    return made
+    agents = str(make_agents(install.folder))
+    return install(
+        *SCRIPT, workers=1, FANOUT_SANDBOX__PROVIDER=request.param, FANOUT_AGENTS_DIR=agents
+    )
 
 
 @pytest.fixture
@@ -126,44 +124,35 @@ async def content(client: JobClient, job_id: str) -> dict[str, str]:
 
 
 async def test_memory_is_shown_and_a_skill_is_listed_read_and_its_script_run(
-    place: Installation, workspace: Path
+    client: JobClient, workspace: Path
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("stamp it", agent="scribe"), workspace=workspace)
-        result = await client.wait(job_id, 60)
+    job_id = await client.submit(make_spec("stamp it", agent="scribe"), workspace=workspace)
+    result = await client.wait(job_id, 60)
 
-        assert result.success, result.error
-        assert "blue ink" in result.summary
-        answers = [
-            event.data
-            async for event in client.events(job_id, follow=False)
-            if event.type is EventType.TOOL_RESULT
-        ]
-        assert "Run scripts/stamp.sh" in str(answers[0])
-        assert await content(client, job_id) == {"stamp.txt": "stamped\n"}
+    assert result.success, result.error
+    assert "blue ink" in result.summary
+    answers = [
+        event.data
+        async for event in client.events(job_id, follow=False)
+        if event.type is EventType.TOOL_RESULT
+    ]
+    assert "Run scripts/stamp.sh" in str(answers[0])
+    assert await content(client, job_id) == {"stamp.txt": "stamped\n"}
 
 
 async def test_another_attempt_has_memory_and_skills_as_they_were(
-    place: Installation, workspace: Path
+    place: Installation, client: JobClient, workspace: Path
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
-        seen = 0
-        async with asyncio.timeout(60):
-            async for event in client.events(job_id):
-                seen += event.type is EventType.TOOL_CALL
-                if seen == 2:
-                    break
-        place.start_worker()
-        first = place.workers[0]
-        assert first.process is not None
-        first.send(signal.SIGTERM)
-        result = await client.wait(job_id, 60)
+    job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
+    await until_event(client, job_id, EventType.TOOL_CALL, 2)
+    place.start_worker()
+    first = place.workers[0]
+    assert first.process is not None
+    first.send(signal.SIGTERM)
+    result = await client.wait(job_id, 60)
 
-        assert result.summary.endswith("Done."), result
-        assert (await content(client, job_id))["stamp.txt"] == "stamped\n"
+    assert result.summary.endswith("Done."), result
+    assert (await content(client, job_id))["stamp.txt"] == "stamped\n"
 
 
 @pytest.fixture
@@ -172,7 +161,7 @@ def scribe(tmp_path: Path) -> AgentDefinition:
 
 
 @pytest.fixture(params=["bound", "unbound"])
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
+def local_provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
     made = LocalProvider(_no_snapshot, tmp_path / "sandboxes", "test")
     if request.param == "unbound":
         made._bound = False  # as on a machine where commands get no mount namespace
@@ -180,12 +169,12 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
 
 
 async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
-    scribe: AgentDefinition, provider: LocalProvider
+    scribe: AgentDefinition, local_provider: LocalProvider
 ) -> None:
     limits = LimitSettings().for_jobs()
     spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=limits)
 
-    async with provider.open(spec) as sandbox:
+    async with local_provider.open(spec) as sandbox:
         definition = DefinitionFolder(scribe, sandbox.home)
         await definition.copy_to(sandbox)
         skill = f"{definition.path}/skills/stamp"

@@ -11,17 +11,16 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from fakeredis import FakeAsyncRedis
-
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from tests.builders import make_spec
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, call, calls, conversation, says, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, call, calls, conversation, says
+from tests.repositories import git
 
 HALF = "\ud83d"
 LATIN, SHOWN = b"caf\xe9.txt", r"caf\xe9.txt"
@@ -70,14 +69,7 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(tmp_path, *SCRIPT)
-    async with (
-        FakeAsyncRedis(decode_responses=True) as redis,
-        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
-    ):
-        yield bench
+bench = bench_fixture(*SCRIPT)
 
 
 async def results_of(bench: Bench, job_id: str) -> list[dict[str, Any]]:
@@ -134,11 +126,6 @@ async def changes_of(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBun
     path = await bench.blobs.fetch(str(result.changes))
     with ExitStack() as stack:
         yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=t", "-c", "user.email=t@t.invalid"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def prepared(folder: Path) -> Path:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
@@ -21,8 +18,9 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 from tests.builders import make_spec
-from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.fixtures import bench_fixture
+from tests.integration.jobs.bench import Bench
+from tests.integration.scripts import DONE, conversation, shell
 
 MARKER = "the only copy of this line"
 LINES = (
@@ -31,27 +29,16 @@ LINES = (
 """Its output has the marker behind what previews show, and the command does not have it."""
 
 
-@pytest.fixture
-async def redis() -> AsyncIterator[Redis]:
-    async with FakeAsyncRedis(decode_responses=True) as redis:
-        yield redis
-
-
-@pytest.fixture
-async def bench(redis: Redis, tmp_path: Path) -> AsyncIterator[Bench]:
-    script = write_script(
-        tmp_path,
-        conversation("twice", shell(LINES), shell(LINES), shell(LINES), DONE),
-        conversation(
-            "large",
-            shell(f"head -c {32 * KIB} /dev/zero | tr '\\0' a"),
-            shell(f"head -c {32 * KIB + 1} /dev/zero | tr '\\0' b"),
-            DONE,
-        ),
-        conversation("small", shell("echo one"), DONE),
-    )
-    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench:
-        yield bench
+bench = bench_fixture(
+    conversation("twice", shell(LINES), shell(LINES), shell(LINES), DONE),
+    conversation(
+        "large",
+        shell(f"head -c {32 * KIB} /dev/zero | tr '\\0' a"),
+        shell(f"head -c {32 * KIB + 1} /dev/zero | tr '\\0' b"),
+        DONE,
+    ),
+    conversation("small", shell("echo one"), DONE),
+)
 
 
 async def run(bench: Bench, what: str) -> str:

@@ -20,6 +20,7 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_options
 from tests.builders import make_spec
 from tests.services import Installation
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -34,11 +35,8 @@ def celery_of(place: Installation) -> Celery:
 
 
 async def until_running(client: JobClient, job_ids: list[str]) -> None:
-    async with asyncio.timeout(60):
-        for job_id in job_ids:
-            async for event in client.events(job_id):
-                if event.type is EventType.TOOL_CALL:
-                    break
+    for job_id in job_ids:
+        await until_event(client, job_id, EventType.TOOL_CALL)
 
 
 async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(
@@ -56,9 +54,7 @@ async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(
 
         assert terminated.state is JobState.CANCELLED
         assert (await client.wait(waiting, 60)).success
-        async with asyncio.timeout(60):
-            while (await client.workers())[0].running:  # noqa: ASYNC110 - the worker tells it by itself only
-                await asyncio.sleep(0.2)
+        await eventually(client.workers, lambda seen: not seen[0].running)
 
 
 @pytest.mark.slow
@@ -156,9 +152,7 @@ async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(
 ) -> None:
     place.redis.kill()
     worker = place.start_worker()
-    async with asyncio.timeout(60):
-        while "Cannot connect" not in worker.tail():  # noqa: ASYNC110 - a log has no event
-            await asyncio.sleep(0.1)
+    await eventually(lambda: "Cannot connect" in worker.tail())
     assert worker.process is not None
     assert worker.process.poll() is None, worker.tail()
 

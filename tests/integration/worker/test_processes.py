@@ -18,6 +18,7 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from tests.builders import make_spec
 from tests.integration.worker.test_pool import until_running
 from tests.services import Installation, WorkerProcess
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -40,16 +41,15 @@ def resident_mib(pid: int) -> float:
 
 async def until(client: JobClient, condition: Callable[[set[int]], bool]) -> set[int]:
     """Wait until the ids of the registered processes are as wanted, and return them."""
-    async with asyncio.timeout(60):
-        while not condition(pids := {pid_of(one) for one in await client.workers()}):  # noqa: ASYNC110 - the worker tells it by itself only
-            await asyncio.sleep(0.1)
-    return pids
+
+    async def pids() -> set[int]:
+        return {pid_of(one) for one in await client.workers()}
+
+    return set(await eventually(pids, condition))
 
 
 async def ended(pids: set[int]) -> None:
-    async with asyncio.timeout(60):
-        while any(map(lives, pids)):  # noqa: ASYNC110 - they are nobody's children here
-            await asyncio.sleep(0.05)
+    await eventually(lambda: not any(map(lives, pids)))
 
 
 def started(place: Installation) -> WorkerProcess:

@@ -14,14 +14,21 @@ import redis
 
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.scripts import write_script
 from tests.integration.worker.conftest import SCRIPT
 from tests.integration.worker.test_flower import running_flower
 from tests.services import Installation, RedisProcess, free_port
+from tests.waits import eventually, until_event
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.blocks_loop("servers are started and stopped in the middle of these tests"),
+]
 
 SENTINELS = 3
 DOWN_MILLISECONDS = 3000
@@ -74,19 +81,12 @@ class Replicated(RedisProcess):
         return int(state["port"]) if complete else 0
 
     async def until_primary(self, port: int) -> None:
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(self.primary_port) != port:  # noqa: ASYNC110 - Sentinels are asked
-                await asyncio.sleep(0.2)
+        await eventually(lambda: asyncio.to_thread(self.primary_port), lambda seen: seen == port)
 
     def stop(self) -> None:
         self._sentinels.close()
         self.replica.stop()
         super().stop()
-
-
-@pytest.fixture
-def unblocked_loop() -> None:
-    """Servers are started and stopped in the middle of these tests."""
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_a_worker_a_client_and_flower_follow_the_primary_that_sentinels_na
                 await place.ready(client)
                 await succeeded(client)
                 across = await client.submit(make_spec("turns"))
-                await asyncio.sleep(2)
+                await until_event(client, across, EventType.TOOL_CALL)
 
                 replicated.kill()
                 await replicated.until_primary(replicated.replica.port)

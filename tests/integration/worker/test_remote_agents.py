@@ -39,36 +39,32 @@ def service() -> Iterator[RemoteService]:
         yield running
 
 
-def make_agents(folder: Path, service: RemoteService) -> Path:
-    agents = folder / "agents"
-    agents.mkdir()
+def make_agents(service: RemoteService) -> dict[str, str]:
     schema = "{type: object, properties: {lines: {type: integer}}, required: [lines]}"
-    definitions = {
+    remote = {
         "remote": CREDENTIALS + "  files: all\n",
         "mute": "",
         "measuring": CREDENTIALS + f"output_schema: {schema}\n",
         "small": CREDENTIALS + "  max_bytes: 4096\n",
         "checked": CREDENTIALS + "verify: test -e done || (touch done; exit 1)\n",
     }
-    for name, text in definitions.items():
-        (agents / f"{name}.yaml").write_text(HEAD.format(name=name, url=service.url) + text)
-    for name, policy in {"lead": "", "careful": "interrupt_on: {write_file: true}\n"}.items():
-        text = f"name: {name}\ndescription: Delegates.\ninstruction: Do it.\n{policy}"
-        (agents / f"{name}.yaml").write_text(f"{text}subagents: [remote]\n")
-    late = HEAD.format(name="late", url=f"http://127.0.0.1:{LATE_PORT}")
-    (agents / "late.yaml").write_text(late)
-    return agents
+    head = "name: {}\ndescription: Delegates.\ninstruction: Do it.\n{}subagents: [remote]\n"
+    return {
+        **{name: HEAD.format(name=name, url=service.url) + text for name, text in remote.items()},
+        "lead": head.format("lead", ""),
+        "careful": head.format("careful", "interrupt_on: {write_file: true}\n"),
+        "late": HEAD.format(name="late", url=f"http://127.0.0.1:{LATE_PORT}"),
+    }
 
 
 def installed(install: Installer, service: RemoteService, **environment: str) -> Installation:
-    made = install(
+    return install(
         conversation("delegate", delegates("files", agent="remote"), DONE),
-        FANOUT_AGENTS_DIR=str(make_agents(install.folder, service)),
+        agents=make_agents(service),
+        workers=1,
         FANOUT_SECRETS__REMOTE_KEY=KEY,
         **environment,
     )
-    made.start_worker(concurrency=4)
-    return made
 
 
 @pytest.fixture(scope="module")

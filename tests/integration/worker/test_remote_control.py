@@ -19,6 +19,7 @@ from fanout.orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.integration.worker.test_pool import until_running
 from tests.services import Installation
+from tests.waits import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,9 +67,9 @@ async def states(client: JobClient, job_ids: list[str]) -> list[JobState]:
 
 async def until(client: JobClient, concurrency: int) -> None:
     """Wait until the ledger knows the worker's new capacity."""
-    async with asyncio.timeout(60):
-        while [one.concurrency for one in await client.workers()] != [concurrency]:  # noqa: ASYNC110 - the worker tells it by itself only
-            await asyncio.sleep(0.1)
+    await eventually(
+        client.workers, lambda seen: [one.concurrency for one in seen] == [concurrency]
+    )
 
 
 async def test_the_pool_grows_and_shrinks_and_the_running_jobs_do_not_notice(
@@ -127,9 +128,7 @@ async def test_a_worker_that_scales_itself_takes_as_many_as_there_are(place: Ins
         await until_running(client, ids)
         for job_id in ids:
             await client.cancel(job_id)
-        async with asyncio.timeout(60):
-            while await size(place) != 2:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.5)
+        await eventually(lambda: size(place), lambda seen: seen == 2)
 
 
 async def test_a_shutdown_hands_the_jobs_over_and_a_paused_worker_takes_none(
@@ -159,9 +158,7 @@ async def test_a_shutdown_hands_the_jobs_over_and_a_paused_worker_takes_none(
         assert (await client.get(job_id)).state is JobState.QUEUED
 
         place.start_worker(concurrency=2)
-        async with asyncio.timeout(60):
-            while (await client.get(job_id)).state is not JobState.RUNNING:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await eventually(lambda: client.get(job_id), lambda seen: seen.state is JobState.RUNNING)
         record = await client.get(job_id)
         assert record.worker != ""
         await client.cancel(job_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
+from tests.fixtures import DOCKER_SLOWLY, place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.children import answers, children_of
-from tests.services import Installation, Installer
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -120,27 +120,14 @@ verify_merges: {TESTS}
 """
 
 
-@pytest.fixture(
+place = place_fixture(
+    *SCRIPT,
     scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
+    providers=DOCKER_SLOWLY,
+    agents={"lead": LEAD},
+    workers=1,
+    concurrency=8,
 )
-def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
-    installer = install_for_module.below(str(request.param))
-    agents = installer.folder / "agents"
-    agents.mkdir(parents=True)
-    (agents / "lead.yaml").write_text(LEAD)
-    made = installer(
-        *SCRIPT, FANOUT_AGENTS_DIR=str(agents), FANOUT_SANDBOX__PROVIDER=str(request.param)
-    )
-    made.start_worker(concurrency=8)
-    return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        await place.ready(client)
-        yield client
 
 
 @pytest.fixture
@@ -272,9 +259,7 @@ async def test_a_job_that_is_stopped_while_it_lands_keeps_nothing_unverified(
 ) -> None:
     spec = make_spec("all green", agent="lead", verify_merges="sleep 60")
     job_id = await client.submit(spec, workspace=project)
-    async for event in client.events(job_id):
-        if event.type is EventType.LANDING:
-            break
+    await until_event(client, job_id, EventType.LANDING)
     await asyncio.sleep(seconds)  # while it is put in; the last one: while it is verified
     await client.cancel(job_id)
     result = await client.wait(job_id, 60)

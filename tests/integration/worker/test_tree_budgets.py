@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from fanout.orchestrator.client import JobClient
@@ -12,9 +10,11 @@ from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
+from tests.fixtures import place_fixture
 from tests.integration.scripts import conversation, shell
-from tests.integration.worker.children import delegates, delegating_agents
-from tests.services import Installation, Installer
+from tests.integration.worker.children import DELEGATING, delegates
+from tests.services import Installation
+from tests.waits import until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -32,16 +32,15 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(install_for_module: Installer) -> Installation:
-    settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
-        "FANOUT_LIMITS__MAX_TREE_TOKENS": str(TREE_TOKENS),
-        "FANOUT_WORKER__LEASE_SECONDS": "4",
-    }
-    made = install_for_module(*SCRIPT, **settings)
-    made.start_worker(concurrency=6)
-    return made
+place = place_fixture(
+    *SCRIPT,
+    scope="module",
+    agents=DELEGATING,
+    workers=1,
+    concurrency=6,
+    FANOUT_LIMITS__MAX_TREE_TOKENS=str(TREE_TOKENS),
+    FANOUT_WORKER__LEASE_SECONDS="4",
+)
 
 
 async def results_of(client: JobClient, root_id: str) -> dict[str, JobResult]:
@@ -67,88 +66,75 @@ async def consumed(client: JobClient, job_id: str) -> Usage:
 
 
 async def test_children_side_by_side_pass_their_trees_budget_by_one_call_each(
-    place: Installation,
+    client: JobClient,
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        root = await client.submit(make_spec("splits", agent="lead"))
-        results = await results_of(client, root)
-        await client.wait(root, 60)
-        results |= await results_of(client, root)
-        spent = sum(tokens(result.usage) for result in results.values())
+    root = await client.submit(make_spec("splits", agent="lead"))
+    results = await results_of(client, root)
+    await client.wait(root, 60)
+    results |= await results_of(client, root)
+    spent = sum(tokens(result.usage) for result in results.values())
 
-        assert len(results) == 1 + SIDE_BY_SIDE
-        assert TREE_TOKENS - 2 * CALL_TOKENS <= spent <= TREE_TOKENS + SIDE_BY_SIDE * CALL_TOKENS
-        for result in results.values():
-            assert f"The limit max_tree_tokens={TREE_TOKENS} is reached" in told(result)
-            assert result.summary
-        whole = await consumed(client, root)
-        assert tokens(whole) == spent
-        assert whole.tool_calls == sum(result.usage.tool_calls for result in results.values())
+    assert len(results) == 1 + SIDE_BY_SIDE
+    assert TREE_TOKENS - 2 * CALL_TOKENS <= spent <= TREE_TOKENS + SIDE_BY_SIDE * CALL_TOKENS
+    for result in results.values():
+        assert f"The limit max_tree_tokens={TREE_TOKENS} is reached" in told(result)
+        assert result.summary
+    whole = await consumed(client, root)
+    assert tokens(whole) == spent
+    assert whole.tool_calls == sum(result.usage.tool_calls for result in results.values())
 
 
 async def test_a_parents_budget_binds_its_children_and_is_used_up_when_it_goes_on(
-    place: Installation,
+    client: JobClient,
 ) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        root = await client.submit(
-            make_spec("splits", agent="lead", limits=Limits(max_model_calls=9))
+    root = await client.submit(make_spec("splits", agent="lead", limits=Limits(max_model_calls=9)))
+    own = await client.wait(root, 60)
+    results = await results_of(client, root)
+    children = [result for job_id, result in results.items() if job_id != root]
+
+    assert len(children) == SIDE_BY_SIDE
+    for child in children:
+        assert f"The limit max_model_calls=9 of job {root} and its children is reached" in told(
+            child
         )
-        own = await client.wait(root, 60)
-        results = await results_of(client, root)
-        children = [result for job_id, result in results.items() if job_id != root]
-
-        assert len(children) == SIDE_BY_SIDE
-        for child in children:
-            assert f"The limit max_model_calls=9 of job {root} and its children is reached" in told(
-                child
-            )
-            assert child.usage.model_calls < 8, "what was left of its parent's, shared"
-            assert child.files_modified
-        assert "The limit max_model_calls=9 for this job and its children is reached" in told(own)
-        assert own.summary
-        whole = await consumed(client, root)
-        assert 9 <= whole.model_calls <= 9 + SIDE_BY_SIDE
-        assert whole.model_calls - sum(child.usage.model_calls for child in children) == 1
+        assert child.usage.model_calls < 8, "what was left of its parent's, shared"
+        assert child.files_modified
+    assert "The limit max_model_calls=9 for this job and its children is reached" in told(own)
+    assert own.summary
+    whole = await consumed(client, root)
+    assert 9 <= whole.model_calls <= 9 + SIDE_BY_SIDE
+    assert whole.model_calls - sum(child.usage.model_calls for child in children) == 1
 
 
-async def test_root_jobs_of_one_session_share_a_trees_budget(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        specs = [
-            JobSpec(root_id="a-session", description="spends", agent="general-purpose")
-            for _ in range(2)
-        ]
-        for spec in specs:
-            await client.submit(spec)
-        results = [await client.wait(spec.id, 60) for spec in specs]
+async def test_root_jobs_of_one_session_share_a_trees_budget(client: JobClient) -> None:
+    specs = [
+        JobSpec(root_id="a-session", description="spends", agent="general-purpose")
+        for _ in range(2)
+    ]
+    for spec in specs:
+        await client.submit(spec)
+    results = [await client.wait(spec.id, 60) for spec in specs]
 
-        assert ["max_tree_tokens" in told(result) for result in results] == [True, True]
-        spent = sum(tokens(result.usage) for result in results)
-        assert spent <= TREE_TOKENS + 2 * CALL_TOKENS
-        assert tokens(await consumed(client, "a-session")) == spent
+    assert ["max_tree_tokens" in told(result) for result in results] == [True, True]
+    spent = sum(tokens(result.usage) for result in results)
+    assert spent <= TREE_TOKENS + 2 * CALL_TOKENS
+    assert tokens(await consumed(client, "a-session")) == spent
 
 
 @pytest.mark.slow
-async def test_what_a_killed_worker_had_consumed_counts_once(place: Installation) -> None:
-    async with place.client() as client:
-        await place.ready(client)
-        job_id = await client.submit(make_spec("steps"))
-        replies = 0
-        async with asyncio.timeout(60):
-            async for event in client.events(job_id):
-                replies += event.type is EventType.MODEL_REPLY
-                if replies == 3:
-                    break
-        place.workers.pop().kill()
-        place.start_worker(concurrency=6)
-        result = await client.wait(job_id, 60)
-        events = [event async for event in client.events(job_id, follow=False)]
-        counted = sum(event.type is EventType.MODEL_REPLY for event in events)
+async def test_what_a_killed_worker_had_consumed_counts_once(
+    place: Installation, client: JobClient
+) -> None:
+    job_id = await client.submit(make_spec("steps"))
+    await until_event(client, job_id, EventType.MODEL_REPLY, 3)
+    place.workers.pop().kill()
+    place.start_worker(concurrency=6)
+    result = await client.wait(job_id, 60)
+    events = [event async for event in client.events(job_id, follow=False)]
+    counted = sum(event.type is EventType.MODEL_REPLY for event in events)
 
-        assert result.success, result.error
-        assert result.attempts == 2
-        spent = await consumed(client, job_id)
-        assert spent.model_calls == result.usage.model_calls == counted == 7
-        assert tokens(spent) == 7 * CALL_TOKENS
+    assert result.success, result.error
+    assert result.attempts == 2
+    spent = await consumed(client, job_id)
+    assert spent.model_calls == result.usage.model_calls == counted == 7
+    assert tokens(spent) == 7 * CALL_TOKENS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,8 +13,8 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
+from tests.fixtures import DOCKER_SLOWLY, place_fixture
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
-from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -61,32 +60,14 @@ interrupt_on: {execute: [approve]}
 """
 
 
-@pytest.fixture(
+place = place_fixture(
+    *SCRIPT,
     scope="module",
-    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
+    providers=DOCKER_SLOWLY,
+    agents={"checker": CHECKER, "caller": CALLER, "lead": LEAD},
+    workers=1,
+    FANOUT_WORKER__LEASE_SECONDS="4",
 )
-def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
-    installer = install_for_module.below(str(request.param))
-    agents = installer.folder / "agents"
-    agents.mkdir(parents=True)
-    (agents / "checker.yaml").write_text(CHECKER)
-    (agents / "caller.yaml").write_text(CALLER)
-    (agents / "lead.yaml").write_text(LEAD)
-    made = installer(
-        *SCRIPT,
-        FANOUT_AGENTS_DIR=str(agents),
-        FANOUT_SANDBOX__PROVIDER=str(request.param),
-        FANOUT_WORKER__LEASE_SECONDS="4",
-    )
-    made.start_worker()
-    return made
-
-
-@pytest.fixture
-async def client(place: Installation) -> AsyncIterator[JobClient]:
-    async with place.client() as client:
-        await place.ready(client)
-        yield client
 
 
 async def events(client: JobClient, job_id: str) -> list[JournalEvent]:

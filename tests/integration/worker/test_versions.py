@@ -25,6 +25,7 @@ from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess
 from tests.unit.wire.record import FULL, RECORDED
+from tests.waits import eventually, until_event
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -61,7 +62,7 @@ async def client(place: Installation) -> AsyncIterator[JobClient]:
 
 
 @pytest.fixture
-async def redis(place: Installation) -> AsyncIterator[Redis]:
+async def real_redis(place: Installation) -> AsyncIterator[Redis]:
     async with connect(place.redis.url) as redis:
         yield redis
 
@@ -77,15 +78,14 @@ async def workers_of(client: JobClient, job_id: str) -> list[str]:
 
 
 async def until_waiting_for(client: JobClient, job_id: str, words: str) -> JobRecord:
-    async with asyncio.timeout(60):
-        while words not in ((record := await client.get(job_id)).waiting_for or ""):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    return record
+    return await eventually(
+        lambda: client.get(job_id), lambda record: words in (record.waiting_for or "")
+    )
 
 
 @pytest.mark.slow
 async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
-    place: Installation, client: JobClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    place: Installation, client: JobClient, real_redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.ready(client, 3)
     older = place.workers[0]
@@ -100,9 +100,9 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
     new = await client.submit(make_spec(labels={"only": "newer ones know"}))
     record = await until_waiting_for(client, new, f"a newer worker: it needs wire version {NEXT}")
     began = time.monotonic()
-    before = int(await redis.hget(Keys().job(new), "dispatches") or 0)
+    before = int(await real_redis.hget(Keys().job(new), "dispatches") or 0)
     await asyncio.sleep(WATCHED_SECONDS)
-    dispatches = int(await redis.hget(Keys().job(new), "dispatches") or 0)
+    dispatches = int(await real_redis.hget(Keys().job(new), "dispatches") or 0)
     assert dispatches - before <= 4 * (time.monotonic() - began)
     refusals = [event async for event in client.events(new, follow=False) if "reason" in event.data]
     assert len(refusals) <= 2
@@ -120,13 +120,15 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
 
 @pytest.mark.slow
 async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_with_it(
-    place: Installation, client: JobClient, redis: Redis
+    place: Installation, client: JobClient, real_redis: Redis
 ) -> None:
     job_id = await client.submit(make_spec("two steps"))
-    async for event in client.events(job_id):
-        if event.type is EventType.TOOL_CALL and "sleep" in str(event.data):
-            break
-    thought = await redis.xadd(
+    await until_event(
+        client,
+        job_id,
+        lambda event: event.type is EventType.TOOL_CALL and "sleep" in str(event.data),
+    )
+    thought = await real_redis.xadd(
         Keys().journal(job_id), {"type": "thought", "attempt": "1", "data": '{"text": "hm"}'}
     )
     (ran_on,) = await workers_of(client, job_id)
@@ -138,7 +140,7 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
     assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 1)
     told = [str(event.data.get("reason")) async for event in client.events(job_id, follow=False)]
     assert "The job's journal has an event that this release does not know: thought." in told
-    await redis.xdel(Keys().journal(job_id), thought)  # as if the newer one knew it
+    await real_redis.xdel(Keys().journal(job_id), thought)  # as if the newer one knew it
     newer = await asyncio.to_thread(place.start_worker, module=NEWER)
     result = await client.wait(job_id, 60)
     assert (result.success, result.attempts) == (True, 1)
@@ -174,18 +176,18 @@ async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_th
 
 @pytest.mark.parametrize("version", sorted(path.name for path in RECORDED.iterdir()))
 async def test_a_recorded_message_starts_its_job(
-    place: Installation, client: JobClient, redis: Redis, version: str
+    place: Installation, client: JobClient, real_redis: Redis, version: str
 ) -> None:
     message = json.loads(
         await asyncio.to_thread((RECORDED / version / "celery-message.json").read_text)
     )
-    ledger = Ledger(redis, Keys())
+    ledger = Ledger(real_redis, Keys())
     spec = make_spec()
     await ledger.submit([spec])
     await ledger.dispatch(1)  # and the message is lost
     body = base64.b64decode(message["body"]).decode().replace(FULL.id, spec.id)
     message["body"] = base64.b64encode(body.encode()).decode()
-    await redis.lpush("fanout:queue:fanout", json.dumps(message))
+    await real_redis.lpush("fanout:queue:fanout", json.dumps(message))
 
     result = await client.wait(spec.id, 60)
 

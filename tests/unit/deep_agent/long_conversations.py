@@ -14,7 +14,8 @@ from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
-from tests.unit.deep_agent.running import AT_ONCE, Run, call
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import AT_ONCE, Run
 
 GOAL = "Rename the class Bread to Loaf in all forty modules, and keep the public names."
 SUMMARY = {"text": "## Done so far\nSome modules are renamed."}

@@ -97,10 +97,6 @@ def texts(event: Event) -> str:
     return "".join(part.text or "" for part in parts)
 
 
-def call(tool: str, **args: Any) -> dict[str, Any]:
-    return {"tool": tool, "args": args}
-
-
 def script_file(folder: Path, text: str) -> Path:
     path = folder / "script.yaml"
     path.write_text(textwrap.dedent(text))

@@ -15,10 +15,6 @@ from google.adk.models.llm_response import LlmResponse
 from tests.unit.deep_agent.running import scripted
 
 
-def says(text: str, **more: Any) -> dict[str, Any]:
-    return {"text": text, **more}
-
-
 class Recorder(BaseLlm):
     """One agent's scripted model, which keeps the requests that it gets."""
 

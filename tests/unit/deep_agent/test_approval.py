@@ -23,7 +23,8 @@ from fanout.orchestrator.deep_agent.approval import (
 from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
-from tests.unit.deep_agent.running import call, scripted, texts
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import scripted, texts
 
 WRITE = {"write_file": True}
 Replies = list[dict[str, Any]]

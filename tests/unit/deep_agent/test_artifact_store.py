@@ -12,7 +12,8 @@ from google.adk.artifacts import (
 
 from fanout.orchestrator.deep_agent import ArtifactBackend, CompositeBackend, StoreBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 AWKWARD = [
     "/versions",
@@ -30,7 +31,7 @@ AWKWARD = [
 
 
 @pytest.fixture(params=["memory", "files"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> BaseArtifactService:
+def artifact_service(request: pytest.FixtureRequest, tmp_path: Path) -> BaseArtifactService:
     return InMemoryArtifactService() if request.param == "memory" else FileArtifactService(tmp_path)
 
 
@@ -41,10 +42,10 @@ def store(
 
 
 async def test_two_sessions_of_a_user_share_what_one_agent_remembers(
-    service: BaseArtifactService,
+    artifact_service: BaseArtifactService,
 ) -> None:
     def files() -> CompositeBackend:
-        return CompositeBackend(StateBackend(DictState()), {"/memories": store(service)})
+        return CompositeBackend(StateBackend(DictState()), {"/memories": store(artifact_service)})
 
     told = [
         {
@@ -71,21 +72,21 @@ async def test_two_sessions_of_a_user_share_what_one_agent_remembers(
 
 
 async def test_namespaces_users_and_sessions_do_not_see_each_other(
-    service: BaseArtifactService,
+    artifact_service: BaseArtifactService,
 ) -> None:
-    await store(service).write_bytes("/a", b"1")
-    session = ArtifactBackend(service, app_name="app", user_id="u", session_id="s")
+    await store(artifact_service).write_bytes("/a", b"1")
+    session = ArtifactBackend(artifact_service, app_name="app", user_id="u", session_id="s")
     await session.write_bytes("/b", b"2")
     others = [
-        store(service, namespace="memories2"),
-        store(service, namespace="memo"),
-        store(service, user="v"),
-        ArtifactBackend(service, app_name="app", user_id="u", session_id="t"),
+        store(artifact_service, namespace="memories2"),
+        store(artifact_service, namespace="memo"),
+        store(artifact_service, user="v"),
+        ArtifactBackend(artifact_service, app_name="app", user_id="u", session_id="t"),
     ]
     for other in others:
         assert await other.list("/") == []
     assert [entry.path for entry in await session.list("/")] == ["/b"]
-    assert [entry.path for entry in await store(service).list("/")] == ["/a"]
+    assert [entry.path for entry in await store(artifact_service).list("/")] == ["/a"]
 
 
 @pytest.mark.parametrize("namespace", ["", "a/b"])
@@ -94,8 +95,10 @@ def test_a_namespace_is_one_name(namespace: str) -> None:
         store(InMemoryArtifactService(), namespace=namespace)
 
 
-async def test_no_name_is_lost_or_mistaken_for_another(service: BaseArtifactService) -> None:
-    files = store(service)
+async def test_no_name_is_lost_or_mistaken_for_another(
+    artifact_service: BaseArtifactService,
+) -> None:
+    files = store(artifact_service)
     for path in AWKWARD:
         await files.write_bytes(path, path.encode())
     walk = await files.walk("/", max_entries=100, timeout_seconds=5)
@@ -105,9 +108,9 @@ async def test_no_name_is_lost_or_mistaken_for_another(service: BaseArtifactServ
 
 
 async def test_an_empty_file_is_a_file_and_a_deleted_one_is_gone(
-    service: BaseArtifactService,
+    artifact_service: BaseArtifactService,
 ) -> None:
-    files = store(service)
+    files = store(artifact_service)
     await files.write_bytes("/d/empty", b"")
     assert (await files.stat("/d/empty")).size_bytes == 0
     assert await files.read_bytes("/d/empty", 10) == b""
@@ -117,25 +120,25 @@ async def test_an_empty_file_is_a_file_and_a_deleted_one_is_gone(
 
 
 async def test_one_of_many_creates_a_file_and_all_others_are_told(
-    service: BaseArtifactService,
+    artifact_service: BaseArtifactService,
 ) -> None:
     async def create(number: int) -> bool:
         try:
-            await store(service).write_bytes("/one", b"%d" % number, create_only=True)
+            await store(artifact_service).write_bytes("/one", b"%d" % number, create_only=True)
         except FileExistsError:
             return False
         return True
 
     created = await asyncio.gather(*map(create, range(20)))
     assert sum(created) == 1
-    assert await store(service).read_bytes("/one", 10) == b"%d" % created.index(True)
+    assert await store(artifact_service).read_bytes("/one", 10) == b"%d" % created.index(True)
 
 
 @pytest.mark.slow
 async def test_a_thousand_files_are_written_listed_and_searched(
-    service: BaseArtifactService,
+    artifact_service: BaseArtifactService,
 ) -> None:
-    files = store(service)
+    files = store(artifact_service)
     for number in range(1_000):
         await files.write_bytes(f"/{number % 10}/{number}", b"text %d" % number)
     walk = await files.walk("/", max_entries=10_000, timeout_seconds=30)

@@ -21,7 +21,8 @@ from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits, budget_o
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 LONG = 3600.0
 

@@ -18,6 +18,7 @@ from fanout.orchestrator.deep_agent.approval import answers_message, pending_app
 from fanout.orchestrator.deep_agent.context.compaction import AgentConversation
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
+from tests.integration.scripts import call
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,
@@ -30,7 +31,7 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, call
+from tests.unit.deep_agent.running import Run
 
 TOO_LONG = {"error": {"status": 413, "times": 99}}
 ROOMY = config(window_tokens=100_000, keep=("messages", 4))

@@ -23,7 +23,8 @@ from fanout.orchestrator.deep_agent.permissions import (
 from fanout.orchestrator.deep_agent.tools.editing import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 
 def in_state() -> StateBackend:

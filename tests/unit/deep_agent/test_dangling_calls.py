@@ -20,7 +20,8 @@ from google.genai import types
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.dangling_calls import answered, unanswered_calls
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
-from tests.unit.deep_agent.running import call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import scripted
 
 Heard = list[tuple[str, str | None]]
 """What stands in a request, in order: kind and text, or the name of a call, or the message of a

@@ -18,9 +18,10 @@ from fanout.orchestrator.deep_agent.delegation import subagents
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
 from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
-from tests.unit.deep_agent.running import Run, call, texts
-from tests.unit.deep_agent.talking import recorder, says, seen
-from tests.unit.deep_agent.test_subagents import asks, calls, names, parent, worker
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run, texts
+from tests.unit.deep_agent.talking import recorder, seen
+from tests.unit.deep_agent.test_subagents import asks, names, parent, worker
 
 S1_FIELDS = {"task_id", "success", "summary", "files_modified", "execution_time"}
 """Of a result, beside `error` where there is one."""

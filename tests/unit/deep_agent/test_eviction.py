@@ -20,8 +20,9 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.context import eviction
 from fanout.orchestrator.deep_agent.context.eviction import LINE_CHARACTERS, readable
+from tests.integration.scripts import call
 from tests.unit.deep_agent.long_conversations import resilient, watched
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 MEBIBYTE = 1024 * 1024
 

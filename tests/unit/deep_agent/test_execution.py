@@ -22,14 +22,16 @@ from fanout.orchestrator.deep_agent.execution import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from fanout.orchestrator.deep_agent.tools.execute import with_ended_processes
 from fanout.orchestrator.portable.commands import find_shell
+from tests.integration.scripts import call, says
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import Run, call, scripted
-from tests.unit.deep_agent.talking import recorder, says, seen
+from tests.unit.deep_agent.running import Run, scripted
+from tests.unit.deep_agent.talking import recorder, seen
+from tests.waits import eventually
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> dict[str, Any]:
+def stdio_server(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "server.py").write_text(STDIO_SERVER)
     return {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
 
@@ -150,9 +152,9 @@ def test_files_with_a_shell_and_another_shell_are_refused(tmp_path: Path) -> Non
 
 
 async def test_a_server_is_connected_without_the_asynchronous_factory_too(
-    server: dict[str, Any],
+    stdio_server: dict[str, Any],
 ) -> None:
-    assert (await result_of(call("shout", text="hey"), execution=server))["output"] == "HEY"
+    assert (await result_of(call("shout", text="hey"), execution=stdio_server))["output"] == "HEY"
 
 
 async def test_a_server_may_speak_http() -> None:
@@ -164,44 +166,46 @@ async def test_a_server_may_speak_http() -> None:
 
 
 async def test_what_a_server_says_when_it_does_not_start_is_in_the_error(
-    server: dict[str, Any],
+    stdio_server: dict[str, Any],
 ) -> None:
-    server["args"].append("--broken")
+    stdio_server["args"].append("--broken")
     with pytest.raises(McpServerFailed, match="exit code 1: cannot find my settings"):
-        await create_deep_agent_async(scripted([says("x")]), execution=server)
+        await create_deep_agent_async(scripted([says("x")]), execution=stdio_server)
 
 
 async def test_a_server_gets_none_of_this_process_keys(
-    server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    stdio_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "key-canary")
-    server["env"] = {"GIVEN": "yes"}
-    given = (await result_of(call("where"), execution=server))["result"]["env"]
+    stdio_server["env"] = {"GIVEN": "yes"}
+    given = (await result_of(call("where"), execution=stdio_server))["result"]["env"]
 
     assert given["GIVEN"] == "yes"
     assert "SOME_API_KEY" not in given
 
 
-async def test_a_server_cannot_take_the_name_of_another_tool(server: dict[str, Any]) -> None:
+async def test_a_server_cannot_take_the_name_of_another_tool(stdio_server: dict[str, Any]) -> None:
     async def shout(text: str) -> str:
         """Say it loud, guarded."""
         return text
 
-    agent, cleanup = await create_deep_agent_async(scripted([says("x")]), [shout], execution=server)
+    agent, cleanup = await create_deep_agent_async(
+        scripted([says("x")]), [shout], execution=stdio_server
+    )
     assert cleanup is not None
     with pytest.raises(AmbiguousTool, match="Two tools are named shout"):
-        await result_of(call("shout", text="x"), tools=[shout], execution=server)
+        await result_of(call("shout", text="x"), tools=[shout], execution=stdio_server)
     await cleanup()
     assert agent.tools
 
 
 async def test_the_general_purpose_agent_has_what_the_main_agent_has(
-    server: dict[str, Any],
+    stdio_server: dict[str, Any],
 ) -> None:
     parent = scripted([{"calls": [call("task", description="shout")]}, says("done")])
     child = recorder("child", [{"calls": [call("shout", text="hey")]}, says("shouted")])
     general = {"name": "general-purpose", "description": "Anything.", "model": child}
-    run = Run(parent, subagents=[general], execution=server)
+    run = Run(parent, subagents=[general], execution=stdio_server)
     try:
         await run.to_end()
     finally:
@@ -223,8 +227,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     starting = asyncio.create_task(
         create_deep_agent_async(scripted([says("x")]), execution={"command": str(program)})
     )
-    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
-        await asyncio.sleep(0.02)
+    await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
     starting.cancel()
     await asyncio.wait({starting})
 
@@ -235,8 +238,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_path: Path) -> None:
     stubborn = "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.05; done"
     running = asyncio.create_task(LocalShellBackend(tmp_path).execute(stubborn, 60, 1000))
-    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
-        await asyncio.sleep(0.02)
+    await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
     running.cancel()
     await asyncio.sleep(0.1)
     running.cancel()  # as the end of an event loop does

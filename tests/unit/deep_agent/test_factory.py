@@ -18,9 +18,10 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
+from tests.integration.scripts import call, says
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import Run, call, scripted
-from tests.unit.deep_agent.talking import recorder, says
+from tests.unit.deep_agent.running import Run, scripted
+from tests.unit.deep_agent.talking import recorder
 
 SPEC = SubAgentSpec(name="other", description="Does other things.")
 

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
+from tests.integration.scripts import call, calls, says
 from tests.unit.deep_agent.long_conversations import GOAL, config, look, resilient, watched
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import recorder, says, seen
-from tests.unit.deep_agent.test_subagents import Guarded, asks, calls, worker
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import recorder, seen
+from tests.unit.deep_agent.test_subagents import Guarded, asks, worker
 
 
 def shown(request: LlmRequest) -> str:

@@ -16,7 +16,8 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.failures import ModelRefused
 from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGES_IN_VIEW
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -19,7 +19,8 @@ from pydantic import Field
 
 from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop, interruptible_tools
 from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fanout.orchestrator.deep_agent.backends import matching
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, DirectoryJail
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 SECRET = b"outside"
 names = st.sampled_from(

@@ -16,7 +16,8 @@ from fanout.orchestrator.deep_agent.loop_guard import (
     LoopPolicy,
 )
 from fanout.orchestrator.deep_agent.tool import MethodTool, polling
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 
 class Tools:

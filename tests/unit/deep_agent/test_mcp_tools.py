@@ -35,8 +35,10 @@ from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
+from tests.integration.scripts import call
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
+from tests.waits import eventually
 
 KEY = "key-canary-90210"
 
@@ -54,7 +56,7 @@ def http() -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def provider(tmp_path: Path) -> LocalProvider:
+def local_provider(tmp_path: Path) -> LocalProvider:
     async def fetch(_blob: str) -> Path:
         raise AssertionError
 
@@ -62,9 +64,9 @@ def provider(tmp_path: Path) -> LocalProvider:
 
 
 @pytest_asyncio.fixture
-async def sandbox(provider: LocalProvider) -> AsyncIterator[Sandbox]:
+async def sandbox(local_provider: LocalProvider) -> AsyncIterator[Sandbox]:
     spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="", limits=Limits())
-    async with provider.open(spec) as opened:
+    async with local_provider.open(spec) as opened:
         await opened.write_bytes(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
         yield opened
 
@@ -96,8 +98,7 @@ async def results(server: McpServer, *calls: dict[str, Any], **agent: Any) -> li
 
 
 async def calls_are_made(run: Run) -> None:
-    while not any(event.get_function_calls() for event in run.events):  # noqa: ASYNC110 - ADK tells by events
-        await asyncio.sleep(0.05)
+    await eventually(lambda: any(event.get_function_calls() for event in run.events))
 
 
 async def test_a_tool_of_a_server_is_called_by_its_prefixed_name(either: McpServer) -> None:
@@ -307,9 +308,7 @@ async def test_the_end_of_the_run_leaves_no_process_and_no_task(sandbox: Sandbox
     before, mark = len(asyncio.all_tasks()), f"--mark-{secrets.token_hex(6)}"
 
     await results(inside(sandbox, mark), call("files__shout", text="x"))
-    await asyncio.sleep(0.05)
-
-    assert len(asyncio.all_tasks()) <= before
+    await eventually(lambda: len(asyncio.all_tasks()) <= before)
     assert not await runs(sandbox, mark)
 
 

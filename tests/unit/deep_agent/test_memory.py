@@ -14,8 +14,9 @@ from fanout.orchestrator.deep_agent.memory import (
     MAX_TOTAL_CHARACTERS,
     without_comments,
 )
+from tests.integration.scripts import call
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import call, scripted
+from tests.unit.deep_agent.running import scripted
 
 AGENTS = "/workspace/AGENTS.md"
 
@@ -122,7 +123,9 @@ def test_comments_are_removed_outside_of_code_only(page, shown):
     "part", ["<!--", "`<!--", "<!-- `", "> <!--", "<!--\n\n", "- <!-- x -->\n"]
 )
 def test_comments_of_a_hostile_file_take_no_time(part):
-    without_comments(part * 50_000)  # the test's own time limit is the judge
+    kept = without_comments(part * 50_000)  # the test's own time limit is the judge
+
+    assert len(kept) <= len(part) * 50_000
 
 
 async def test_a_person_learns_which_file_is_not_shown(tmp_path):

@@ -19,7 +19,8 @@ from fanout.orchestrator.deep_agent import (
     create_deep_agent,
     create_deep_app,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 LOOKS: list[dict[str, Any]] = [{"calls": [call("ls", path="/")]}]
 

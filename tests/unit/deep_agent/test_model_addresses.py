@@ -14,6 +14,8 @@ from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelNotConfigu
 from fanout.orchestrator.deep_agent.models.addresses import HOSTS, Destinations, Origin, current
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 
+pytestmark = pytest.mark.blocks_loop("LiteLLM reads files on the loop that only it runs on")
+
 KEYS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "CLOUDFLARE_ACCOUNT_ID", "HF_TOKEN"),
     *("SNOWFLAKE_JWT", "SNOWFLAKE_ACCOUNT_ID", "PREDIBASE_TENANT_ID", "WATSONX_PROJECT_ID"),
@@ -36,11 +38,6 @@ SIGNS_IN = {
     "xai_oauth",
 }
 """They ask a service for credentials first, some of them a person."""
-
-
-@pytest.fixture(autouse=True)
-def unblocked_loop() -> None:
-    """No guard here: LiteLLM reads files on the loop that only it runs on."""
 
 
 @pytest.mark.parametrize(

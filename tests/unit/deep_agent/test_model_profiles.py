@@ -14,7 +14,8 @@ from fanout.orchestrator.deep_agent.models.facts import (
     edit_tools_for,
     profile_of,
 )
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 PATCHES = ModelProfile(edit_tools=("apply_patch",), instruction="Patch.")
 S2 = ["ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"]

@@ -17,8 +17,9 @@ from fanout.orchestrator.deep_agent.mcp.connection import NOT_STRUCTURED, McpCon
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import MAX_NAME_CHARACTERS, McpTools
 from tests import odd_mcp_server as odd
+from tests.integration.scripts import call
 from tests.mcp_servers import http_server, url_of
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 SUCCESS = {"status": "success"}
 SAID = {**SUCCESS, "output": "said"}
@@ -66,7 +67,7 @@ EXPECTED: dict[str, dict[str, Any] | str] = {
 
 
 @pytest.fixture(scope="module", params=["process", "bodies", "events", "sse"])
-def server(
+def odd_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[McpServer]:
     if request.param == "process":
@@ -110,8 +111,8 @@ async def outcome(connection: McpConnection, tool: str = "fine", **args: Any) ->
     return result["error"] if result["status"] == "error" else result
 
 
-async def test_each_answer_costs_at_most_its_call(server: McpServer) -> None:
-    async with connected(server) as connection:
+async def test_each_answer_costs_at_most_its_call(odd_server: McpServer) -> None:
+    async with connected(odd_server) as connection:
         found = {k: await outcome(connection, k=k) for k in odd.ANSWERS}
         after = await outcome(connection)
 
@@ -119,13 +120,13 @@ async def test_each_answer_costs_at_most_its_call(server: McpServer) -> None:
     assert after == SAID
 
 
-async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(server: McpServer) -> None:
+async def test_a_list_with_odd_tools_costs_those_that_cannot_be_used(odd_server: McpServer) -> None:
     reports: list[str] = []
 
     async def report(text: str) -> None:
         reports.append(text)
 
-    tools = McpTools([server], report)
+    tools = McpTools([odd_server], report)
     try:
         usable = await tools.get_tools()
     finally:
@@ -149,8 +150,8 @@ def reports_order(left_out: tuple[str, str], reports: list[str]) -> int:
     )
 
 
-async def test_a_text_counts_where_a_structured_result_is_promised(server: McpServer) -> None:
-    async with connected(server) as connection:
+async def test_a_text_counts_where_a_structured_result_is_promised(odd_server: McpServer) -> None:
+    async with connected(odd_server) as connection:
         instead = await outcome(connection, "promises", k="text")
         other = await outcome(connection, "promises", k="not a number")
         kept = await outcome(connection, "promises", k="structured only")

@@ -21,7 +21,8 @@ from fanout.orchestrator.deep_agent import (
     create_deep_agent,
     pending_approvals,
 )
-from tests.unit.deep_agent.running import Run, call, scripted, state_with
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted, state_with
 
 NO_SECRETS = [Permission(mode="deny", paths=("/workspace/secrets",))]
 FILES = {"a.txt": "find me", "secrets/key.txt": "find me", "secrets/deep/k": "find me"}

@@ -16,7 +16,8 @@ from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from fanout.orchestrator.deep_agent.models.tokens import ANSWER_TOKENS
-from tests.unit.deep_agent.running import Run, call, script_file
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, script_file
 
 SOON = RetryPolicy(attempts=3, first_delay_seconds=0.001, max_delay_seconds=0.05)
 

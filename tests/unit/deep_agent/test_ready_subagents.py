@@ -19,9 +19,10 @@ from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent.approval import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import first_message, recorder, says
-from tests.unit.deep_agent.test_subagents import Connection, asks, calls, parent
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import first_message, recorder
+from tests.unit.deep_agent.test_subagents import Connection, asks, parent
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated.*:DeprecationWarning")
 

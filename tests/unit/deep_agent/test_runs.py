@@ -11,7 +11,8 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
 from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnresponsive, ScriptFailed
 from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
-from tests.unit.deep_agent.running import Run, call, scripted, texts
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted, texts
 
 
 class SandboxGone(Exception):

@@ -13,8 +13,9 @@ from fanout.orchestrator.deep_agent import skills
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.skills import MAX_HEAD_BYTES, MAX_SKILL_BYTES
+from tests.integration.scripts import call
 from tests.unit.deep_agent.instructions import instructions
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.running import Run, scripted
 
 SKILLS = "/workspace/skills"
 

@@ -16,7 +16,8 @@ from google.genai import types
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.budget import Budget
 from fanout.orchestrator.deep_agent.tools import execute
-from tests.unit.deep_agent.running import Run, call, scripted, texts
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted, texts
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

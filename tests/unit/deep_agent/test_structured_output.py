@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

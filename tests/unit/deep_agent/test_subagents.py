@@ -19,12 +19,9 @@ from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentLimits, SubAgentSpec
-from tests.unit.deep_agent.running import Run, call, texts
-from tests.unit.deep_agent.talking import first_message, recorder, says, seen
-
-
-def calls(*made: dict[str, Any]) -> dict[str, Any]:
-    return {"calls": list(made)}
+from tests.integration.scripts import call, calls, says
+from tests.unit.deep_agent.running import Run, texts
+from tests.unit.deep_agent.talking import first_message, recorder, seen
 
 
 def worker(*replies: dict[str, Any], name: str = "worker", **more: Any) -> SubAgentSpec:
@@ -201,6 +198,7 @@ async def test_cancelling_the_parent_cancels_its_children_at_once() -> None:
     async with asyncio.timeout(60):
         await asyncio.gather(run, return_exceptions=True)
         await stopped.wait()
+    assert run.cancelled()
 
 
 async def test_what_children_use_counts_in_their_parents_budget() -> None:

@@ -14,6 +14,7 @@ from pydantic import Field
 from fanout.orchestrator.deep_agent.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from fanout.orchestrator.deep_agent.models.tokens import summary_calls
+from tests.integration.scripts import call
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     Watched,
@@ -29,7 +30,7 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, call
+from tests.unit.deep_agent.running import Run
 
 
 @pytest.mark.slow

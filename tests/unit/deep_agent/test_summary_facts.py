@@ -22,6 +22,7 @@ from fanout.orchestrator.deep_agent.context.summarizer import (
     changed_files,
     key_decisions,
 )
+from tests.integration.scripts import call
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,
@@ -33,7 +34,7 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, call, state_with
+from tests.unit.deep_agent.running import Run, state_with
 
 DECIDED = "I decided to keep Bread as an alias, because plugins import it."
 

@@ -10,7 +10,8 @@ import pytest
 from fanout.orchestrator.deep_agent.prompts import PLAN
 from fanout.orchestrator.deep_agent.tools import todos as plan
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 Steps = list[tuple[str, str]]
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from toon_format import decode
 
 from fanout.orchestrator.deep_agent.toon import as_toon, with_tables
-from tests.unit.deep_agent.running import Run, call
-from tests.unit.deep_agent.talking import recorder, says
+from tests.integration.scripts import call, says
+from tests.unit.deep_agent.running import Run
+from tests.unit.deep_agent.talking import recorder
 
 AWKWARD = st.sampled_from(
     [

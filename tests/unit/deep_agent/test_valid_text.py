@@ -9,7 +9,8 @@ from google.adk.models.base_llm import BaseLlm
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
-from tests.unit.deep_agent.running import Run, call, scripted
+from tests.integration.scripts import call
+from tests.unit.deep_agent.running import Run, scripted
 
 HALF = "\ud83d"
 REPLIES: list[dict[str, Any]] = [

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture
@@ -22,3 +15,8 @@ async def ledger(redis: FakeAsyncRedis, request: pytest.FixtureRequest) -> Ledge
     ledger = Ledger(redis, Keys())
     await ledger.register(request.module.WORKER, 60)
     return ledger
+
+
+@pytest.fixture
+def journal(redis: FakeAsyncRedis) -> Journal:
+    return Journal(redis, Keys())

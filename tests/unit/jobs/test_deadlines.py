@@ -20,6 +20,7 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
+from tests.waits import until_reaped
 
 WORKER = make_worker()
 LEASE_SECONDS = 30.0
@@ -71,9 +72,8 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
     child = await claimed(ledger)
     (grandchild,) = children_of(child.spec, 1)
     await ledger.park(child.spec.id, child.token, [], [grandchild], timeout_seconds=60)
-    await asyncio.sleep(0.15)
 
-    reaped = await ledger.reap()
+    reaped = await until_reaped(ledger)
 
     assert (reaped.states, reaped.lost) == ({spec.id: "timed_out"}, {}), "no worker had it"
     result = await ledger.result(spec.id)
@@ -116,9 +116,8 @@ async def test_while_a_person_is_awaited_the_time_stands_still_and_then_runs_for
     await ledger.answer("yes-or-no", ApprovalAnswer(decision="approve"))
     assert await state_of(ledger, spec.id) is JobState.WAITING
     assert await redis.zscore("fanout:deadlines", spec.id) is not None
-    await asyncio.sleep(0.15)
 
-    assert (await ledger.reap()).states == {spec.id: "timed_out"}
+    assert (await until_reaped(ledger)).states == {spec.id: "timed_out"}
 
 
 async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(

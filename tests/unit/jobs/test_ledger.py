@@ -20,14 +20,10 @@ from fanout.orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
 from fanout.orchestrator.jobs.timeline import PhaseKind
 from fanout.workers.attempt.attempt import UNREAD_CHARACTERS, commit
 from tests.builders import make_result, make_spec, make_worker
+from tests.waits import until_reaped
 
 LEASE = 10.0
 WORKER = make_worker()
-
-
-@pytest.fixture
-def journal(redis: FakeAsyncRedis) -> Journal:
-    return Journal(redis, Keys())
 
 
 async def dispatch_all(ledger: Ledger) -> list[str]:
@@ -174,9 +170,7 @@ async def test_the_first_result_counts(ledger: Ledger) -> None:
 async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger: Ledger) -> None:
     claim = await running(ledger, lease=0.05)
     job_id = claim.spec.id
-    await asyncio.sleep(0.1)
-
-    reaped = await ledger.reap()
+    reaped = await until_reaped(ledger)
     assert reaped.states == {job_id: "queued"}
     await dispatch_all(ledger)
     second = await claimed(ledger, job_id)
@@ -284,9 +278,8 @@ async def test_a_renewed_lease_does_not_lapse(ledger: Ledger) -> None:
 
 async def test_a_job_whose_attempts_are_used_up_fails_in_words(ledger: Ledger) -> None:
     claim = await running(ledger, lease=0.05, max_attempts=1)
-    await asyncio.sleep(0.1)
 
-    assert (await ledger.reap()).states == {claim.spec.id: "failed"}
+    assert (await until_reaped(ledger)).states == {claim.spec.id: "failed"}
     result = await ledger.result(claim.spec.id)
     assert result is not None
     assert result.error is not None
@@ -299,9 +292,8 @@ async def test_a_message_that_got_lost_is_dispatched_again(
     monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
     (job_id,) = await ledger.submit([make_spec()])
     await dispatch_all(ledger)
-    await asyncio.sleep(0.1)
 
-    reaped = await ledger.reap()
+    reaped = await until_reaped(ledger)
     again: list[Dispatched] = await ledger.dispatch(10)
 
     assert (reaped.states, reaped.lost) == ({job_id: "queued"}, {}), "no worker had it"
@@ -349,9 +341,8 @@ async def test_cancelling_a_running_job_tells_its_worker_with_the_next_beat(ledg
 async def test_a_cancelled_job_whose_worker_dies_ends_cancelled(ledger: Ledger) -> None:
     claim = await running(ledger, lease=0.05)
     await ledger.cancel(claim.spec.id)
-    await asyncio.sleep(0.1)
 
-    assert (await ledger.reap()).states == {claim.spec.id: "cancelled"}
+    assert (await until_reaped(ledger)).states == {claim.spec.id: "cancelled"}
 
 
 async def test_cancelling_a_parent_cancels_all_below_it(ledger: Ledger) -> None:

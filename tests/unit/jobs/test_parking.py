@@ -33,11 +33,6 @@ WORKER = make_worker(concurrency=1)
 YES = ApprovalAnswer(decision="approve", by="ann")
 
 
-@pytest.fixture
-def journal(redis: FakeAsyncRedis) -> Journal:
-    return Journal(redis, Keys())
-
-
 async def running(ledger: Ledger, **fields: Any) -> Claim:
     await ledger.submit([make_spec(**fields)])
     return await claimed(ledger)

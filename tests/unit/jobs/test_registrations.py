@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,13 @@ from tests.builders import make_worker
 WORKERS, AT_ONCE = 12, 5
 
 
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as made:
-        for number in range(WORKERS):
-            worker = make_worker(
-                f"w{number:02}", running=number, agents=("a", "b"), definitions={"a": "1f"}
-            )
-            await Ledger(made, Keys()).register(worker, 600)
-        yield made
+@pytest.fixture(autouse=True)
+async def registered(redis: FakeAsyncRedis) -> None:
+    for number in range(WORKERS):
+        worker = make_worker(
+            f"w{number:02}", running=number, agents=("a", "b"), definitions={"a": "1f"}
+        )
+        await Ledger(redis, Keys()).register(worker, 600)
 
 
 @pytest.mark.parametrize("kind", [WorkerLoad, WorkerAbility, WorkerInfo])

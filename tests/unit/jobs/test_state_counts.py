@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 from fakeredis import FakeAsyncRedis
@@ -15,12 +14,6 @@ from fanout.orchestrator.jobs.store.records import Records
 from tests.builders import make_result, make_spec, make_worker
 
 JOBS = 12
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as made:
-        yield made
 
 
 async def counted(redis: FakeAsyncRedis, **options: bool) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -30,12 +29,6 @@ class Reader(JobReader):
 
 
 SPENT = {"model_calls": 1, "input_tokens": 100, "output_tokens": 10, "cost_usd": 0.25}
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as made:
-        yield made
 
 
 async def test_an_entry_charges_its_job_all_above_it_and_its_tree_and_all_of_it_is_forgotten(

@@ -1,4 +1,4 @@
-"""Services behind the real middlewares, their keys on fakeredis."""
+"""Services behind the real middlewares, their keys on the fake Redis."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 from fakeredis import FakeAsyncRedis
 
 from tests.site import Site, running_sites
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture

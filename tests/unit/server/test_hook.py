@@ -12,6 +12,7 @@ from fanout.orchestrator.configuration.setting_errors import misspelt
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook, desktop_command
 from fanout.orchestrator.server.notifications.messages import HookEvent
+from tests.waits import eventually
 
 HOSTILE = HookEvent(
     event="finished",
@@ -59,8 +60,7 @@ async def test_a_hook_ends_with_what_it_has_started(tmp_path: Path) -> None:
     started = tmp_path / "started"
     command = f"sleep 600 & echo $! > {started}.new; mv {started}.new {started}; wait"
     task = asyncio.create_task(Hook(command).run(HOSTILE))
-    while not await asyncio.to_thread(started.exists):  # noqa: ASYNC110 - a file has no event
-        await asyncio.sleep(0.01)
+    await eventually(lambda: asyncio.to_thread(started.exists))
     child = int(await asyncio.to_thread(started.read_text))
 
     await cancel_and_wait(task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -41,16 +40,12 @@ from fanout.orchestrator.server.fleet_metrics import MAX_QUEUES_SHOWN, FleetMetr
 from fanout.orchestrator.server.metrics import Metrics
 from fanout.workers.upkeep.counting import Counting
 from tests.builders import make_spec, make_worker
+from tests.waits import until_reaped
 
 MONITORING = Path(__file__).parents[3] / "config" / "monitoring"
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 METRIC = re.compile(r"\b(?:fanout_\w+|up)\b")
 SUFFIXES = ("_bucket", "_count", "_sum")
-
-
-@pytest.fixture
-def redis() -> FakeAsyncRedis:
-    return FakeAsyncRedis(decode_responses=True)
 
 
 def shown(counts: FleetCounts) -> dict[tuple[str, ...], float]:
@@ -178,8 +173,7 @@ async def test_a_lease_that_lapses_is_counted_by_whoever_reaps_it(redis: FakeAsy
     await ledger.submit([spec])
     await ledger.dispatch(1)
     await ledger.claim(spec.id, worker, 0.001)
-    while (await ledger.reap()).states == {}:  # noqa: ASYNC110 - nothing announces it
-        await asyncio.sleep(0.01)
+    await until_reaped(ledger)
     found = shown(FleetCounts(totals=await FleetTotals(redis, Keys()).read()))
     assert found["fanout_leases_lost_total", "lapsed"] == 1
 

@@ -46,7 +46,7 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def provider(kept: Kept) -> Any:
+def tracer_provider(kept: Kept) -> Any:
     made = TracerProvider(shutdown_on_exit=False)
     made.add_span_processor(StepProcessor(CleaningExporter(kept, has_contents=False)))
     yield made
@@ -54,31 +54,31 @@ def provider(kept: Kept) -> Any:
 
 
 def test_spans_below_a_step_leave_with_it_and_those_of_an_attempt_at_once(
-    provider: TracerProvider, kept: Kept
+    tracer_provider: TracerProvider, kept: Kept
 ) -> None:
-    tracer = provider.get_tracer("fanout")
+    tracer = tracer_provider.get_tracer("fanout")
     attempt = tracer.start_span("attempt", attributes={STEP_OF_ITS_OWN: 1})
     tool = tracer.start_span("tool", set_span_in_context(attempt))
     tracer.start_span("command", set_span_in_context(tool)).end()
     tracer.start_span("model", set_span_in_context(attempt)).end()
-    provider.force_flush()
+    tracer_provider.force_flush()
     assert kept.names == ["model"]
 
     tool.end()
-    provider.force_flush()
+    tracer_provider.force_flush()
     assert kept.names == ["model", "tool", "command"]
 
     late = tracer.start_span("late", set_span_in_context(tool))
     late.end()
     attempt.end()
-    provider.force_flush()
+    tracer_provider.force_flush()
     assert kept.names[3:] == ["late", "attempt"]
 
 
 def test_texts_of_libraries_and_contents_are_in_no_span(
-    provider: TracerProvider, kept: Kept
+    tracer_provider: TracerProvider, kept: Kept
 ) -> None:
-    span = provider.get_tracer("gcp.vertex.agent").start_span("execute_tool " + "x" * 1000)
+    span = tracer_provider.get_tracer("gcp.vertex.agent").start_span("execute_tool " + "x" * 1000)
     span.set_attribute("gen_ai.tool.call.arguments", "secret")
     span.set_attribute("gen_ai.input.messages", "secret")
     span.set_attribute("gcp.vertex.agent.llm_request", "secret")
@@ -86,7 +86,7 @@ def test_texts_of_libraries_and_contents_are_in_no_span(
     span.record_exception(ValueError("secret"))
     span.set_status(StatusCode.ERROR, "ValueError: secret")
     span.end()
-    provider.force_flush()
+    tracer_provider.force_flush()
 
     [sent] = kept.spans
     assert len(sent.name) == MAX_NAME_CHARACTERS
@@ -96,16 +96,16 @@ def test_texts_of_libraries_and_contents_are_in_no_span(
 
 
 def test_a_collector_that_fails_is_named_once_and_disturbs_nobody(
-    provider: TracerProvider, kept: Kept, caplog: pytest.LogCaptureFixture
+    tracer_provider: TracerProvider, kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracer = provider.get_tracer("fanout")
+    tracer = tracer_provider.get_tracer("fanout")
     kept.fails = True
     for _ in range(3):
         tracer.start_span("lost").end()
-        provider.force_flush()
+        tracer_provider.force_flush()
     kept.fails = False
     tracer.start_span("sent").end()
-    provider.force_flush()
+    tracer_provider.force_flush()
 
     assert kept.names == ["sent"]
     assert caplog.messages == ["traces are not exported: ConnectionError"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,6 @@ VERSIONS = sorted(path.name for path in RECORDED.iterdir())
 @pytest.fixture(params=VERSIONS)
 def recorded(request: pytest.FixtureRequest) -> Path:
     return RECORDED / str(request.param)
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
 
 
 def load(folder: Path, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,6 @@ def test_a_specification_with_every_field_was_recorded() -> None:
         name for name in JobSpec.model_fields if name not in json.loads(submission(FULL).spec)
     } | {name for name, value in FULL.limits if value is None}
     assert not unused, f"{sorted(unused)}: add it to FULL in tests/unit/wire/record.py"
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture
