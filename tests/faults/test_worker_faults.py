@@ -103,6 +103,7 @@ async def nothing_left(place: Installation, provider: str, within: float = 60) -
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.representative
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
     shipped_place: Installation, workspace: Path, provider: str
 ) -> None:
@@ -127,6 +128,7 @@ async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
     await ends_with_nothing_left(place, provider)
 
 
+@pytest.mark.representative
 async def test_jobs_survive_a_killed_redis_queued_and_running(
     place: Installation, workspace: Path, provider: str
 ) -> None:
