@@ -48,6 +48,28 @@ EVERY_BACKEND = [
     *WITH_A_SHELL,
 ]
 
+ON_TWO_BACKENDS = [
+    one if one in ("state", WITH_A_SHELL[-1]) else pytest.param(one, marks=pytest.mark.slow)
+    for one in EVERY_BACKEND
+    if one != "store"
+]
+"""For what begins with a file's bytes: it is quick on a session's state and in a container."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a container the first of a test's sets of parameters is quick; the others are slow."""
+    in_containers = [
+        item
+        for item in items
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("docker")
+    ]
+    seen = set[str]()
+    for item in in_containers:
+        test = item.nodeid.partition("[")[0]
+        if test in seen:
+            item.add_marker(pytest.mark.slow)
+        seen.add(test)
+
 
 @pytest.fixture(params=EVERY_BACKEND)
 def tools(request: pytest.FixtureRequest) -> Tools:
