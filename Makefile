@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 TOOLS := $(VENV)/.set-up-for-tests
 PIP_INSTALL = PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
-# For `faults`, `attacks`, `installation` and `compose`: without it they take all that there is.
+# `faults`, `attacks`, `installation` and `compose` take all that there is, or with ONE_OF_EACH=1 one of each kind.
 TAKEN = $(if $(ONE_OF_EACH),--one-of-each)
 # One line for ten packages: nobody reads pip's, and without any the minute seems to hang.
 define SAY_PROGRESS
