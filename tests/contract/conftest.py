@@ -38,20 +38,21 @@ WITH_A_SHELL = ["local_shell", "local_sandbox", pytest.param("docker", marks=pyt
 EVERY_BACKEND = [
     "state",
     "directory",
-    "route_to_directory",
     "route_to_state",
     "overlay",
     "filesystem",
-    "beside_a_shell",
     "artifacts",
-    pytest.param("store", marks=pytest.mark.slow),
+    # Combinations of those above.
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("route_to_directory", "beside_a_shell", "store")
+    ),
     *WITH_A_SHELL,
 ]
 
 ON_TWO_BACKENDS = [
-    one if one in ("state", WITH_A_SHELL[-1]) else pytest.param(one, marks=pytest.mark.slow)
+    one if one == "state" or not isinstance(one, str) else pytest.param(one, marks=pytest.mark.slow)
     for one in EVERY_BACKEND
-    if one != "store"
 ]
 """For what begins with a file's bytes: it is quick on a session's state and in a container."""
 

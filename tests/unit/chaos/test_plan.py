@@ -40,7 +40,9 @@ def test_every_kind_comes_and_ids_sort_by_number() -> None:
     ("seed", "minutes", "kinds"),
     [
         pytest.param(4, 4, set(FAULT_KINDS), id="CI_FULL=1"),
-        pytest.param(2668, 2, {"worker killed", "redis killed", "network cut"}, id="without CI_FULL"),
+        pytest.param(
+            2668, 2, {"worker killed", "redis killed", "network cut"}, id="without CI_FULL"
+        ),
     ],
 )
 def test_a_run_of_ci_has_its_faults_and_the_first_outages_of_each_kind_alone(
