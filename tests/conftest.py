@@ -5,6 +5,7 @@ No way to a real model, a clean environment, a loop that is never blocked.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import shutil
@@ -19,7 +20,7 @@ from typing import Any
 import docker
 import pytest
 import redis
-from blockbuster import BlockBuster, blockbuster_ctx
+from blockbuster import BlockBuster
 from fakeredis import FakeAsyncRedis
 
 from fanout.orchestrator.client import JobClient
@@ -50,6 +51,7 @@ class OutsideConnection(RuntimeError):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "blocks_loop(why): the event loop may be blocked")
+    gc.disable()  # until all is imported, of which nothing is garbage: a quarter of that time
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):
             del os.environ[name]
@@ -63,6 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         start_fork_server()
     for method in ("connect", "connect_ex"):
         setattr(socket.socket, method, _only_here(getattr(socket.socket, method)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor do the tests' collections look at it again
+    gc.enable()
 
 
 def _only_here(connect: Callable[[socket.socket, Any], Any]) -> Callable[[socket.socket, Any], Any]:
@@ -127,9 +134,10 @@ def unblocked_loop(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("blocks_loop"):
         yield
         return
-    with blockbuster_ctx(OURS) as guard:
-        _allow(guard)
-        yield
+    guard = _guard()
+    guard.activate()
+    yield
+    guard.deactivate()
 
 
 MAY_BLOCK = {
@@ -178,7 +186,9 @@ MAY_BLOCK = {
 """Functions of ours that may block the loop, and why."""
 
 
-def _allow(guard: BlockBuster) -> None:
+@cache
+def _guard() -> BlockBuster:
+    guard = BlockBuster(OURS)
     for function in guard.functions.values():
         for filename, name in MAY_BLOCK:
             function.can_block_in(filename, name)
@@ -189,6 +199,7 @@ def _allow(guard: BlockBuster) -> None:
         function.can_block_in("redis/utils.py", {"get_lib_version"})
         # What measures coverage guards its own data, wherever it is called.
         function.can_block_in("coverage/collector.py", {"lock_data"})
+    return guard
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ module.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -42,6 +39,7 @@ from fanout.orchestrator.configuration.configuration_file import (
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
 from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.configuration.setting_errors import (
     HIDDEN,
     given_variables,
@@ -50,87 +48,15 @@ from fanout.orchestrator.configuration.setting_errors import (
     not_json,
     sentences,
 )
+from fanout.orchestrator.configuration.storage_settings import StorageSettings
 from fanout.orchestrator.jobs.ceilings import Ceilings
-from fanout.orchestrator.jobs.policy import TREE_JOBS, StorageShares, TenantShare
+from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
-from fanout.orchestrator.public_addresses import parse_address, parse_host
 from fanout.orchestrator.spelling import did_you_mean
 from fanout.orchestrator.valid_text import not_utf_8
 
-_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 PREFIX = "FANOUT_"
-
-
-def _web_address(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("has to be like https://fanout.example.org")
-    return text.rstrip("/")
-
-
-def _signs(secret: SecretStr) -> SecretStr:
-    text = secret.get_secret_value()
-    try:
-        size = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
-    except (binascii.Error, ValueError):
-        size = 0
-    if not text.startswith("whsec_") or not 24 <= size <= 64:  # noqa: PLR2004 - the standard's
-        raise ValueError("has to be whsec_ and 24 to 64 random bytes in base64")
-    return secret
-
-
-def _host(text: str) -> str:
-    match = _HOST.fullmatch(text)
-    if parse_address(text) is None and (match is None or parse_host(match["host"]) is None):
-        raise ValueError("has to be a host or host:port, such as hooks.internal")
-    return text.lower()
-
-
-WebAddress = Annotated[str, AfterValidator(_web_address)]
-ReceiverHost = Annotated[str, AfterValidator(_host)]
-
-
-class NotificationSettings(BaseModel):
-    """Notifications about the ends of jobs and about approvals."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    on_finish: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A shell command (bash, or sh where there is none), run once when a job without a parent has
-    ended, or a job waits for a person; `FANOUT_JOB_ID`, `FANOUT_JOB_STATE` and other variables
-    describe the job. `desktop`: a desktop notification. Unset: nothing."""
-    secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None
-    """Signs the webhooks of `fanout submit --webhook`: `whsec_` and 24 to 64 random bytes in
-    base64. Webhooks that are registered over HTTP have their own secrets."""
-    allowed_hosts: tuple[ReceiverHost, ...] = ()
-    """JSON: hosts, or `host:port`, of receivers in the private network. They may have any address
-    and port, and be notified without TLS; all others have to be on the public internet."""
-    base_url: WebAddress | None = None
-    """The address of `fanout serve` for receivers: links in webhooks begin with it. Unset: they are
-    paths."""
-    ca_file: Path | None = None
-    """A PEM file of certificate authorities for receivers, in addition to the system's."""
-    proxy: WebAddress | None = None
-    """A proxy that makes all connections to receivers. It resolves the names, so it has to refuse
-    private networks itself. The proxy variables of the environment are not used."""
-
-
-class StorageSettings(StorageShares):
-    """The amount and the time of what Redis stores, and the shares of callers."""
-
-    full_wait_seconds: float = Field(default=3600, ge=1)
-    """How long a job waits in the queue after its attempt was released because Redis had no memory
-    left; then it fails."""
-    max_bytes: int | None = Field(default=None, ge=1)
-    """The most bytes of all jobs in Redis; above it, the trees that ended first are deleted before
-    their time. Unset: no limit but Redis's own."""
-    min_kept_seconds: float = Field(default=3600, ge=1)
-    """The shortest time that a job is kept after the end of its tree, whatever its size."""
-
-    def shares(self) -> StorageShares:
-        """Return the shares that the ledger enforces."""
-        return StorageShares(**self.model_dump(include=set(StorageShares.model_fields)))
 
 
 class InvalidSetting(ValueError):

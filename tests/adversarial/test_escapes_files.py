@@ -36,6 +36,7 @@ LINKS = {
 }
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("link", LINKS)
 def test_a_job_that_makes_a_link(lab: Lab, link: str) -> None:
     """It is carried as a link; the worker's operations do no more than the job's own would."""
@@ -62,6 +63,7 @@ RACES = {
 }
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("race", RACES)
 def test_a_job_that_swaps(lab: Lab, race: str) -> None:
     """While the worker reads, writes, lists and scans, what it names becomes a link and back."""

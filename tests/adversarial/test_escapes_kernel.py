@@ -165,11 +165,13 @@ def outcomes(shared_lab: Lab) -> dict[str, str]:
     return {line.split("\t")[0]: line.split("\t")[1] for line in output.splitlines()}
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("attempt", CALLS)
 def test_a_job_that(outcomes: dict[str, str], attempt: str) -> None:
     assert outcomes[attempt] == "REFUSED"
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("kind", NAMESPACES)
 def test_a_job_that_makes_a_namespace_of_its_own(outcomes: dict[str, str], kind: str) -> None:
     assert outcomes[f"unshare {kind}"] == "REFUSED"

@@ -31,6 +31,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_job_that_connects_to(lab: Lab, target: str) -> None:
     address = TARGETS[target]
@@ -65,6 +66,7 @@ for name in ("example.com", "host.docker.internal", "metadata.google.internal", 
     assert_refused(lab.python(program))
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize(
     "path",
     ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock",

@@ -63,6 +63,7 @@ def thread_of_pid_1():
 """
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("what", ON_PID_1)
 def test_a_job_that_changes_or_reads_of_pid_1(lab: Lab, what: str) -> None:
     assert_refused(lab.python(f"{HELPERS}\nrefused({ON_PID_1[what]})"))
@@ -89,6 +90,7 @@ def test_a_job_that_stops_its_own_process_group_and_its_parents(lab: Lab) -> Non
     assert lab.shell("setsid sleep 60 & kill -STOP $PPID; kill -STOP 0", seconds=1) == ""
 
 
+@pytest.mark.representative
 def test_a_job_that_forks_without_end(lab: Lab) -> None:
     lab.exhaust("os.execvp('sh', ['sh', '-c', 'f() { f | f & f; }; f'])")
 
@@ -162,6 +164,7 @@ def test_a_job_that_crashes_leaves_no_core(lab: Lab) -> None:
     assert "core" not in output.split()
 
 
+@pytest.mark.representative
 def test_a_job_that_ignores_every_signal(lab: Lab) -> None:
     program = """
 import signal

@@ -160,6 +160,7 @@ def within(seconds: float, ready: Callable[[], Any], machine: Machine) -> Any:
     return found
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_job_finds_no_key_in_any_process(machine: Machine) -> None:

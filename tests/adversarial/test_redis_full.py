@@ -87,6 +87,7 @@ def make_room(server: GuardedRedis) -> None:
             client.delete(key)
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
     place: Installation, guarded: GuardedRedis, tmp_path: Path

@@ -94,6 +94,7 @@ async def make_docker(
         await provider.close()
 
 
+@pytest.mark.representative
 @pytest.mark.docker
 @pytest.mark.slow
 async def test_a_reaper_that_knows_no_job_and_no_worker_spares_another_installation(

@@ -174,6 +174,7 @@ def test_the_traps_work(traps: Traps):
     assert traps.sprung() != []
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 def test_a_run_on_the_folder_itself_imports_and_obeys_nothing(traps: Traps):
     ended = traps.run(FANOUT, "run", "the goal", "--yes", timeout=90)

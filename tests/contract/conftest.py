@@ -38,15 +38,38 @@ WITH_A_SHELL = ["local_shell", "local_sandbox", pytest.param("docker", marks=pyt
 EVERY_BACKEND = [
     "state",
     "directory",
-    "route_to_directory",
     "route_to_state",
     "overlay",
     "filesystem",
-    "beside_a_shell",
     "artifacts",
-    pytest.param("store", marks=pytest.mark.slow),
+    # Combinations of those above.
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("route_to_directory", "beside_a_shell", "store")
+    ),
     *WITH_A_SHELL,
 ]
+
+ON_TWO_BACKENDS = [
+    one if one == "state" or not isinstance(one, str) else pytest.param(one, marks=pytest.mark.slow)
+    for one in EVERY_BACKEND
+]
+"""For what begins with a file's bytes: it is quick on a session's state and in a container."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a container the first of a test's sets of parameters is quick; the others are slow."""
+    in_containers = [
+        item
+        for item in items
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("docker")
+    ]
+    seen = set[str]()
+    for item in in_containers:
+        test = item.nodeid.partition("[")[0]
+        if test in seen:
+            item.add_marker(pytest.mark.slow)
+        seen.add(test)
 
 
 @pytest.fixture(params=EVERY_BACKEND)

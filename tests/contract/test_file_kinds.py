@@ -8,6 +8,7 @@ import pytest
 from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGE_BYTES
+from tests.contract.conftest import ON_TWO_BACKENDS
 from tests.contract.file_tools import Tools
 from tests.documents import notebook, pdf
 
@@ -23,6 +24,7 @@ def with_model(tools: Tools, model: str) -> Tools:
     return tools
 
 
+@pytest.mark.parametrize("tools", ON_TWO_BACKENDS, indirect=True)
 async def test_a_pdf_is_shown_as_text_by_page_where_the_model_takes_none(tools: Tools) -> None:
     await tools.put(tools.at("a.pdf"), pdf("first words", "second words"))
     shown = await tools.ok("read_file", file_path=tools.at("a.pdf"))
@@ -36,6 +38,7 @@ async def test_a_pdf_is_shown_as_text_by_page_where_the_model_takes_none(tools: 
     assert rest["content"] == "     4\tsecond words"
 
 
+@pytest.mark.parametrize("tools", ON_TWO_BACKENDS, indirect=True)
 async def test_a_pdf_is_shown_as_it_is_where_the_model_takes_it_and_as_text_from_an_offset(
     tools: Tools,
 ) -> None:
@@ -51,6 +54,7 @@ async def test_a_pdf_is_shown_as_it_is_where_the_model_takes_it_and_as_text_from
     assert text["content"] == "     2\twords"
 
 
+@pytest.mark.parametrize("tools", ON_TWO_BACKENDS, indirect=True)
 async def test_a_damaged_pdf_is_told_in_words(tools: Tools) -> None:
     await tools.put(tools.at("a.pdf"), b"%PDF-1.7\n\0 nothing that follows is one")
     assert "damaged" in await tools.error("read_file", file_path=tools.at("a.pdf"))

@@ -64,6 +64,28 @@ def make_snapshot_tree(root: Path) -> None:
 
 
 CASES = (
+    Case(
+        "many things are done",  # the first one: in containers it is the quick one
+        "echo new > new.txt; echo more >> README.md; rm -r pkg/deep; mv pkg/core.py pkg/kernel.py; "
+        "chmod 644 run.sh; rm link; ln -s data new-link; rm -r folder; echo flat > folder; "
+        "printf 'x\\0y' > 'data/spa ce.txt'; echo x > a.log; mkfifo pipe; echo x > .git/HEAD",
+        {
+            "new.txt": "added",
+            "README.md": "modified",
+            "pkg/deep/a/b/c.txt": "deleted",
+            "pkg/kernel.py": "renamed<pkg/core.py",
+            "run.sh": "mode",
+            "link": "deleted",
+            "new-link": "added",
+            "folder": "added",
+            "folder/x": "deleted",
+            "folder/y": "deleted",
+            "folder/sub/z": "deleted",
+            "data/spa ce.txt": "modified",
+        },
+        ignored=("a.log",),
+        skipped=("pipe",),
+    ),
     Case("nothing is done", "true"),
     Case("a file is added", "echo new > new.txt", {"new.txt": "added"}),
     Case("a file is edited", "echo more >> README.md", {"README.md": "modified"}),

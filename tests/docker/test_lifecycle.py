@@ -161,6 +161,7 @@ async def no_others() -> Collection[str]:
     return ()
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 async def test_a_killed_worker_leaves_no_running_container(
     engine: Engine, make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ async def test_a_damaged_archive_is_refused(
             pass
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 async def test_a_snapshot_is_sent_once_and_never_changed_by_a_job(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder

@@ -35,6 +35,7 @@ def lab(tmp_path: Path):
     made.stop()
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 @pytest.mark.redis
 @pytest.mark.timeout(300)

@@ -120,6 +120,7 @@ async def _lines(client: JobClient, job_id: str) -> list[str]:
     ]
 
 
+@pytest.mark.representative
 async def test_all_services_become_healthy_with_bounded_logs_and_memory(stack, client):
     services = ["engine", "flower", "redis", "server", *["worker"] * WORKERS]
     states = await eventually(
@@ -140,6 +141,7 @@ async def test_all_services_become_healthy_with_bounded_logs_and_memory(stack, c
     assert {one.host_limit for one in await client.workers()} == {8}
 
 
+@pytest.mark.representative
 async def test_a_job_is_submitted_to_the_server_with_a_key_that_it_made(stack, client):
     headers = {"Authorization": f"Bearer {stack.key}", "Content-Type": "application/json"}
     base = f"http://127.0.0.1:{stack.environment['FANOUT_SERVER_PORT']}"
@@ -187,6 +189,7 @@ async def test_a_stopped_worker_gives_its_jobs_to_the_other_one(stack, client, t
     assert await _lines(client, job_id) == ["one", "two"]
 
 
+@pytest.mark.representative
 async def test_the_jobs_of_a_killed_worker_go_on_at_another_one(stack, client, tmp_path):
     [job_id] = await _submitted(client, "slow", 1, tmp_path)
     [worker] = await _all_run(client, [job_id])

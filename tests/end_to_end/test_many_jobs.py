@@ -88,6 +88,7 @@ async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(
     assert after > 500, "the small tree waited behind the big one"
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 async def test_two_trees_are_served_in_turn(place: Installation) -> None:
     first, second = submit_file(place, 60, "first"), submit_file(place, 60, "second")

@@ -86,6 +86,7 @@ async def nothing_left(place: Installation) -> None:
     await eventually(left, lambda found: not found)
 
 
+@pytest.mark.representative
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
     shipped_place: Installation, workspace: Path
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
     await ends_with_nothing_left(place)
 
 
+@pytest.mark.representative
 async def test_jobs_survive_a_killed_redis_queued_and_running(
     place: Installation, workspace: Path
 ) -> None:

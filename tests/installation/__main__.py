@@ -44,6 +44,9 @@ def main() -> int:
     parser.add_argument(
         "--newest", action="store_true", help="the newest dependencies instead of constraints.txt"
     )
+    parser.add_argument(
+        "--one-of-each", action="store_true", help="only `uv tool`, on the oldest Python"
+    )
     options = parser.parse_args()
     os.environ["PIP_NO_COMPILE"] = "1"  # pip would compile what no step imports, for half a minute
     if not options.newest:
@@ -51,14 +54,14 @@ def main() -> int:
     pythons = options.python or found_pythons()
     with tempfile.TemporaryDirectory(prefix="fanout-installation-") as folder:
         try:
-            install_everywhere(Path(folder), pythons)
+            install_everywhere(Path(folder), pythons, once=options.one_of_each)
         except Failed as failure:
             print(f"FAILED: {failure}", file=sys.stderr)
             return 1
     return 0
 
 
-def install_everywhere(folder: Path, pythons: list[Path]) -> None:
+def install_everywhere(folder: Path, pythons: list[Path], *, once: bool) -> None:
     with step("build the wheel from the source distribution"):
         run(UV, "build", "--quiet", "--out-dir", folder / "dist", REPOSITORY)
         [wheel] = folder.glob("dist/*.whl")
@@ -70,7 +73,7 @@ def install_everywhere(folder: Path, pythons: list[Path]) -> None:
         ("pip install in a project's environment", by_pip),
     ]
     ways += [("uv pip install", by_uv_pip)] * (len(pythons) - len(ways))
-    for number, (name, install) in enumerate(ways):
+    for number, (name, install) in enumerate(ways[:1] if once else ways):
         python = pythons[number % len(pythons)]
         version = run(python, "-V").split()[1]
         own = folder / f"way-{number}"

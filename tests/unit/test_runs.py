@@ -21,7 +21,7 @@ from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobError, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.landing.conflicts import Unmerged
-from fanout.orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
+from fanout.orchestrator.landing.runs import Landing, LandingReport, Runs, land
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
 from fanout.orchestrator.workspace.three_way import ConflictKind
 from tests.bundles import BundleBuilder
@@ -113,14 +113,18 @@ def test_what_failed_or_waits_for_a_person_does_not_land(runs: Runs, tmp_path: P
         landed(client, runs, "gone")
 
 
-def test_old_and_broken_records_are_no_runs(runs: Runs, tmp_path: Path) -> None:
-    for number in range(KEPT_RUNS + 3):
-        runs.remember(f"{number:05}", Landing(workspace=tmp_path))
-    (tmp_path / "state" / "runs" / f"{KEPT_RUNS:05}.json").write_text("{")
+def test_old_and_broken_records_are_no_runs(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.orchestrator.landing.runs.KEPT_RUNS", 5)
+    for number in range(8):
+        runs.remember(f"run-{number}", Landing(workspace=tmp_path))
+    (tmp_path / "state" / "runs" / "run-5.json").write_text("{")
 
-    assert runs.landing("00000") is None
-    assert runs.landing(f"{KEPT_RUNS:05}") is None
-    assert runs.landing(f"{KEPT_RUNS + 2:05}") == Landing(workspace=tmp_path)
+    assert runs.landing("run-2") is None
+    assert runs.landing("run-3") == Landing(workspace=tmp_path)
+    assert runs.landing("run-5") is None
+    assert runs.landing("run-7") == Landing(workspace=tmp_path)
 
 
 def test_the_end_of_a_run_says_what_did_not_land_and_the_next_command(

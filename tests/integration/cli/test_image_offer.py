@@ -39,6 +39,7 @@ def test_a_run_asks_builds_or_stops(fanout: Fanout, tmp_path: Path) -> None:
         assert "Building fanout/base:latest and fanout/python:latest" in screen
 
 
+@pytest.mark.representative
 def test_the_demo_can_do_without_and_only_it(fanout: Fanout, tmp_path: Path) -> None:
     with engine(tmp_path / "e.sock"):
         code, screen = in_terminal(fanout, "demo", answers={"Choose [": "local"})

@@ -142,6 +142,7 @@ def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
     assert "2 files changed, +2 -0" in attached.err
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "redis"])
 def test_services_that_are_killed_under_a_run_come_back_by_themselves(

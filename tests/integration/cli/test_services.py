@@ -29,6 +29,7 @@ pytestmark = pytest.mark.redis
 LOCAL = {"FANOUT_SANDBOX__PROVIDER": "local"}
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fanout: Fanout):
     started = lonely_fanout("up", "--no-serve", env=LOCAL, timeout=90)

@@ -116,6 +116,7 @@ def small_place(install: Installer) -> Installation:
     )
 
 
+@pytest.mark.representative
 async def test_a_summary_lists_what_the_shell_changed_and_the_result_tells_of_it(
     small_place: Installation,
 ) -> None:

@@ -131,6 +131,7 @@ async def test_a_worker_that_scales_itself_takes_as_many_as_there_are(place: Ins
         await eventually(lambda: size(place), lambda seen: seen == 2)
 
 
+@pytest.mark.representative
 async def test_a_shutdown_hands_the_jobs_over_and_a_paused_worker_takes_none(
     place: Installation,
 ) -> None:

@@ -164,6 +164,7 @@ async def test_eight_green_tasks_cost_one_verification(client: JobClient, projec
     assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
 
 
+@pytest.mark.representative
 @pytest.mark.slow
 async def test_what_breaks_or_conflicts_goes_back_to_its_own_agent(
     client: JobClient, project: Path

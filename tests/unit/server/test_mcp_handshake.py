@@ -37,7 +37,13 @@ def talk(process: subprocess.Popen[str], method: str, parameters: dict[str, Any]
     return answer
 
 
-@pytest.mark.parametrize("version", [*VERSIONS, "1999-01-01"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        VERSIONS[0],
+        *(pytest.param(other, marks=pytest.mark.slow) for other in (*VERSIONS[1:], "1999-01-01")),
+    ],
+)
 def test_a_client_has_the_tools_before_anything_is_imported_for_their_calls(
     version: str, tmp_path: Any
 ) -> None:
