@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from fanout.orchestrator.configuration.settings import NotificationSettings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.server.notifications.receivers import (
     NotSent,
     PinnedHttp,

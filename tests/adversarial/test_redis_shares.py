@@ -13,7 +13,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from fanout.orchestrator.configuration.settings import StorageSettings
+from fanout.orchestrator.configuration.storage_settings import StorageSettings
 from fanout.orchestrator.extras.a2a.handler import protocol_error
 from fanout.orchestrator.extras.mcp_server.server import sentence
 from fanout.orchestrator.jobs.failures import (

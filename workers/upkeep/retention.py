@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from fanout.orchestrator.configuration.settings import StorageSettings
+from fanout.orchestrator.configuration.storage_settings import StorageSettings
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.policy import TenantShare
 from fanout.orchestrator.jobs.store.ledger import Ledger

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from fanout.orchestrator.configuration.settings import NotificationSettings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.store.notification_store import NotificationStore
 from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification

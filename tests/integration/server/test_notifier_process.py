@@ -10,7 +10,8 @@ import pytest
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.client.notification_reader import NotificationReader
 from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
-from fanout.orchestrator.configuration.settings import NotificationSettings, Settings, load_settings
+from fanout.orchestrator.configuration.notification_settings import NotificationSettings
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.notifier import notifier_process, start_notifier
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
