@@ -6,7 +6,7 @@
 - Of others: `CompositeBackend`, several as one; `OverlayBackend`, with changes kept aside;
   `ReadOnlyBackend`; `BackendEnvironment`, as ADK's environment.
 - Your own: the protocols `Backend` and `Shell`, what they return (`Entry`, `Walk`, `Hit`, `Hits`,
-  `Execution`), `hits_in`, which searches a content, and `BackendFactory`, which finds a backend
+  `Execution`), `find_hits`, which searches a content, and `BackendFactory`, which finds a backend
   in a session's state.
 """
 

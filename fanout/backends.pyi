@@ -18,4 +18,4 @@ from .orchestrator.deep_agent import Shell as Shell
 from .orchestrator.deep_agent import StateBackend as StateBackend
 from .orchestrator.deep_agent import StoreBackend as StoreBackend
 from .orchestrator.deep_agent import Walk as Walk
-from .orchestrator.deep_agent import hits_in as hits_in
+from .orchestrator.deep_agent import find_hits as find_hits

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.valid_models import ValidTextModel
+from .valid_models import ValidTextModel
 
 Decision = Literal["approve", "edit", "reject", "respond"]
 """A person's decision about a call: run it, run it with other arguments, do not run it, or use the

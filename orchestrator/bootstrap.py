@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from anyio.from_thread import start_blocking_portal
 from google.adk.apps import App
 
-from fanout.orchestrator.adk.job_agent import JobAgent
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.use import outliving
-from fanout.orchestrator.process_secrets import seal_process
+from .adk.job_agent import JobAgent
+from .client import JobClient
+from .configuration.settings import Settings, load_settings
+from .embedded.use import outliving
+from .process_secrets import seal_process
 
 APP_NAME = "orchestrator"
 """ADK expects an app's name to be that of its folder."""

@@ -148,7 +148,7 @@ def find_code(path: str) -> Code | None:
     return None
 
 
-def find_code_at(names: tuple[str, ...]) -> Code | None:
+def find_code_entry(names: tuple[str, ...]) -> Code | None:
     """Return the entry that makes the last of consecutive names code; the names are `plain`.
 
     For a path in a folder that is code, the folder is found and not the path.

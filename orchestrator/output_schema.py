@@ -222,7 +222,7 @@ class _Draft:
             registry = REGISTRY.with_resource(base, resource).crawl()
         except (ValueError, TypeError, AttributeError):
             raise InvalidOutputSchema("output_schema has an $id that is not an address.") from None
-        _Parts(self).look_at(schema, registry.resolver(base))
+        _Parts(self).check_references(schema, registry.resolver(base))
         return self.of_values(schema, registry=registry)
 
     def _check(self, schema: Any) -> None:
@@ -256,7 +256,7 @@ class _Parts:
     """The references that were not followed yet, with their resolvers."""
     keywords: set[str] = field(default_factory=set)
 
-    def look_at(self, schema: Any, resolver: Any) -> None:
+    def check_references(self, schema: Any, resolver: Any) -> None:
         """Check the references and patterns.
 
         Raises:
@@ -293,7 +293,7 @@ class _Parts:
             for pattern in [*part.get("patternProperties", ()), part.get("pattern")]:
                 if isinstance(pattern, str):
                     _compiled(pattern)
-            for below in self.draft.specification.subresources_of(part):
+            for below in self.draft.specification.list_subresources(part):
                 resource = self.draft.specification.create_resource(below)
                 pending.append((below, resolver.in_subresource(resource)))
 
@@ -412,9 +412,9 @@ def _own_specification(stock: Any) -> Any:
 
     specification: Any = referencing.Specification  # mypy does not know its arguments
 
-    def subresources_of(schema: Any) -> list[Any]:
+    def list_subresources(schema: Any) -> list[Any]:
         below = [
-            part for part in stock.subresources_of(schema) if isinstance(part, (Mapping, bool))
+            part for part in stock.list_subresources(schema) if isinstance(part, (Mapping, bool))
         ]
         dependencies = schema.get("dependencies") if isinstance(schema, Mapping) else None
         more = dependencies.values() if isinstance(dependencies, Mapping) else ()
@@ -423,7 +423,7 @@ def _own_specification(stock: Any) -> Any:
     return specification(
         name=stock.name,
         id_of=stock.id_of,
-        subresources_of=subresources_of,
+        list_subresources=list_subresources,
         anchors_in=lambda _, schema: stock.anchors_in(schema),
         maybe_in_subresource=stock.maybe_in_subresource,
     )
@@ -443,7 +443,7 @@ def _own_validator(stock: Any, drafts: Mapping[str, _Draft]) -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
-        "multipleOf": _multiple_of,
+        "multipleOf": _check_multiple,
         # Keywords of older drafts, which are found in schemas without `$schema`.
         "dependencies": Draft7Validator.VALIDATORS["dependencies"],
         "$recursiveRef": Draft201909Validator.VALIDATORS["$recursiveRef"],
@@ -572,7 +572,7 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
             yield _error(f"{instance!r} has non-unique elements")
 
 
-def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _check_multiple(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
     del schema
     if validator.is_type(instance, "number") and Fraction(instance) % Fraction(step):
         yield _error(f"{instance!r} is not a multiple of {step!r}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import re
 
-from fanout.orchestrator.valid_text import clean_text
+from .valid_text import clean_text
 
 _ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f]|5c)", re.IGNORECASE)
 """ASCII characters except the backslash are never escaped, so `/`, `.` and NUL cannot be hidden."""

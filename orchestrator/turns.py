@@ -60,7 +60,7 @@ class OwnerTurns:
             asyncio.get_running_loop(), _Queue(self._at_once, self._of_one_owner)
         )
         owner = current_owner.get() if owner is None else owner
-        if queue.waiting_of(owner) >= self._waiting_of_one_owner:
+        if queue.count_waiting(owner) >= self._waiting_of_one_owner:
             raise TooManyWaiting
         await queue.enter(owner)
         try:
@@ -79,7 +79,7 @@ class _Queue:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """The waiting calls by owner; the owner whose turn is next comes first."""
 
-    def waiting_of(self, owner: str) -> int:
+    def count_waiting(self, owner: str) -> int:
         """Return how many calls of an owner wait."""
         return len(self._waiting.get(owner, ()))
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticSerializationError
 
-from fanout.orchestrator.valid_text import clean
+from .valid_text import clean
 
 
 class ValidTextModel(BaseModel):

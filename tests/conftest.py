@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import hypothesis
 import pytest
 import redis
 from blockbuster import BlockBuster
@@ -51,6 +52,13 @@ class OutsideConnection(RuntimeError):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "blocks_loop(why): the event loop may be blocked")
+    # On a busy machine an example takes as long as it takes.
+    hypothesis.settings.register_profile(
+        "busy machine",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("busy machine")
     gc.disable()  # until all is imported, of which nothing is garbage: a quarter of that time
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):

@@ -136,5 +136,5 @@ async def sandboxes(folder: Path) -> AsyncIterator[Open]:
         yield open_one
 
 
-def status_of(answer: bytes) -> int:
+def http_status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])

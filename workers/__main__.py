@@ -28,17 +28,18 @@ from celery.platforms import SecurityWarning
 from kombu.entity import Queue
 
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
-from fanout.workers.bootstrap import worker as current_worker
-from fanout.workers.celery_app import app, node_name
-from fanout.workers.pool import MAX_CONCURRENCY
-from fanout.workers.startup import load_worker_settings
-from fanout.workers.supervisor import (
+
+from .bootstrap import worker as current_worker
+from .celery_app import app, node_name
+from .pool import MAX_CONCURRENCY
+from .startup import load_worker_settings
+from .supervisor import (
     number_of_processes,
     restart_when_hanging,
     run_processes,
     share,
 )
-from fanout.workers.telemetry import end_telemetry, export_telemetry
+from .telemetry import end_telemetry, export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -71,12 +72,12 @@ def main() -> None:
             restart_when_hanging()
         _work(options.queues, options.autoscale)
     if processes == 1:
-        run_processes(partial(_work_as, options), processes)
+        run_processes(partial(_work_as_member, options), processes)
     with absent("rich", "grpc"):
-        from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
+        from .execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
         load_agent_libraries()
-    run_processes(partial(_work_as, options), processes)
+    run_processes(partial(_work_as_member, options), processes)
 
 
 def be_one_of_several(number: int) -> NoReturn:
@@ -90,7 +91,7 @@ def be_one_of_several(number: int) -> NoReturn:
     """
     gc.freeze()
     gc.enable()
-    _work_as(_options(), number)
+    _work_as_member(_options(), number)
 
 
 def _options() -> argparse.Namespace:
@@ -111,7 +112,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _work_as(options: argparse.Namespace, number: int) -> NoReturn:
+def _work_as_member(options: argparse.Namespace, number: int) -> NoReturn:
     """Be one of several processes that share the jobs."""
     worker = load_worker_settings()[0].worker
     part = partial(share, processes=worker.processes, number=number)

@@ -50,24 +50,25 @@ from fanout.orchestrator.jobs.store.signatures import MessageSigner
 from fanout.orchestrator.jobs.totals import Totals
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers import sandbox
-from fanout.workers.agent.services import JobServices, LiveConfiguration
-from fanout.workers.heartbeat import Heartbeats, ShuttingDown
-from fanout.workers.host_fitness import HostFitness
-from fanout.workers.pool import agent_loop
-from fanout.workers.startup import admission_policy, load_worker_settings, startup_error
-from fanout.workers.supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE, end_hanging
-from fanout.workers.upkeep.cancellations import ParkedMessages
-from fanout.workers.upkeep.counting import Counting, LoopDelays
-from fanout.workers.upkeep.garbage import Garbage
-from fanout.workers.upkeep.own_ledger import OwnLedger
-from fanout.workers.upkeep.reaper import Reaper
-from fanout.workers.upkeep.retention import Retention
-from fanout.workers.upkeep.watchdog import CallThreads, Watchdog, release_claims
+
+from . import sandbox
+from .agent.services import JobServices, LiveConfiguration
+from .heartbeat import Heartbeats, ShuttingDown
+from .host_fitness import HostFitness
+from .pool import agent_loop
+from .startup import admission_policy, load_worker_settings, startup_error
+from .supervisor import EXIT_NOT_ALLOWED, EXIT_UNREACHABLE, EXIT_USAGE, end_hanging
+from .upkeep.cancellations import ParkedMessages
+from .upkeep.counting import Counting, LoopDelays
+from .upkeep.garbage import Garbage
+from .upkeep.own_ledger import OwnLedger
+from .upkeep.reaper import Reaper
+from .upkeep.retention import Retention
+from .upkeep.watchdog import CallThreads, Watchdog, release_claims
 
 if TYPE_CHECKING:
-    from fanout.workers.attempt.job_runner import Progress
-    from fanout.workers.execution import JobExecution
+    from .attempt.job_runner import Progress
+    from .execution import JobExecution
 
 
 log = structlog.get_logger(__name__)

@@ -22,9 +22,10 @@ from kombu.transport.virtual import QoS
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.store.queue import LOADER, broker_settings
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
-from fanout.workers import remote_control
-from fanout.workers.bootstrap import worker
-from fanout.workers.startup import load_worker_settings
+
+from . import remote_control
+from .bootstrap import worker
+from .startup import load_worker_settings
 
 log = structlog.get_logger(__name__)
 
@@ -216,7 +217,7 @@ def _accept_jobs(sender: Any, **_: Any) -> None:
     Args:
         sender: Its consumer.
     """
-    worker().change_capacity(concurrency=remote_control.capacity_of(sender))
+    worker().change_capacity(concurrency=remote_control.worker_capacity(sender))
     worker().accept_jobs()
 
 

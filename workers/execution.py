@@ -16,20 +16,21 @@ from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.workers import extras
-from fanout.workers.agent.activity import Activities
-from fanout.workers.agent.answer import JobWorker
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.subagent import SubagentFactory
-from fanout.workers.attempt.changes import ChangeCollections
-from fanout.workers.attempt.job_runner import JobRunner
-from fanout.workers.heartbeat import Heartbeats
-from fanout.workers.host_fitness import HostFitness
-from fanout.workers.sandbox import SandboxProvider
-from fanout.workers.upkeep.cancellations import Cancellations
-from fanout.workers.upkeep.late_changes import LateChanges
-from fanout.workers.upkeep.own_ledger import OwnLedger
-from fanout.workers.upkeep.warm_up import Forecast, load_agent_libraries, warm_up
+
+from . import extras
+from .agent.activity import Activities
+from .agent.answer import JobWorker
+from .agent.services import JobServices
+from .agent.subagent import SubagentFactory
+from .attempt.changes import ChangeCollections
+from .attempt.job_runner import JobRunner
+from .heartbeat import Heartbeats
+from .host_fitness import HostFitness
+from .sandbox import SandboxProvider
+from .upkeep.cancellations import Cancellations
+from .upkeep.late_changes import LateChanges
+from .upkeep.own_ledger import OwnLedger
+from .upkeep.warm_up import Forecast, load_agent_libraries, warm_up
 
 __all__ = ["JobExecution", "load_agent_libraries"]
 
@@ -98,7 +99,7 @@ class JobExecution:
             activities=activities,
             collections=collections,
             collect_later=late_changes.look,
-            on_claim=forecast.look_soon,
+            on_claim=forecast.look_early,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             full_wait_seconds=settings.storage.full_wait_seconds,
@@ -115,7 +116,7 @@ class JobExecution:
 
     def _cancel_remote_task(self, job_id: str) -> None:
         if any(definition.a2a for definition in self._services.definitions.values()):
-            self._abandoned_tasks.cancel_of(job_id)
+            self._abandoned_tasks.begin_cancel(job_id)
 
     @cached_property
     def _abandoned_tasks(self) -> extras.AbandonedTasks:

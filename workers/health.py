@@ -14,10 +14,11 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.registrations import Registrations
 from fanout.orchestrator.jobs.worker_info import WorkerLoad
-from fanout.workers.startup import load_worker_settings
+
+from .startup import load_worker_settings
 
 
-async def problem_of(redis_url: str, prefix: str, host: str) -> str:
+async def find_problem(redis_url: str, prefix: str, host: str) -> str:
     """Return why a host has no worker at work; empty when it has one.
 
     A worker's registration is valid for a few seconds, and renewed by the loop that runs its jobs:
@@ -50,7 +51,9 @@ def main() -> None:
         SystemExit: Always.
     """
     settings, url = load_worker_settings()
-    raise SystemExit(asyncio.run(problem_of(url, settings.redis_prefix, socket.gethostname())) or 0)
+    raise SystemExit(
+        asyncio.run(find_problem(url, settings.redis_prefix, socket.gethostname())) or 0
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 import structlog
 
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.workers.sandbox import HostFault, SandboxProvider, SandboxSpec
+
+from .sandbox import HostFault, SandboxProvider, SandboxSpec
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ class HostFitness:
         self.unfit = ""
         """Why and since when no sandbox can be opened, for people; empty when one can."""
 
-    async def fault_of(
+    async def find_fault(
         self, failure: JobFailure, job_id: str, *, was_opened: bool
     ) -> HostFault | None:
         """Return that the host is the cause of an attempt's failure, if it is.

@@ -18,7 +18,8 @@ from celery.worker.control import Panel, control_command
 
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.state import JobState
-from fanout.workers.bootstrap import worker
+
+from .bootstrap import worker
 
 UNUSED = (
     *("pool_restart", "election", "revoke_by_stamped_headers"),
@@ -75,7 +76,7 @@ def _command(**description: Any) -> Callable[[Callable[..., str]], Callable[...,
     return register
 
 
-def capacity_of(consumer: Any) -> int:
+def worker_capacity(consumer: Any) -> int:
     """Return how many jobs a worker takes at once.
 
     Args:
@@ -101,7 +102,7 @@ def _resize(consumer: Any, change: int) -> str:
         raise ValueError(AUTOSCALED)
     consumer.pool.grow(change)
     consumer._update_prefetch_count(change)  # noqa: SLF001 - as Celery's own commands do
-    worker().change_capacity(concurrency=capacity_of(consumer))
+    worker().change_capacity(concurrency=worker_capacity(consumer))
     return f"at most {consumer.pool.num_processes} jobs at once"
 
 

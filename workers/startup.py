@@ -7,7 +7,8 @@ import sys
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
-from fanout.workers.supervisor import EXIT_USAGE
+
+from .supervisor import EXIT_USAGE
 
 
 def load_worker_settings() -> tuple[Settings, str]:

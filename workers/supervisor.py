@@ -133,7 +133,7 @@ def run_processes(run: Callable[[int], None], processes: int) -> NoReturn:
     gc.collect()
     gc.freeze()  # the pages of what is shared are then not written to
     hold_signals()
-    last_signal = last_signal_of(processes)
+    last_signal = read_parent_signal(processes)
     pids = [str(fork(partial(run, number), last_signal)) for number in range(processes)]
     program = (sys.executable, "-P", "-m", "fanout.workers.supervisor")
     os.execve(sys.executable, [*program, ",".join(pids), *sys.argv[1:]], os.environ)  # noqa: S606 - our own program
@@ -147,7 +147,7 @@ def main() -> NoReturn:
     """
     pids = [int(pid) for pid in sys.argv.pop(1).split(",")]
     hold_signals()
-    last_signal = last_signal_of(len(pids))
+    last_signal = read_parent_signal(len(pids))
     processes = [
         _Process(partial(_work, number), pid, last_signal) for number, pid in enumerate(pids)
     ]
@@ -165,7 +165,7 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
 
 
-def last_signal_of(processes: int) -> signal.Signals:
+def read_parent_signal(processes: int) -> signal.Signals:
     """Return what the kernel sends to each process when the supervisor has ended."""
     return signal.SIGKILL if processes == 1 else signal.SIGTERM
 
@@ -181,7 +181,7 @@ def fork(run: Callable[[], None], last_signal: signal.Signals) -> int:
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        _end_with(parent, last_signal)
+        _end_with_parent(parent, last_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
         _run_and_exit(run)
     return pid
@@ -300,7 +300,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _end_with(parent: int, last_signal: signal.Signals) -> None:
+def _end_with_parent(parent: int, last_signal: signal.Signals) -> None:
     """Let the kernel send this process a signal when its parent ends; on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, last_signal)

@@ -15,13 +15,14 @@ from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, SENT_AT
 from fanout.orchestrator.jobs.store.signatures import HEADER
 from fanout.orchestrator.shortening import count
-from fanout.workers import sandbox
-from fanout.workers.bootstrap import worker
-from fanout.workers.celery_app import app
-from fanout.workers.pool import run_coroutine
+
+from . import sandbox
+from .bootstrap import worker
+from .celery_app import app
+from .pool import run_coroutine
 
 if TYPE_CHECKING:
-    from fanout.workers.attempt.job_runner import Progress
+    from .attempt.job_runner import Progress
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fanout.orchestrator.tracing.collectors import exporter_of, has_exporter
+from fanout.orchestrator.tracing.collectors import choose_exporter, has_exporter
 
 if TYPE_CHECKING:
     from google.adk.telemetry import TelemetryConfig
@@ -31,7 +31,7 @@ _MERGED = "execute_tool (merged)"
 @cache
 def is_exported() -> bool:
     """Return whether this process exports spans."""
-    return exporter_of(os.environ) is not None and has_exporter()
+    return choose_exporter(os.environ) is not None and has_exporter()
 
 
 def is_sampled(trace_id: str) -> bool:
@@ -48,7 +48,7 @@ def flush_spans() -> None:
     if is_exported():
         from fanout.orchestrator.tracing import export  # noqa: PLC0415 - it is loaded
 
-        export.flush_soon()
+        export.flush_in_background()
 
 
 @cache
@@ -65,7 +65,7 @@ def run_telemetry() -> TelemetryConfig:
 
 def export_telemetry() -> None:
     """Send traces and metrics, if OpenTelemetry's variables name a collector."""
-    if exporter_of(os.environ) is not None:
+    if choose_exporter(os.environ) is not None:
         from fanout.orchestrator.tracing import export  # noqa: PLC0415 - takes tenths of a second
 
         export.start(SERVICE, _for_libraries)

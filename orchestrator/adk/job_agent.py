@@ -25,27 +25,27 @@ from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_C
 from google.genai import types
 from pydantic import PrivateAttr
 
-from fanout.orchestrator.approvals import ApprovalRequest
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.deep_agent import (
+from ..approvals import ApprovalRequest
+from ..client import JobClient
+from ..configuration.agent_definitions import COORDINATOR
+from ..deep_agent import (
     PendingApproval,
     agent_identifier,
-    answer_in,
     confirmation_answers,
+    read_answer,
 )
-from fanout.orchestrator.jobs.approvals import Approval, approval_id
-from fanout.orchestrator.jobs.failures import (
+from ..jobs.approvals import Approval, approval_id
+from ..jobs.failures import (
     ApprovalRefused,
     InvalidJob,
     JobFailure,
     LedgerUnavailable,
 )
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from fanout.orchestrator.shortening import one_line
+from ..jobs.result import JobResult
+from ..jobs.spec import JobSpec
+from ..jobs.state import JobRecord, JobState
+from ..jobs.store.journal import BEGINNING, EventType, JournalEvent
+from ..shortening import one_line
 
 LOOK_SECONDS = 1.0
 """Between two looks at the jobs below: a person does not notice a delay of this length."""
@@ -220,7 +220,7 @@ class JobAgent(BaseAgent):
                 raise ApprovalRefused("The approval is not open any more.")
             request = approval.model_dump(include=set(ApprovalRequest.model_fields))
             pending = PendingApproval(confirmation_id=confirmation_id, **request)
-            answer = answer_in(response.response, pending)
+            answer = read_answer(response.response, pending)
             if isinstance(answer, str):
                 raise ApprovalRefused(f"The answer does not count: {answer}.")
             await self._client.answer(

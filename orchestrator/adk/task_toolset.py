@@ -19,11 +19,11 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.cancellation import uninterrupted
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.deep_agent import (
+from ..approvals import InterruptOn
+from ..cancellation import uninterrupted
+from ..client import JobClient
+from ..configuration.agent_definitions import COORDINATOR
+from ..deep_agent import (
     DelegationStyle,
     Emit,
     ProgressTool,
@@ -32,20 +32,20 @@ from fanout.orchestrator.deep_agent import (
     combined_answer,
     with_progress,
 )
-from fanout.orchestrator.delegation.answers import (
+from ..delegation.answers import (
     failed_task,
     job_summary,
     progress_event,
     progress_line,
     task_result,
 )
-from fanout.orchestrator.delegation.calls import JobTask, agent_list
-from fanout.orchestrator.delegation.submission_check import check_commands
-from fanout.orchestrator.delegation.task_tools import JobTaskTools
-from fanout.orchestrator.delegation.tool_texts import OF_PROGRAM
-from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
-from fanout.orchestrator.jobs.spec import JobSpec, Limits
-from fanout.orchestrator.jobs.state import JobRecord, JobState
+from ..delegation.calls import JobTask, agent_list
+from ..delegation.submission_check import check_commands
+from ..delegation.task_tools import JobTaskTools
+from ..delegation.tool_texts import OF_PROGRAM
+from ..jobs.failures import JobFailure, UnknownJob
+from ..jobs.spec import JobSpec, Limits
+from ..jobs.state import JobRecord, JobState
 
 
 class TaskToolset(BaseToolset):
@@ -186,7 +186,7 @@ class ClientTasks:
         """See `JobTasks.find`."""
         with suppress(UnknownJob):
             record = await self._client.get(job_id)
-            if record.root_id == root_id_of(tool_context):
+            if record.root_id == session_root_id(tool_context):
                 return record
         raise UnknownJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
 
@@ -240,7 +240,7 @@ class ClientTasks:
     async def summaries(self, tool_context: ToolContext) -> Sequence[TaskResult]:
         """See `JobTasks.summaries`."""
         try:
-            records = await self._client.tree(root_id_of(tool_context))
+            records = await self._client.tree(session_root_id(tool_context))
         except UnknownJob:
             return []  # no task was ever started
         return [job_summary(record) for record in records]
@@ -253,13 +253,13 @@ class ClientTasks:
         check_commands(definition, self._interrupt_on, verify=task.verify)
         return task.job_spec(
             call_id,
-            root_id=root_id_of(tool_context),
+            root_id=session_root_id(tool_context),
             limits=Limits(timeout_seconds=task.timeout_seconds),
             interrupt_on=self._interrupt_on,
         )
 
 
-def root_id_of(tool_context: ToolContext) -> str:
+def session_root_id(tool_context: ToolContext) -> str:
     """Return the id of the tree of a session's jobs: a hash of the user's and the session's ids.
 
     Two users may choose the same session id.

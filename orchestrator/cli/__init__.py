@@ -4,7 +4,7 @@ import atexit
 import gc
 import sys
 
-from fanout.orchestrator.process_secrets import seal_process
+from ..process_secrets import seal_process
 
 __all__ = ["main"]
 
@@ -21,7 +21,7 @@ def main() -> None:
     seal_process()
     _search_less_for_garbage()
     try:
-        from fanout.orchestrator.cli.app import main as run_commands  # noqa: PLC0415 - see above
+        from .app import main as run_commands  # noqa: PLC0415 - see above
 
         run_commands()
     except KeyboardInterrupt:

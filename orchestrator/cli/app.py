@@ -21,11 +21,11 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
-from fanout.orchestrator.cli.terminal.output import payload
-from fanout.orchestrator.configuration.absent_packages import absent
-from fanout.orchestrator.tracing.collectors import PARENT, exporter_of, has_exporter
-from fanout.orchestrator.version import VERSION
+from ..configuration.absent_packages import absent
+from ..tracing.collectors import PARENT, choose_exporter, has_exporter
+from ..version import VERSION
+from .terminal.exit_codes import ExitCode, debugging
+from .terminal.output import payload
 
 COMMANDS_PACKAGE = "fanout.orchestrator.cli.commands"
 COMMANDS_FOLDER = Path(__file__).parent / "commands"
@@ -208,15 +208,15 @@ def traced() -> Iterator[None]:
     """
     command = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
     parent = None if command == SERVER else os.environ.get(PARENT)
-    is_exported = command != WORKER and exporter_of(os.environ) is not None and has_exporter()
+    is_exported = command != WORKER and choose_exporter(os.environ) is not None and has_exporter()
     if not parent and not is_exported:
         yield
         return
-    from fanout.orchestrator.jobs.trace_context import read_traceparent  # noqa: PLC0415 - as above
-    from fanout.orchestrator.tracing.spans import below  # noqa: PLC0415 - as above
+    from ..jobs.trace_context import read_traceparent  # noqa: PLC0415 - as above
+    from ..tracing.spans import below  # noqa: PLC0415 - as above
 
     if is_exported:
-        from fanout.orchestrator.tracing import export  # noqa: PLC0415 - takes tenths of a second
+        from ..tracing import export  # noqa: PLC0415 - takes tenths of a second
 
         export.start(f"{SERVICE}-server" if command == SERVER else SERVICE)
     try:
@@ -292,7 +292,7 @@ class _Commands(LazyGroup):
         except Exception as error:
             if isinstance(error, typer.TyperException):
                 raise
-            from fanout.orchestrator.cli.failure_report import report  # noqa: PLC0415 - see there
+            from .failure_report import report  # noqa: PLC0415 - see there
 
             raise typer.Exit(report(error)) from None
         return result
@@ -369,7 +369,7 @@ def _print_version(requested: bool) -> None:
 def _use_configuration(path: Path | None) -> None:
     """Set the variable that this process and all that it starts read."""
     if path is not None:
-        from fanout.orchestrator.configuration.configuration_file import (  # noqa: PLC0415 - only here
+        from ..configuration.configuration_file import (  # noqa: PLC0415 - only here
             VARIABLE,
             absolute,
         )
@@ -379,7 +379,7 @@ def _use_configuration(path: Path | None) -> None:
 
 def _use_full_ids(requested: bool) -> None:
     if requested:
-        from fanout.orchestrator.cli.terminal.formatting import FULL_IDS  # noqa: PLC0415 - only here
+        from .terminal.formatting import FULL_IDS  # noqa: PLC0415 - only here
 
         FULL_IDS.set(True)
 

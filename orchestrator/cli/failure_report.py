@@ -9,21 +9,11 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from fanout.orchestrator.cli.terminal.exit_codes import (
-    ExitCode,
-    KeyRefused,
-    ServiceUnreachable,
-    UsageProblem,
-    WorkFailed,
-    debugging,
-)
-from fanout.orchestrator.cli.terminal.formatting import with_short_ids
-from fanout.orchestrator.cli.terminal.output import notice
-from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
-from fanout.orchestrator.configuration.settings import InvalidSetting
-from fanout.orchestrator.embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
-from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
-from fanout.orchestrator.jobs.failures import (
+from ..configuration.agent_definitions import InvalidAgentDefinition
+from ..configuration.settings import InvalidSetting
+from ..embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
+from ..jobs.changes import MalformedBundle, PatchFailed
+from ..jobs.failures import (
     AnsweredAlready,
     DeadlineExceeded,
     DecisionNotAllowed,
@@ -32,11 +22,21 @@ from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerUnavailable,
 )
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.landing.branch import BranchUnusable, LandedElsewhere
-from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
-from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
+from ..jobs.result import JobResult
+from ..jobs.state import JobState
+from ..landing.branch import BranchUnusable, LandedElsewhere
+from ..workspace.blobs import BlobStoreUnusable
+from ..workspace.workspace import WorkspaceUnusable
+from .terminal.exit_codes import (
+    ExitCode,
+    KeyRefused,
+    ServiceUnreachable,
+    UsageProblem,
+    WorkFailed,
+    debugging,
+)
+from .terminal.formatting import with_short_ids
+from .terminal.output import notice
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (UsageProblem, ExitCode.USAGE),

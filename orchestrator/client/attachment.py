@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 from typing import IO
 
-from fanout.orchestrator.client.state_folder import StateFolder, try_lock
-from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.connection import answers
-from fanout.orchestrator.private_files import open_private_file
+from ..configuration.settings import Settings
+from ..jobs.failures import LedgerUnavailable
+from ..jobs.store.connection import answers
+from ..private_files import open_private_file
+from .state_folder import StateFolder, try_lock
 
 NO_REDIS = "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fanout.orchestrator.client.job_counts import Recent
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.store.fleet import QueueHead
-from fanout.orchestrator.jobs.totals import Label
-from fanout.orchestrator.jobs.worker_info import WorkerLoad
+from ..jobs.store.fleet import QueueHead
+from ..jobs.totals import Label
+from ..jobs.worker_info import WorkerLoad
+from .job_counts import Recent
+from .job_reader import JobReader
 
 
 @dataclass(frozen=True)

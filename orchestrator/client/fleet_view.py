@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
-from fanout.orchestrator.jobs.worker_info import Fitness, WorkerLoad
-from fanout.orchestrator.shortening import one_line
+from ..jobs.state import Activity, JobRecord, JobState
+from ..jobs.worker_info import Fitness, WorkerLoad
+from ..shortening import one_line
+from .job_pages import JobFilter
+from .job_reader import JobReader
 
 MAX_JOBS = 100
 """The most running jobs that are shown: more than a screen has lines."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanout.orchestrator.jobs.failures import UnknownJob
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.records import Records
-from fanout.orchestrator.jobs.store.waiting import WaitingReasons
+from ..jobs.failures import UnknownJob
+from ..jobs.state import JobRecord
+from ..jobs.store.records import Records
+from ..jobs.store.waiting import WaitingReasons
 
 RECORDS_AT_ONCE = 500
 """The most records fetched in one round trip."""

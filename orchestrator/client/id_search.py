@@ -9,8 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from ..jobs.store.keys import Keys
+from ..jobs.store.redis_errors import redis_failures
 
 BEHIND_IDS = "\x7f"
 """A character that sorts after every character of an id."""

@@ -12,45 +12,45 @@ from typing import Self
 
 from pydantic import JsonValue, ValidationError
 
-from fanout.orchestrator.approvals import ApprovalAnswer, Decision
-from fanout.orchestrator.client.attachment import attach
-from fanout.orchestrator.client.job_files import JobFiles
-from fanout.orchestrator.client.job_reader import Ids, JobReader
-from fanout.orchestrator.client.model_check import check_models, check_models_of_workers
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.configuration.live_definitions import LiveDefinitions
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.delegation.continuation import Continuations
-from fanout.orchestrator.delegation.submission_check import check_submission
-from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.conversation import event_json
-from fanout.orchestrator.jobs.failures import (
+from ..approvals import ApprovalAnswer, Decision
+from ..configuration.agent_definitions import AgentDefinitions
+from ..configuration.known_names import possible_model
+from ..configuration.live_definitions import LiveDefinitions
+from ..configuration.settings import Settings, load_settings
+from ..delegation.continuation import Continuations
+from ..delegation.submission_check import check_submission
+from ..jobs.changes import ChangeBundle
+from ..jobs.conversation import event_json
+from ..jobs.failures import (
     InvalidAnswer,
     InvalidJob,
     LedgerUnavailable,
     LimitExceeded,
 )
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, StartFiles
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.admission import Admission
-from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.queue import CeleryQueue
-from fanout.orchestrator.jobs.store.snapshot_owners import SnapshotOwners
-from fanout.orchestrator.jobs.trace_context import usable_traceparent
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.orchestrator.output_schema import InvalidOutputSchema, check_schemas
-from fanout.orchestrator.tracing import spans
-from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
-from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
-from fanout.orchestrator.workspace.merge import merge
-from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
-from fanout.orchestrator.workspace.workspace import Workspace
+from ..jobs.result import JobResult
+from ..jobs.spec import CallerPolicy, JobSpec, StartFiles
+from ..jobs.state import JobRecord
+from ..jobs.store.admission import Admission
+from ..jobs.store.journal import JournalEvent
+from ..jobs.store.ledger import Ledger
+from ..jobs.store.notification_store import NotificationStore
+from ..jobs.store.queue import CeleryQueue
+from ..jobs.store.snapshot_owners import SnapshotOwners
+from ..jobs.trace_context import usable_traceparent
+from ..jobs.worker_info import WorkerInfo
+from ..output_schema import InvalidOutputSchema, check_schemas
+from ..tracing import spans
+from ..turns import OwnerTurns, TooManyWaiting
+from ..workspace.blobs import BlobStore
+from ..workspace.exchange.private_places import PrivatePlaces
+from ..workspace.merge import merge
+from ..workspace.merge_report import MergeReport
+from ..workspace.snapshots.index import SnapshotIndexes
+from ..workspace.workspace import Workspace
+from .attachment import attach
+from .job_files import JobFiles
+from .job_reader import Ids, JobReader
+from .model_check import check_models, check_models_of_workers
 
 WORKERS_SECONDS = 5.0
 """The age up to which workers' reports of their models are accepted when a job is submitted; before

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.memory import RedisMemory
+from ..jobs.state import JobState
+from ..jobs.store.memory import RedisMemory
+from .job_reader import JobReader
 
 T = TypeVar("T")
 

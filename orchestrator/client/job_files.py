@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import BlobId
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.snapshot_owners import SnapshotOwners
-from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
-from fanout.orchestrator.workspace.exchange.result_archive import ResultArchive
-from fanout.orchestrator.workspace.workspace import Workspace
+from ..jobs.changes import SkippedFile
+from ..jobs.result import JobResult
+from ..jobs.spec import BlobId
+from ..jobs.state import JobRecord
+from ..jobs.store.snapshot_owners import SnapshotOwners
+from ..workspace.blobs import BlobStore
+from ..workspace.exchange.private_places import PrivatePlaces
+from ..workspace.exchange.result_archive import ResultArchive
+from ..workspace.workspace import Workspace
 
 Result = TypeVar("Result")
 IsWanted = Callable[[], bool]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.records import JobSketch, Records
-from fanout.orchestrator.jobs.store.stored import owner_key, read_fields
+from ..jobs.state import JobRecord, JobState
+from ..jobs.store.records import JobSketch, Records
+from ..jobs.store.stored import owner_key, read_fields
 
 STEP = 500
 """The most records fetched in one round trip."""

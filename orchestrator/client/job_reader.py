@@ -13,32 +13,32 @@ from typing import IO, Any, Self
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.client.attachment import attach
-from fanout.orchestrator.client.growing_tree import RECORDS_AT_ONCE, GrowingTree
-from fanout.orchestrator.client.id_search import IdSearch
-from fanout.orchestrator.client.job_pages import JobFilter, JobPages
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.jobs.accounts import JobAccount, OwnAccounts
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.result import CollectionState, JobResult, Usage
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.fleet import Fleet
-from fanout.orchestrator.jobs.store.fleet_totals import FleetTotals
-from fanout.orchestrator.jobs.store.journal import (
+from ..configuration.settings import Settings, load_settings
+from ..jobs.accounts import JobAccount, OwnAccounts
+from ..jobs.approvals import Approval
+from ..jobs.result import CollectionState, JobResult, Usage
+from ..jobs.spec import JobSpec
+from ..jobs.state import JobRecord, JobState
+from ..jobs.store.connection import connect
+from ..jobs.store.fleet import Fleet
+from ..jobs.store.fleet_totals import FleetTotals
+from ..jobs.store.journal import (
     BEGINNING,
     PAGE,
     RECONNECT_SECONDS,
     Journal,
     JournalEvent,
 )
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.memory import RedisMemory
-from fanout.orchestrator.jobs.store.records import Ownership, StateCounts
-from fanout.orchestrator.jobs.store.records import Records as JobRecords
-from fanout.orchestrator.jobs.store.waiting import WaitingReasons
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from ..jobs.store.keys import Keys
+from ..jobs.store.memory import RedisMemory
+from ..jobs.store.records import Ownership, StateCounts
+from ..jobs.store.records import Records as JobRecords
+from ..jobs.store.waiting import WaitingReasons
+from ..jobs.worker_info import WorkerInfo
+from .attachment import attach
+from .growing_tree import RECORDS_AT_ONCE, GrowingTree
+from .id_search import IdSearch
+from .job_pages import JobFilter, JobPages
 
 GATHERED_SECONDS = 0.03
 """The time in which announcements are collected: a person does not notice it, and a job with a
@@ -457,7 +457,7 @@ class JobReader:
         """Return the ids of all jobs, oldest first."""
         return await self._records.ids()
 
-    async def ids_beginning_with(self, prefix: str, most: int) -> Ids:
+    async def find_ids_by_beginning(self, prefix: str, most: int) -> Ids:
         """Return the ids of jobs that begin with a text, sorted; none if it is empty.
 
         A complete id is returned alone, even if others begin with it. Where more ids match than
@@ -469,7 +469,7 @@ class JobReader:
             return []
         return sorted(await self._ids.find_by_beginning(prefix, most))
 
-    async def ids_ending_with(self, end: str, most: int) -> Ids:
+    async def find_ids_by_ending(self, end: str, most: int) -> Ids:
         """Return the ids of jobs that end with a text, sorted; of more than `most`, only some."""
         if not ID_PART.fullmatch(end):
             return []

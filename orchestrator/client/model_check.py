@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from fanout.orchestrator.client.attachment import state_folder
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.configuration.configuration_file import export_keys
-from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from ..configuration.agent_definitions import AgentDefinitions
+from ..configuration.configuration_file import export_keys
+from ..configuration.settings import Settings
+from ..jobs.failures import InvalidJob
+from ..jobs.worker_info import WorkerInfo
+from .attachment import state_folder
 
 REMEDY = "Set it up: fanout init"
 
@@ -96,7 +96,7 @@ def _find_fault(worker: WorkerInfo, agent: str, digest: str | None, model: str) 
         digest: The fingerprint of the definition that names the model; None: no definition does.
         model: The model's name; empty: the worker's default.
     """
-    from fanout.orchestrator.deep_agent import service_name  # noqa: PLC0415 - few submit
+    from ..deep_agent import service_name  # noqa: PLC0415 - few submit
 
     if worker.model_faults is None or digest not in {None, worker.definitions.get(agent)}:
         return ""
@@ -130,14 +130,14 @@ def _models(
 
 
 def _fault(name: str) -> str | None:
-    from fanout.orchestrator.deep_agent import access_fault, service_name  # noqa: PLC0415 - few submit
+    from ..deep_agent import access_fault, service_name  # noqa: PLC0415 - few submit
 
     if name.startswith("scripted:"):
         return None
     if "/" in name or service_name(name):
         return access_fault(name)
     # Only ADK's registry knows the rest; loading it takes a second.
-    from fanout.orchestrator.deep_agent import ModelNotConfigured, resolve_model  # noqa: PLC0415 - slow
+    from ..deep_agent import ModelNotConfigured, resolve_model  # noqa: PLC0415 - slow
 
     try:
         resolve_model(name, agent_name="check")

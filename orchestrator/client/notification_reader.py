@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.notification_store import NotificationStore
+from ..jobs.store.keys import Keys
+from ..jobs.store.notification_store import NotificationStore
+from .job_reader import JobReader
 
 
 class NotificationReader(JobReader):

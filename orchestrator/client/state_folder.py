@@ -22,8 +22,8 @@ from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.private_files import (
+from ..jobs.failures import LedgerUnavailable
+from ..private_files import (
     create_private_file,
     make_private_folder,
     open_private_file,

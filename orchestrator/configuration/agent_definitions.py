@@ -22,26 +22,26 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.configuration.bundled import bundled
-from fanout.orchestrator.configuration.credentials import (
+from ..approvals import InterruptOn
+from ..jobs.failures import UnknownAgent
+from ..jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
+from ..output_schema import SchemaCheck
+from ..regular_files import read_regular_file
+from ..spelling import did_you_mean
+from ..valid_text import clean_text, not_utf_8
+from .bundled import bundled
+from .credentials import (
     CredentialDefinition,
     HeaderCredential,
     usable_url,
 )
-from fanout.orchestrator.configuration.definition_files import (
+from .definition_files import (
     DefinitionFile,
     DefinitionFiles,
     UnusableDefinitionFile,
     is_relative,
 )
-from fanout.orchestrator.configuration.known_names import existing_tool, possible_model
-from fanout.orchestrator.jobs.failures import UnknownAgent
-from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
-from fanout.orchestrator.output_schema import SchemaCheck
-from fanout.orchestrator.regular_files import read_regular_file
-from fanout.orchestrator.spelling import did_you_mean
-from fanout.orchestrator.valid_text import clean_text, not_utf_8
+from .known_names import existing_tool, possible_model
 
 DEFAULT_MAX_BYTES = 16 * 1024**2
 """The default of `max_bytes`: a hundred source files of usual size, or a few images. A worker holds
@@ -451,7 +451,7 @@ def read_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
             try:
                 definition = load_agent_definition(path)
             except InvalidAgentDefinition as error:
-                name = _name_in(path)
+                name = _find_name(path)
                 invalid[name] = str(error)
                 definitions.pop(name, None)
                 continue
@@ -465,13 +465,13 @@ def read_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
     return AgentDefinitions(definitions, invalid)
 
 
-def _name_in(path: Path) -> str:
+def _find_name(path: Path) -> str:
     """Return the name of the agent that an invalid file is about: its key `name`, else the file's.
 
     The line is searched in the text, which may not be YAML.
     """
     with suppress(OSError, UnicodeDecodeError):
-        found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", _text_of(path), re.MULTILINE)
+        found = re.search(r"^name:[ \t]*['\"]?([a-z0-9_-]+)", _read_text(path), re.MULTILINE)
         if found:
             return found[1]
     return path.stem
@@ -482,7 +482,7 @@ def _unknown_subagent(
 ) -> str | None:
     for index, name in enumerate(definition.subagents):
         if name not in known:
-            line = _line_of(yaml.compose(_text_of(path)), ("subagents", index))
+            line = _find_line(yaml.compose(_read_text(path)), ("subagents", index))
             return (
                 f"{path}:{line}: subagents: there is no agent {name!r}."
                 f"{did_you_mean(name, known)} There are {', '.join(sorted(known))}."
@@ -498,7 +498,7 @@ class _Loader(yaml.SafeLoader):
         return clean_text(str(super().construct_scalar(node)))
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return read_regular_file(path, MAX_DEFINITION_BYTES).decode()
 
 
@@ -509,7 +509,7 @@ def load_agent_definition(path: Path) -> AgentDefinition:
         InvalidAgentDefinition: The file is not a definition; the text names the file and the line.
     """
     try:
-        text = _text_of(path)
+        text = _read_text(path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.load(text, _Loader)  # noqa: S506 - it is a safe one
     except OSError as error:
@@ -544,7 +544,7 @@ def _files(
             try:
                 collected.add(source, "file" if key == "memory" else "folder")
             except UnusableDefinitionFile as error:
-                line = _line_of(node, (key, index))
+                line = _find_line(node, (key, index))
                 raise InvalidAgentDefinition(f"{path}:{line}: {key}: {error}.") from None
     return collected.files
 
@@ -558,7 +558,7 @@ def _with_instruction(path: Path, node: yaml.Node | None, data: dict[str, Any]) 
         collected.add(str(data.pop("instruction_file")), "file")
         text = collected.files[0].data.decode()
     except (UnusableDefinitionFile, UnicodeDecodeError) as error:
-        line = _line_of(node, ("instruction_file",))
+        line = _find_line(node, ("instruction_file",))
         reason = not_utf_8(error) if isinstance(error, UnicodeDecodeError) else error
         raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {reason}.") from None
     return {**data, "instruction": text}
@@ -573,12 +573,12 @@ def _with_own_script(path: Path, node: yaml.Node | None, data: dict[str, Any]) -
         DefinitionFiles(path.parent).add(source, "file")
     except UnusableDefinitionFile as error:
         raise InvalidAgentDefinition(
-            f"{path}:{_line_of(node, ('model',))}: model: {error}."
+            f"{path}:{_find_line(node, ('model',))}: model: {error}."
         ) from None
     return {**data, "model": f"{kind}:{path.parent.absolute() / source}"}
 
 
-def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:
+def _find_line(node: yaml.Node | None, location: Sequence[Any]) -> int:
     """Return the line, from 1, of the innermost key or list item on the path to a value."""
     line = 1
     for step in location:
@@ -597,7 +597,7 @@ def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:
 def _format_error(path: Path, node: yaml.Node | None, detail: Any) -> str:
     steps = detail["loc"]
     location = ".".join(str(step) for step in steps)
-    line = _line_of(node, steps)
+    line = _find_line(node, steps)
     if detail["type"] == "extra_forbidden":
         inner = INNER_MODELS.get(str(steps[0])) if len(steps) > 1 else None
         known = inner.model_fields if inner else ("instruction_file", *AgentDefinition.model_fields)

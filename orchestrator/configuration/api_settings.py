@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
-from fanout.orchestrator.public_addresses import ascii_name, parse_address, parse_host
+from ..jobs.spec import DEFINITIONS_ONLY, CallerPolicy
+from ..public_addresses import ascii_name, parse_address, parse_host
 
 MIB = 1024**2
 MIN_KEY_CHARACTERS = 32
@@ -41,7 +41,7 @@ DEFAULT_TENANT = "default"
 """The tenant of keys and tokens that name none."""
 
 
-def share_of(tenant: str) -> str:
+def share_characters(tenant: str) -> str:
     """Return the tenant whose share of the workers is used by jobs for a tenant, or for all."""
     return DEFAULT_TENANT if tenant == EVERYBODY else tenant
 
@@ -173,7 +173,7 @@ class CallerSettings(CallerPolicy):
     """The policies for single keys, by name. A key that was made before there were these settings
     may choose anything until it is named here."""
 
-    def policy_of(
+    def make_policy(
         self, tenant: str, key: str | None = None, own_policy: CallerPolicy | None = None
     ) -> CallerPolicy:
         """Return what a caller may choose.
@@ -187,7 +187,7 @@ class CallerSettings(CallerPolicy):
         general = CallerPolicy.model_validate(
             {name: getattr(self, name) for name in CallerPolicy.model_fields}
         )
-        by_tenant = self.tenants.get(share_of(tenant), DEFINITIONS_ONLY).over(general)
+        by_tenant = self.tenants.get(share_characters(tenant), DEFINITIONS_ONLY).over(general)
         return by_key.over((own_policy or DEFINITIONS_ONLY).over(by_tenant))
 
 

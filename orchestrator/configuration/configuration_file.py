@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from fanout.orchestrator.process_secrets import inherited_environment
-from fanout.orchestrator.valid_text import not_utf_8
+from ..process_secrets import inherited_environment
+from ..valid_text import not_utf_8
 
 VARIABLE = "FANOUT_CONFIG"
 """The variable that names the file, for this process and for all that it starts."""

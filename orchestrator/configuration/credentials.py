@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from fanout.orchestrator.jobs.spec import WireModel
+from ..jobs.spec import WireModel
 
 HTTPS_PORT = 443
 MAX_PORT = 65535

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanout.orchestrator.regular_files import read_regular_file
+from ..regular_files import read_regular_file
 
 FOLDER = "definition"
 """The folder of the copies: in the home of a sandbox, and at the top of a coordinator's files."""
@@ -95,7 +95,7 @@ class DefinitionFiles:
         if not (top.is_file() if kind == "file" else top.is_dir()):
             raise UnusableDefinitionFile(f"there is no {kind} {source} next to the definition")
         try:
-            for path in _files_of(top):
+            for path in _list_files(top):
                 name = path.relative_to(self._folder).as_posix()
                 status = self._inside(name).stat()
                 if not stat.S_ISREG(status.st_mode):
@@ -129,7 +129,7 @@ class DefinitionFiles:
         return path
 
 
-def _files_of(path: Path) -> Iterator[Path]:
+def _list_files(path: Path) -> Iterator[Path]:
     """Yield the file itself, or all files below a folder.
 
     A link to a folder is yielded as a file, for the caller to refuse.

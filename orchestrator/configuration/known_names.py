@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from fanout.orchestrator.model_names import name_fault
-from fanout.orchestrator.spelling import nearest
+from ..model_names import name_fault
+from ..spelling import nearest
 
 BUILT_IN_TOOLS = (
     "apply_patch",

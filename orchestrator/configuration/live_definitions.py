@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fanout.orchestrator.configuration.agent_definitions import (
+from .agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
     read_agent_definitions,
 )
-from fanout.orchestrator.configuration.configuration_file import default_agents
+from .configuration_file import default_agents
 
 MAX_WATCHED_FILES = 2000
 """The most watched files of a folder of agents, including the files of four large definitions.
@@ -60,10 +60,10 @@ class LiveDefinitions:
         All callers during a check share the next one, and continue in the same step of the loop.
         """
         if self._next_look is None:
-            self._next_look = asyncio.create_task(self._look_after(self._look))
+            self._next_look = asyncio.create_task(self._refresh_later(self._look))
         await asyncio.shield(self._next_look)
 
-    async def _look_after(self, earlier: asyncio.Task[None] | None) -> None:
+    async def _refresh_later(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         self._look, self._next_look = self._next_look, None
@@ -94,7 +94,7 @@ class LiveDefinitions:
         """Handle the case that the definitions were read again."""
 
 
-def stamp_of(file: Path) -> Stamp | None:
+def read_stamp(file: Path) -> Stamp | None:
     """Return a file's stamp; None if there is no such file."""
     try:
         status = file.stat()
@@ -112,5 +112,5 @@ def _stamps(folder: Path | None) -> Iterator[Stamp]:
         folders[:] = sorted(set(folders) - _NOT_WATCHED)
         for name in sorted(names)[:left]:
             left -= 1
-            if (stamp := stamp_of(Path(path, name))) is not None:
+            if (stamp := read_stamp(Path(path, name))) is not None:
                 yield stamp

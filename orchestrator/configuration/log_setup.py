@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 import structlog.tracebacks
 
-from fanout.orchestrator.tracing import spans
-from fanout.orchestrator.valid_text import clean, escape_hidden
+from ..tracing import spans
+from ..valid_text import clean, escape_hidden
 
 _QUOTE_REQUESTS = (
     "httpx", "httpcore", "httpx2", "httpcore2", "urllib3", "google_genai", "google_adk", "openai",

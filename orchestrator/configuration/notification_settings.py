@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from fanout.orchestrator.public_addresses import parse_address, parse_host
+from ..public_addresses import parse_address, parse_host
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 

@@ -13,12 +13,12 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
-from fanout.orchestrator.configuration.configuration_file import (
+from ..spelling import nearest
+from .configuration_file import (
     SETTINGS_PREFIX,
     VARIABLE,
     configuration_file,
 )
-from fanout.orchestrator.spelling import nearest
 
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 HIDDEN = "(hidden)"
@@ -60,18 +60,18 @@ _TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 
 
-def names_of(model: type[BaseModel], prefix: str = SETTINGS_PREFIX) -> Iterator[str]:
+def setting_variables(model: type[BaseModel], prefix: str = SETTINGS_PREFIX) -> Iterator[str]:
     """Yield the environment variables of the settings, including those of sections."""
     for name, field in model.model_fields.items():
         variable = f"{prefix}{name.upper()}"
         yield variable
         if isinstance(section := field.annotation, type) and issubclass(section, BaseModel):
-            yield from names_of(section, f"{variable}__")
+            yield from setting_variables(section, f"{variable}__")
 
 
 def misspelt(model: type[BaseModel], variables: Iterable[str]) -> list[str]:
     """Return a sentence for each variable that is not a setting, but is spelt almost like one."""
-    known = list(names_of(model))
+    known = list(setting_variables(model))
     top = {name for name in known if "__" not in name} | OF_OTHERS | {VARIABLE}
     problems = []
     for variable in sorted({name.upper() for name in variables}):

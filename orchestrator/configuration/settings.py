@@ -31,16 +31,22 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
-from fanout.orchestrator.configuration.configuration_file import (
+from ..jobs.ceilings import Ceilings
+from ..jobs.policy import TREE_JOBS, TenantShare
+from ..jobs.redis_url import check_redis_url
+from ..jobs.spec import GIB, Limits, ModelRate, TreeBounds
+from ..spelling import did_you_mean
+from ..valid_text import not_utf_8
+from .api_settings import ApiSettings
+from .configuration_file import (
     UnusableConfiguration,
     configuration_file,
     export_keys,
 )
-from fanout.orchestrator.configuration.credentials import SecretName, usable_value
-from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.configuration.notification_settings import NotificationSettings
-from fanout.orchestrator.configuration.setting_errors import (
+from .credentials import SecretName, usable_value
+from .known_names import possible_model
+from .notification_settings import NotificationSettings
+from .setting_errors import (
     HIDDEN,
     given_variables,
     line_of,
@@ -48,13 +54,7 @@ from fanout.orchestrator.configuration.setting_errors import (
     not_json,
     sentences,
 )
-from fanout.orchestrator.configuration.storage_settings import StorageSettings
-from fanout.orchestrator.jobs.ceilings import Ceilings
-from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
-from fanout.orchestrator.jobs.redis_url import check_redis_url
-from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
-from fanout.orchestrator.spelling import did_you_mean
-from fanout.orchestrator.valid_text import not_utf_8
+from .storage_settings import StorageSettings
 
 PREFIX = "FANOUT_"
 

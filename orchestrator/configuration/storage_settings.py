@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fanout.orchestrator.jobs.policy import StorageShares
+from ..jobs.policy import StorageShares
 
 
 class StorageSettings(StorageShares):

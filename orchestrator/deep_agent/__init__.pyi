@@ -3,12 +3,12 @@
 # Approvals by people
 from .approval import AWAITING as AWAITING
 from .approval import PendingApproval as PendingApproval
-from .approval import answer_in as answer_in
 from .approval import answers_message as answers_message
 from .approval import confirmation_answers as confirmation_answers
 from .approval import confirmation_calls as confirmation_calls
+from .approval import confirmation_request as confirmation_request
 from .approval import pending_approvals as pending_approvals
-from .approval import request_of as request_of
+from .approval import read_answer as read_answer
 
 # The factory
 from .assembly import DEFAULT_MODEL as DEFAULT_MODEL
@@ -25,7 +25,7 @@ from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.directory import FilesystemBackend as FilesystemBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
-from .backends.matching import hits_in as hits_in
+from .backends.matching import find_hits as find_hits
 from .backends.matching import real_path as real_path
 from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import Backend as Backend

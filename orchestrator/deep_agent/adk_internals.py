@@ -53,7 +53,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import Client
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.tool import CheckedTool
+from .tool import CheckedTool
 
 __all__ = [
     "BaseLlmRequestProcessor",
@@ -62,13 +62,13 @@ __all__ = [
     "StreamingMode",
     "call_ids",
     "check_answers",
-    "declaration_of",
     "import_litellm",
     "is_in_context",
     "is_of_tool_branch",
-    "is_registered_as",
+    "is_registered_prefix",
     "registered_models",
     "self_contained_prefix",
+    "tool_declaration",
     "without_rewound",
 ]
 
@@ -128,7 +128,7 @@ def is_of_tool_branch(
     return _contents._is_tool_sub_branch_event(branch, event, agent_name, function_call_ids)
 
 
-def declaration_of(tool: BaseTool) -> Any:
+def tool_declaration(tool: BaseTool) -> Any:
     """Return a tool's declaration, by the name that ADK gives subclasses to override."""
     return tool._get_declaration()
 
@@ -141,7 +141,7 @@ def registered_models() -> Mapping[str, type[BaseLlm] | tuple[str, str]]:
     return registry._llm_registry_dict
 
 
-def is_registered_as(prefix: str, class_name: str) -> bool:
+def is_registered_prefix(prefix: str, class_name: str) -> bool:
     """Return whether ADK takes what is before a name's colon for a class's name."""
     return registry.LLMRegistry._match_prefix(prefix, class_name)
 

@@ -33,7 +33,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import ValidationError
 
-from fanout.orchestrator.approvals import (
+from ..approvals import (
     DECISIONS,
     ApprovalAnswer,
     ApprovalRequest,
@@ -42,9 +42,9 @@ from fanout.orchestrator.approvals import (
     fingerprint,
     merge_policies,
 )
-from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
-from fanout.orchestrator.deep_agent.messages import event_with_call
-from fanout.orchestrator.deep_agent.middleware import Middleware
+from .failures import UnknownGuardedTool
+from .messages import event_with_call
+from .middleware import Middleware
 
 AWAITING = {
     "status": "waiting_for_approval",
@@ -110,7 +110,7 @@ def pending_approvals(events: Iterable[Event]) -> list[PendingApproval]:
         for answer in confirmation_answers(event):
             waiting.pop(answer.id or "", None)
         for call in confirmation_calls(event):
-            waiting[str(call.id)] = request_of(call, event.author)
+            waiting[str(call.id)] = confirmation_request(call, event.author)
     return list(waiting.values())
 
 
@@ -144,7 +144,7 @@ def _as_response(pending: PendingApproval, answer: ApprovalAnswer) -> dict[str, 
     return {"confirmed": answer.decision in ("approve", "edit"), "payload": payload}
 
 
-def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
+def confirmation_request(call: types.FunctionCall, author: str) -> PendingApproval:
     """Return the request that a confirmation call of ADK makes.
 
     A tool that requests a confirmation itself, without a policy, allows `approve` and `reject`.
@@ -175,7 +175,9 @@ def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
         )
 
 
-def answer_in(response: Mapping[str, Any] | None, pending: PendingApproval) -> ApprovalAnswer | str:
+def read_answer(
+    response: Mapping[str, Any] | None, pending: PendingApproval
+) -> ApprovalAnswer | str:
     """Return the answer in a confirmation's response, or the reason why it is not valid.
 
     A front end that knows only ADK sends `confirmed`, with the payload that it got or without one:
@@ -286,9 +288,9 @@ class ApprovalGate(Middleware):
         )
         if tool_context.tool_confirmation is None:
             return request_approval(tool_context, pending)
-        response = response_to(pending, tool_context.session.events)
+        response = find_response(pending, tool_context.session.events)
         missing = "it was given for another call"
-        answer = missing if response is None else answer_in(response, pending)
+        answer = missing if response is None else read_answer(response, pending)
         if isinstance(answer, str):
             hint = f"The answer was not accepted: {answer}. Allowed are {', '.join(decisions)}."
             return request_approval(tool_context, pending, hint)
@@ -348,7 +350,7 @@ def _missing_requests(context: InvocationContext, events: Sequence[Event]) -> li
     approval again, and could not if the process was killed in between.
     """
     asked = [
-        request_of(call, event.author).call_id
+        confirmation_request(call, event.author).call_id
         for event in events
         for call in confirmation_calls(event)
     ]
@@ -376,7 +378,7 @@ def request_approval(
     return dict(AWAITING)
 
 
-def response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
+def find_response(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
     """Return the newest response to a request with this call's fingerprint; None if there is none.
 
     ADK passes the confirmation with the call's id. That may be a request that a child's call made
@@ -387,7 +389,7 @@ def response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[st
     for event in events:
         if any(call.id == pending.call_id for call in event.get_function_calls()):
             requests, found = set(), None
-        asked = [request_of(call, event.author) for call in confirmation_calls(event)]
+        asked = [confirmation_request(call, event.author) for call in confirmation_calls(event)]
         requests |= {
             request.confirmation_id
             for request in asked

@@ -18,64 +18,64 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from google.genai import types
 
-from fanout.orchestrator.approvals import InterruptOn, delegation_policy, merge_policies
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.adk_internals import DeepLlmAgent
-from fanout.orchestrator.deep_agent.approval import ApprovalFlow, ApprovalGate
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.context.eviction import Eviction, with_artifacts
-from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from fanout.orchestrator.deep_agent.dangling_calls import DanglingCalls
-from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
-from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from fanout.orchestrator.deep_agent.delegation.roster import (
+from ..approvals import InterruptOn, delegation_policy, merge_policies
+from ..shortening import one_line
+from . import prompts
+from .adk_internals import DeepLlmAgent
+from .approval import ApprovalFlow, ApprovalGate
+from .backends.protocol import Backend, BackendFactory, Shell
+from .backends.state import StateBackend
+from .context.eviction import Eviction, with_artifacts
+from .context.summarization import Summarization, SummarizationConfig
+from .dangling_calls import DanglingCalls
+from .delegation.deferred import DeferredResults
+from .delegation.inheritance import AgentTool, Inheritance
+from .delegation.roster import (
     SubAgentLimits,
     SubAgentSpec,
     agent_identifier,
     tool_name,
 )
-from fanout.orchestrator.deep_agent.delegation.subagents import Subagents
-from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
-from fanout.orchestrator.deep_agent.execution import (
+from .delegation.subagents import Subagents
+from .delegation.task_tools import DelegationStyle
+from .execution import (
     ExecutionChoice,
     execution_tools,
     real_sources,
     with_local_shell,
 )
-from fanout.orchestrator.deep_agent.failures import AmbiguousTool
-from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
-from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
-from fanout.orchestrator.deep_agent.knowledge import Notify
-from fanout.orchestrator.deep_agent.loop_guard import LoopGuard, LoopPolicy
-from fanout.orchestrator.deep_agent.memory import MemoryFiles
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
-from fanout.orchestrator.deep_agent.models.facts import (
+from .failures import AmbiguousTool
+from .inbox import Inbox, Messages
+from .interruptible_tools import interruptible
+from .knowledge import Notify
+from .loop_guard import LoopGuard, LoopPolicy
+from .memory import MemoryFiles
+from .middleware import BackendSource, Middleware, callbacks
+from .models.facts import (
     EDIT_TOOLS,
     EditTool,
     ModelProfile,
-    edit_tools_for,
-    profile_of,
+    choose_edit_tools,
+    find_profile,
     takes_inline,
 )
-from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.models.resolve import resilient, resolve_model
-from fanout.orchestrator.deep_agent.permissions import Permission, PermissionGate
-from fanout.orchestrator.deep_agent.skills import Skills
-from fanout.orchestrator.deep_agent.structured_output import OutputSchema, OutputType
-from fanout.orchestrator.deep_agent.tool import CheckedTool
-from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
-from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
-from fanout.orchestrator.deep_agent.tools.images import ImagesInView
-from fanout.orchestrator.deep_agent.tools.todos import TodoTools
-from fanout.orchestrator.deep_agent.toon import Tables
-from fanout.orchestrator.deep_agent.unusable_replies import (
+from .models.rate_limiter import RateLimiter
+from .models.resolve import resilient, resolve_model
+from .permissions import Permission, PermissionGate
+from .skills import Skills
+from .structured_output import OutputSchema, OutputType
+from .tool import CheckedTool
+from .tools.execute import ExecuteTool
+from .tools.filesystem import FilesystemTools
+from .tools.images import ImagesInView
+from .tools.todos import TodoTools
+from .toon import Tables
+from .unusable_replies import (
     OutputCheck,
     ReplyRepair,
     ToolErrors,
     ValidText,
 )
-from fanout.orchestrator.shortening import one_line
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 
@@ -201,16 +201,16 @@ class Assembly:
             ValueError: An argument is invalid; of a model, a ModelNotConfigured.
         """
         stack = self._stack()
-        check_for_model([*self._own_tools, *tools_of(self.middleware)], self._llm)
+        check_for_model([*self._own_tools, *join_tools(self.middleware)], self._llm)
         return DeepLlmAgent(
             name=agent_identifier(self.name),
             description=self.description,
             model=self._llm,
-            instruction=_instruction_of(stack, frozenset(tool.name for tool in self._chosen)),
+            instruction=_join_instructions(stack, frozenset(tool.name for tool in self._chosen)),
             tools=unique_tools(
                 [
                     *self._chosen,
-                    *map(interruptible, tools_of(self.middleware)),
+                    *map(interruptible, join_tools(self.middleware)),
                     *self._own_tools,
                     *(tool for each in self._delegation for tool in each.all_tools()),
                 ]
@@ -299,11 +299,11 @@ class Assembly:
 
     @cached_property
     def _profile(self) -> ModelProfile:
-        return self.model_profile or profile_of(self._llm.model)
+        return self.model_profile or find_profile(self._llm.model)
 
     @cached_property
     def _edit_tools(self) -> Sequence[EditTool]:
-        return edit_tools_for(self._profile, self.built_in_tools)
+        return choose_edit_tools(self._profile, self.built_in_tools)
 
     @cached_property
     def _has_models_edit_tools(self) -> bool:
@@ -387,7 +387,7 @@ class Assembly:
         )
 
 
-def _instruction_of(
+def _join_instructions(
     stack: Sequence[Middleware], tools: frozenset[str]
 ) -> Callable[[ReadonlyContext], Any]:
     """Return a function for ADK that joins the middleware's instructions.
@@ -473,7 +473,7 @@ def _source(backend: Backend | BackendFactory) -> BackendSource:
     return lambda _: backend
 
 
-def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:
+def join_tools(stack: Sequence[Middleware]) -> list[BaseTool]:
     """Return the tools of all middleware, in order."""
     return [tool for each in stack for tool in each.tools()]
 
@@ -484,7 +484,7 @@ def chosen_tools(built_in: Sequence[Middleware], names: Collection[str] | None) 
     Raises:
         ValueError: There is no built-in tool of a name.
     """
-    tools = tools_of(built_in)
+    tools = join_tools(built_in)
     if names is None:
         return tools
     existing = {tool.name for tool in tools} | {"execute", "task"}
@@ -564,7 +564,7 @@ def approval_gate(
 
     Its policy may name every built-in tool, because it applies to sub-agents too.
     """
-    own = tools_of(built_in)
+    own = join_tools(built_in)
     names = {tool.name for tool in own} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
     names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}

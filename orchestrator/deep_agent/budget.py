@@ -29,12 +29,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.dangling_calls import is_frameworks
-from fanout.orchestrator.deep_agent.messages import is_reply, text_of
-from fanout.orchestrator.deep_agent.models.tokens import ModelUsage, reply_usage, summary_calls
-from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
-from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.deep_agent.unusable_replies import PLACEHOLDERS
+from .dangling_calls import is_frameworks
+from .messages import is_reply, text_of
+from .models.tokens import ModelUsage, reply_usage, summary_calls
+from .prompts import LAST_REPLY
+from .tool import error_result
+from .unusable_replies import PLACEHOLDERS
 
 PLUGIN = "budget"
 """The plugin's name in ADK."""

@@ -15,10 +15,10 @@ from google.adk.apps import App
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_toolset import BaseToolset
 
-from fanout.orchestrator.deep_agent.assembly import Assembly
-from fanout.orchestrator.deep_agent.budget import Budget, BudgetFactory, BudgetPlugin
-from fanout.orchestrator.deep_agent.delegation.child import resumable_app
-from fanout.orchestrator.deep_agent.mcp.tools import McpTools
+from .assembly import Assembly
+from .budget import Budget, BudgetFactory, BudgetPlugin
+from .delegation.child import resumable_app
+from .mcp.tools import McpTools
 
 Arguments = ParamSpec("Arguments")
 

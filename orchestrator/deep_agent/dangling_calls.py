@@ -23,12 +23,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.approval import AWAITING, pending_approvals
-from fanout.orchestrator.deep_agent.messages import is_request, parts_of
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
-from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.deep_agent.unusable_replies import PLACEHOLDERS
+from .approval import AWAITING, pending_approvals
+from .messages import is_request, list_parts
+from .middleware import Middleware
+from .prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
+from .tool import error_result
+from .unusable_replies import PLACEHOLDERS
 
 FRAMEWORK_PREFIX = "adk_"
 """Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are
@@ -67,7 +67,9 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
     parts = [
         types.Part(
             function_response=types.FunctionResponse(
-                id=call.id, name=call.name, response=error_result(_problem_of(call) or message)
+                id=call.id,
+                name=call.name,
+                response=error_result(_placeholder_problem(call) or message),
             )
         )
         for _, call in calls
@@ -153,7 +155,7 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
     return answered([dangling], CALL_PENDING if _waits(dangling) else CALL_INTERRUPTED)
 
 
-def _problem_of(call: types.FunctionCall) -> str | None:
+def _placeholder_problem(call: types.FunctionCall) -> str | None:
     """Return what a placeholder call says was wrong with its reply; None for any other call."""
     return str((call.args or {}).get("problem")) if call.name in PLACEHOLDERS else None
 
@@ -162,7 +164,7 @@ def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
     """Return the calls that no later event answers; of calls with the same id, the newest."""
     found: dict[str, DanglingCall] = {}
     for event in events:
-        for part in parts_of(event):
+        for part in list_parts(event):
             if part.function_call is not None and part.function_call.id:
                 found[part.function_call.id] = DanglingCall(event, part.function_call)
             elif part.function_response is not None and part.function_response.id:

@@ -17,32 +17,32 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
-from fanout.orchestrator.deep_agent.backends.local_shell import (
+from ..portable.command_output import BoundedOutput
+from .backends import processes
+from .backends.composite import CompositeShell, Mount
+from .backends.directory import DirectoryBackend, FilesystemBackend
+from .backends.local_shell import (
     LocalShellBackend,
     inherited_environment,
 )
-from fanout.orchestrator.deep_agent.backends.protocol import (
+from .backends.protocol import (
     Backend,
     BackendFactory,
     Execution,
     OutputSink,
     Shell,
 )
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
-from fanout.orchestrator.deep_agent.mcp.tools import McpTools
-from fanout.orchestrator.deep_agent.prompts import OTHER_FILES, OTHER_PATHS
-from fanout.orchestrator.deep_agent.tools.execute import (
+from .backends.state import StateBackend
+from .failures import ToolMistake
+from .mcp.server import McpServer, ServerProcess
+from .mcp.tools import McpTools
+from .prompts import OTHER_FILES, OTHER_PATHS
+from .tools.execute import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_OUTPUT_BYTES,
     check_command,
     execution_result,
 )
-from fanout.orchestrator.portable.command_output import BoundedOutput
 
 Transport = Literal["sse", "http"]
 
@@ -113,7 +113,7 @@ def _server(name: str, given: ExecutionServer) -> McpServer:
             f"An execution server with a {kinds[0]} has no {', '.join(unknown)}; it has {known}."
         )
     if kinds[0] == "uri":
-        return _server_at(name, given)
+        return _open_server(name, given)
     args = given.get("args", ())
     if isinstance(args, str) or not all(isinstance(each, str) for each in args):
         raise ValueError("An execution server's args is a list of strings.")
@@ -121,7 +121,7 @@ def _server(name: str, given: ExecutionServer) -> McpServer:
     return McpServer(name=name, open_process=process, prefixed=False)
 
 
-def _server_at(name: str, given: ExecutionServer) -> McpServer:
+def _open_server(name: str, given: ExecutionServer) -> McpServer:
     transport = given.get("transport", "sse")
     if transport not in get_args(Transport):
         raise ValueError("An execution server's transport is sse or http.")

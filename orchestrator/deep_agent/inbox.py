@@ -18,9 +18,9 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
-from fanout.orchestrator.deep_agent.unusable_replies import as_placeholder_call
+from .middleware import Middleware
+from .prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
+from .unusable_replies import as_placeholder_call
 
 NUMBER_KEY = "inbox_message"
 """Custom metadata of a delivered message: its number, from 1."""

@@ -24,8 +24,8 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent.tool import CheckedTool
-from fanout.orchestrator.logs import Logger
+from ..logs import Logger
+from .tool import CheckedTool
 
 log = Logger(__name__)
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from fanout.orchestrator.deep_agent.backends import matching
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.backends.state import DictState, state_copy
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.middleware import BackendSource
-from fanout.orchestrator.logs import Logger
+from ..logs import Logger
+from .backends import matching
+from .backends.protocol import Backend
+from .backends.state import DictState, state_copy
+from .failures import ToolMistake
+from .middleware import BackendSource
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 """A backend's errors for a missing source, which is no fault: not every project has one."""

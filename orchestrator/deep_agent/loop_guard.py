@@ -23,11 +23,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fanout.orchestrator.deep_agent.dangling_calls import is_frameworks
-from fanout.orchestrator.deep_agent.messages import is_request
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import DIFFERENT_RESULTS, SAME_CALL, SAME_RESULTS
-from fanout.orchestrator.deep_agent.tool import error_result, is_polling
+from .dangling_calls import is_frameworks
+from .messages import is_request
+from .middleware import Middleware
+from .prompts import DIFFERENT_RESULTS, SAME_CALL, SAME_RESULTS
+from .tool import error_result, is_polling
 
 MAX_SAME_CALLS = 4
 """How often in a row the same call with the same arguments and result is executed; after that it

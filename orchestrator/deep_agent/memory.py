@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.knowledge import (
+from ..portable.text_search import is_binary
+from . import prompts
+from .backends.protocol import Backend
+from .knowledge import (
     MISSING,
     Notice,
     Notices,
@@ -26,10 +27,9 @@ from fanout.orchestrator.deep_agent.knowledge import (
     Sources,
     files_to_read,
 )
-from fanout.orchestrator.deep_agent.markdown import markdown_blocks
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS
-from fanout.orchestrator.portable.text_search import is_binary
+from .markdown import markdown_blocks
+from .middleware import BackendSource, Middleware
+from .models.facts import EDIT_TOOLS
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every

@@ -14,14 +14,14 @@ from google.adk.events import Event
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent import prompts
+from . import prompts
 
 _HEADING = re.compile(r"^##[ \t]+Summary[ \t]*:?[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _CUT = "\n… (cut)"
 _SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}", r"(\d+)"))
 
 
-def parts_of(message: LlmResponse | None) -> list[types.Part]:
+def list_parts(message: LlmResponse | None) -> list[types.Part]:
     """Return the parts of a message; none if it has no content.
 
     Args:
@@ -32,7 +32,9 @@ def parts_of(message: LlmResponse | None) -> list[types.Part]:
 
 def text_of(message: LlmResponse | None, separator: str = "") -> str:
     """Return the text of a message without the model's thoughts."""
-    return separator.join(part.text for part in parts_of(message) if part.text and not part.thought)
+    return separator.join(
+        part.text for part in list_parts(message) if part.text and not part.thought
+    )
 
 
 def is_reply(message: LlmResponse) -> bool:

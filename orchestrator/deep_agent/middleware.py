@@ -21,7 +21,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import TypeAdapter
 
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from .backends.protocol import Backend
 
 T = TypeVar("T")
 

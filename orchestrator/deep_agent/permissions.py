@@ -27,16 +27,17 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from wcmatch import glob
 
-from fanout.orchestrator.approvals import Decision, fingerprint
-from fanout.orchestrator.deep_agent.approval import (
+from ..approvals import Decision, fingerprint
+from ..path_text import path_glob
+from .approval import (
     PendingApproval,
-    answer_in,
+    find_response,
+    read_answer,
     replacing_result,
     request_approval,
-    response_to,
 )
-from fanout.orchestrator.deep_agent.backends.matching import real_path, search_roots
-from fanout.orchestrator.deep_agent.backends.protocol import (
+from .backends.matching import real_path, search_roots
+from .backends.protocol import (
     AccessRefused,
     Backend,
     Entry,
@@ -46,11 +47,10 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
     Shell,
     Walk,
 )
-from fanout.orchestrator.deep_agent.failures import ApprovalRequired
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import RULES_AND_SHELL
-from fanout.orchestrator.deep_agent.tool import CheckedTool
-from fanout.orchestrator.path_text import path_glob
+from .failures import ApprovalRequired
+from .middleware import Middleware
+from .prompts import RULES_AND_SHELL
+from .tool import CheckedTool
 
 Operation = Literal["read", "write", "execute"]
 """Deleting is writing; names in listings and lines of searches are reading."""
@@ -406,10 +406,10 @@ class PermissionGate(Middleware):
         if not self.permissions.lists or not is_answered or not isinstance(tool, CheckedTool):
             return None
         pending = _pending(tool, args, tool_context)
-        response = response_to(pending, tool_context.session.events)
+        response = find_response(pending, tool_context.session.events)
         if response is None:
             return None
-        answer = answer_in(response, pending)
+        answer = read_answer(response, pending)
         if isinstance(answer, str):
             return None  # not for this gate; what needs a question raises again
         if answer.decision == "approve":

@@ -24,9 +24,12 @@ from typing import Any
 import yaml
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.knowledge import (
+from ..logs import Logger
+from ..shortening import one_line
+from ..valid_text import clean_text
+from . import prompts
+from .backends.protocol import Backend
+from .knowledge import (
     MISSING,
     Notice,
     Notices,
@@ -34,10 +37,7 @@ from fanout.orchestrator.deep_agent.knowledge import (
     Sources,
     files_to_read,
 )
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.logs import Logger
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import clean_text
+from .middleware import BackendSource, Middleware
 
 MAX_DEPTH = 64
 """The deepest nesting of lists and mappings: twice that of any written by hand."""
@@ -368,7 +368,7 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
         found.complete = found.complete and len(folders) <= left
         folders = folders[:left]
         left -= len(folders)
-        results = await asyncio.gather(*(_skill_in(backend, folder) for folder in folders))
+        results = await asyncio.gather(*(_read_skill(backend, folder) for folder in folders))
         for skill, path in filter(None, results):
             if isinstance(skill, str):
                 found.faults.append((path, skill))
@@ -385,7 +385,7 @@ async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
     return [entry.path for entry in entries if entry.kind in ("directory", "symlink")]
 
 
-async def _skill_in(backend: Backend, folder: str) -> tuple[Skill | str, str] | None:
+async def _read_skill(backend: Backend, folder: str) -> tuple[Skill | str, str] | None:
     """Return the skill in a folder, or what is wrong with it, and the path of its file.
 
     None if the folder is not a skill.

@@ -10,9 +10,9 @@ from google.genai import types
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from fanout.orchestrator.deep_agent.markdown import markdown_blocks
-from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
-from fanout.orchestrator.valid_text import clean
+from ..output_schema import InvalidOutputSchema, SchemaCheck, ValueMismatch
+from ..valid_text import clean
+from .markdown import markdown_blocks
 
 OutputType = Mapping[str, Any] | types.SchemaUnion
 """What ADK takes as an `output_schema`: a JSON Schema, a schema of Gemini, or a type that pydantic
@@ -66,7 +66,7 @@ class OutputSchema:
         Raises:
             OutputMismatch: The answer is not JSON, or does not match the schema.
         """
-        values, problem = _values_in(answer)
+        values, problem = _find_values(answer)
         if not values:
             raise OutputMismatch(problem)
         try:
@@ -130,7 +130,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"The answer does not fit the schema at ${path}: {str(found['msg'])[:500]}."
 
 
-def _values_in(answer: str) -> tuple[list[Any], str]:
+def _find_values(answer: str) -> tuple[list[Any], str]:
     """Return the JSON values in an answer, the likeliest one first; and why there are none."""
     values: list[Any] = []
     problem = ""

@@ -29,7 +29,7 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from .failures import ToolMistake
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

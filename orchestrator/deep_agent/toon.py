@@ -19,10 +19,10 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from toon_format import encode
 
-from fanout.orchestrator.deep_agent.messages import with_response
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import TABLES
-from fanout.orchestrator.deep_agent.tool import is_tabular
+from .messages import with_response
+from .middleware import Middleware
+from .prompts import TABLES
+from .tool import is_tabular
 
 MIN_ROWS = 2
 """A single record is shorter as JSON."""

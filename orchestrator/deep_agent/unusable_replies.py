@@ -22,10 +22,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.messages import event_with_call, parts_of, text_of
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.replies import (
+from ..valid_text import clean, clean_text
+from . import prompts
+from .messages import event_with_call, list_parts, text_of
+from .middleware import Middleware
+from .models.replies import (
     CLEANED_CALLS,
     UNUSABLE_REPLY,
     clean_part,
@@ -33,16 +34,15 @@ from fanout.orchestrator.deep_agent.models.replies import (
     drop_calls,
     unreadable_arguments,
 )
-from fanout.orchestrator.deep_agent.models.tokens import reply_usage
-from fanout.orchestrator.deep_agent.prompts import (
+from .models.tokens import reply_usage
+from .prompts import (
     MALFORMED_REPLY,
     REPLACED_CHARACTERS,
     TOO_MANY_CALLS,
     output_prompt,
 )
-from fanout.orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
-from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.valid_text import clean, clean_text
+from .structured_output import OutputMismatch, OutputSchema
+from .tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""
@@ -256,7 +256,7 @@ def _join_beginning(response: LlmResponse, events: Sequence[Event]) -> None:
     whole = ""
     for text in (*reversed(texts), text_of(response)):
         whole = _continued(whole, text)
-    others = [part for part in parts_of(response) if part.thought or not part.text]
+    others = [part for part in list_parts(response) if part.thought or not part.text]
     response.content = types.Content(role="model", parts=[*others, types.Part(text=whole)])
 
 
@@ -281,7 +281,7 @@ def as_placeholder_call(response: LlmResponse, name: str, problem: str) -> LlmRe
         name: One of PLACEHOLDERS.
         problem: What is wrong with the reply, for the model.
     """
-    texts = [part for part in parts_of(response) if part.text]
+    texts = [part for part in list_parts(response) if part.text]
     call = types.FunctionCall(id=f"{name}_{uuid4().hex}", name=name, args={"problem": problem})
     # Gemini requires a signature on a thinking model's calls; this one marks the call as not the
     # model's.

@@ -10,9 +10,9 @@ from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, McpServerDefinition
-from fanout.orchestrator.configuration.definition_files import resolved_paths
-from fanout.orchestrator.deep_agent import (
+from ..configuration.agent_definitions import AgentDefinition, McpServerDefinition
+from ..configuration.definition_files import resolved_paths
+from ..deep_agent import (
     Account,
     BudgetLimits,
     LoopPolicy,
@@ -24,15 +24,15 @@ from fanout.orchestrator.deep_agent import (
     create_deep_agent,
     resolve_model,
 )
-from fanout.orchestrator.jobs.failures import (
+from ..jobs.failures import (
     AgentFailed,
     InvalidJob,
     JobFailure,
     McpServerUnavailable,
     ModelUnavailable,
 )
-from fanout.orchestrator.jobs.result import Usage
-from fanout.orchestrator.jobs.spec import Limits, TreeBounds
+from ..jobs.result import Usage
+from ..jobs.spec import Limits, TreeBounds
 
 
 def create_agent(

@@ -9,14 +9,14 @@ from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
-from fanout.orchestrator.deep_agent import TaskRecord, TaskResult, first_fault
-from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.logs import Logger, describe_error
-from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
+from ..deep_agent import TaskRecord, TaskResult, first_fault
+from ..jobs.changes import SkippedFile
+from ..jobs.failures import JobFailure
+from ..jobs.result import JobResult
+from ..jobs.state import JobRecord, JobState
+from ..jobs.store.journal import EventType, JournalEvent
+from ..logs import Logger, describe_error
+from ..workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
 
 log = Logger(__name__)
 
@@ -56,7 +56,7 @@ def task_result(
         files_modified=files,
         files_omitted=result.files_omitted or None,
         merge=_merge_summary(
-            _landed_of(result, landed) if merged is None else merge_entries(merged), sides
+            _read_landed(result, landed) if merged is None else merge_entries(merged), sides
         ),
         execution_seconds=result.execution_seconds,
         usage=result.usage.model_dump(exclude_none=True),
@@ -93,7 +93,7 @@ def merge_entries(report: MergeReport) -> TaskResult:
     }
 
 
-def _landed_of(result: JobResult, landed: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+def _read_landed(result: JobResult, landed: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     """Return the data of a `child.landed`; that of older releases has no `paths`."""
     if "paths" in landed or landed.get("outcome") != "in":
         return landed

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fanout.orchestrator.configuration.agent_definitions import GENERAL_PURPOSE
-from fanout.orchestrator.deep_agent import SubagentType, task_refusal
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import JobSpec
+from ..configuration.agent_definitions import GENERAL_PURPOSE
+from ..deep_agent import SubagentType, task_refusal
+from ..jobs.failures import InvalidJob
+from ..jobs.spec import JobSpec
 
 WAIT_TOOL = "wait_tasks"
 UPDATE_TOOL = "update_task"

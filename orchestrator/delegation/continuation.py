@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.approvals import merge_policies
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
-from fanout.orchestrator.jobs.conversation import conversation_of_result, event_json, split_lost
-from fanout.orchestrator.jobs.failures import (
+from ..approvals import merge_policies
+from ..configuration.agent_definitions import AgentDefinitions
+from ..jobs.changes import MalformedBundle, NewerBundle
+from ..jobs.conversation import conversation_of_result, event_json, split_lost
+from ..jobs.failures import (
     BlobCorrupt,
     BlobMissing,
     InvalidJob,
     NotUnderstood,
     UnknownAgent,
 )
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
-from fanout.orchestrator.jobs.store.records import Records
-from fanout.orchestrator.workspace import layers
-from fanout.orchestrator.workspace.blobs import BlobStore
+from ..jobs.spec import JobSpec, StartFiles
+from ..jobs.store.journal import EventType, Journal, JournalEvent
+from ..jobs.store.records import Records
+from ..workspace import layers
+from ..workspace.blobs import BlobStore
 
 MAX_CONVERSATION_BYTES = 32 * 1024**2
 """The largest earlier conversation: ten times the text that a large model's window holds. Each

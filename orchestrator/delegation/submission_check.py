@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from fanout.orchestrator.jobs.ceilings import Ceilings
-from fanout.orchestrator.jobs.failures import ChoiceRefused, InvalidJob
-from fanout.orchestrator.jobs.network_names import Network, is_covered
-from fanout.orchestrator.jobs.spec import CallerPolicy, JobSpec, Limits
+from ..approvals import InterruptOn
+from ..configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from ..jobs.ceilings import Ceilings
+from ..jobs.failures import ChoiceRefused, InvalidJob
+from ..jobs.network_names import Network, is_covered
+from ..jobs.spec import CallerPolicy, JobSpec, Limits
 
 SCRIPTED = "scripted:"
 """The beginning of the name of a model whose replies are in a file of the worker's host."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent import (
+from ..deep_agent import (
     DelegationStyle,
     DelegationTexts,
     MethodTool,
@@ -22,13 +22,15 @@ from fanout.orchestrator.deep_agent import (
     polling,
     tabular,
 )
-from fanout.orchestrator.delegation.answers import (
+from ..jobs.failures import InvalidJob
+from ..jobs.state import JobRecord, JobState
+from .answers import (
     job_summary,
     started_result,
     task_error,
 )
-from fanout.orchestrator.delegation.calls import JobTask
-from fanout.orchestrator.delegation.tool_texts import (
+from .calls import JobTask
+from .tool_texts import (
     CANCEL_TASK,
     CHECK_TASK,
     LIST_TASKS,
@@ -37,8 +39,6 @@ from fanout.orchestrator.delegation.tool_texts import (
     UPDATE_TASK,
     WAIT_TASKS,
 )
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.state import JobRecord, JobState
 
 
 class JobTasks(Tasks, Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanout.orchestrator.deep_agent import DelegationTexts
+from ..deep_agent import DelegationTexts
 
 _WORKSPACE = """\
 The sub-agent works in its own sandbox on a copy of {workspace}, which it sees at /workspace. When

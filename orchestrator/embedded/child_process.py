@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from fanout.orchestrator.client.state_folder import try_lock
-from fanout.orchestrator.private_files import open_private_file
+from ..client.state_folder import try_lock
+from ..private_files import open_private_file
 
 POLL_SECONDS = 0.05
 """The interval of checks whether a process has ended: short enough not to be noticed, and cheap."""

@@ -16,20 +16,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fanout.orchestrator.client import JobReader
-from fanout.orchestrator.client.state_folder import (
+from ..client import JobReader
+from ..client.state_folder import (
     EmbeddedRecord,
     NotStarted,
     StateFolder,
     try_lock,
 )
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.liveness import living_workers
-from fanout.orchestrator.embedded.services import stop_in
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.state import LIVE_STATES
-from fanout.orchestrator.private_files import open_private_file
+from ..configuration.settings import Settings, load_settings
+from ..jobs.failures import JobFailure
+from ..jobs.state import LIVE_STATES
+from ..private_files import open_private_file
+from .child_process import ChildProcess
+from .liveness import living_workers
+from .services import stop_in
 
 CHECK_SECONDS = 5.0
 """The time between two checks: they cost three commands of Redis, and are frequent compared to the
@@ -87,7 +87,7 @@ class _Services:
         workers = [worker.pid for worker in living_workers(folder).values()]
         for pid in filter(None, (*workers, record.worker_pid, record.redis_pid)):
             if pid not in self._started:
-                self._started[pid] = _start_of(pid)
+                self._started[pid] = _start_time(pid)
 
     async def end(self) -> None:
         """End those that still run; another process may have the id by now."""
@@ -97,12 +97,12 @@ class _Services:
 
     def _send(self, number: signal.Signals) -> None:
         for pid, started in self._started.items():
-            if started and _start_of(pid) == started:
+            if started and _start_time(pid) == started:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, number)
 
 
-def _start_of(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return the time of a process's start, as Linux counts it; empty for an ended one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

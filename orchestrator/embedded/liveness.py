@@ -6,9 +6,9 @@ starts something.
 
 from __future__ import annotations
 
-from fanout.orchestrator.client.state_folder import StateFolder
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.jobs.store.connection import answers
+from ..client.state_folder import StateFolder
+from ..jobs.store.connection import answers
+from .child_process import ChildProcess
 
 
 def was_killed(folder: StateFolder, pool: str = "") -> bool:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from fanout.orchestrator.client.notification_reader import NotificationReader
-from fanout.orchestrator.client.state_folder import StateFolder
-from fanout.orchestrator.configuration.settings import PREFIX, Settings
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.python_process import keeper_environment, python_argv
-from fanout.orchestrator.process_secrets import session_environment
+from ..client.notification_reader import NotificationReader
+from ..client.state_folder import StateFolder
+from ..configuration.settings import PREFIX, Settings
+from ..process_secrets import session_environment
+from .child_process import ChildProcess
+from .python_process import keeper_environment, python_argv
 
 STOP_SECONDS = 3.0
 """The time until the process is killed; the next one repeats what it was sending."""

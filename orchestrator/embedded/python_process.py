@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import SecretStr
 
-from fanout.orchestrator.bounded_process import import_path
-from fanout.orchestrator.configuration.configuration_file import (
+from ..bounded_process import import_path
+from ..configuration.configuration_file import (
     VARIABLE,
     absolute,
     configuration_path,
     default_agents,
     export_keys,
 )
-from fanout.orchestrator.configuration.settings import PREFIX, Settings
-from fanout.orchestrator.process_secrets import inherited_environment
+from ..configuration.settings import PREFIX, Settings
+from ..process_secrets import inherited_environment
 
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """The variables that disable libraries' search for a `.env` in the folders above; fanout's is next

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from fanout.orchestrator.client.state_folder import write_private
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.connection import answers
-from fanout.orchestrator.process_secrets import inherited_environment
+from ..client.state_folder import write_private
+from ..jobs.failures import LedgerUnavailable
+from ..jobs.store.connection import answers
+from ..process_secrets import inherited_environment
+from .child_process import ChildProcess
 
 MAX_SOCKET_PATH_BYTES = 100
 """The longest path of a socket: `sun_path` holds 104 bytes on macOS and 108 on Linux."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.embedded.python_process import run_helper
-from fanout.orchestrator.jobs.failures import JobFailure
+from ..configuration.settings import Settings
+from ..jobs.failures import JobFailure
+from .python_process import run_helper
 
 NOT_ALLOWED, NOT_BUILT = 4, 10
 """The program's exit codes when this user may not use the engine, and when the engine lacks images

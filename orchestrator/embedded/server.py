@@ -10,11 +10,11 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
-from fanout.orchestrator.client.state_folder import NotStarted, StateFolder, write_private
-from fanout.orchestrator.configuration.settings import PREFIX, Settings
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
-from fanout.orchestrator.process_secrets import session_environment
+from ..client.state_folder import NotStarted, StateFolder, write_private
+from ..configuration.settings import PREFIX, Settings
+from ..process_secrets import session_environment
+from .child_process import ChildProcess
+from .python_process import helper_environment, python_argv
 
 START_SECONDS = 60.0
 """The time for a start: importing the web libraries takes several seconds on a busy machine."""

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import IO, Self
 
-from fanout.orchestrator.client.attachment import state_folder
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.client.state_folder import (
+from ..client.attachment import state_folder
+from ..client.job_reader import JobReader
+from ..client.state_folder import (
     EmbeddedRecord,
     NotStarted,
     StateFolder,
@@ -18,21 +18,21 @@ from fanout.orchestrator.client.state_folder import (
     name_pool,
     try_lock,
 )
-from fanout.orchestrator.configuration.settings import PREFIX, Settings
-from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.liveness import living_workers, was_killed, worker_process
-from fanout.orchestrator.embedded.notifier import STOP_SECONDS, notifier_process, start_notifier
-from fanout.orchestrator.embedded.python_process import (
+from ..configuration.settings import PREFIX, Settings
+from ..jobs.store.connection import answers
+from ..jobs.worker_info import WorkerInfo
+from .child_process import ChildProcess
+from .liveness import living_workers, was_killed, worker_process
+from .notifier import STOP_SECONDS, notifier_process, start_notifier
+from .python_process import (
     child_environment,
     fingerprint,
     keeper_environment,
     python_argv,
 )
-from fanout.orchestrator.embedded.redis_server import RedisServer
-from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
-from fanout.orchestrator.embedded.server import Server
-from fanout.orchestrator.jobs.store.connection import answers
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from .redis_server import RedisServer
+from .sandbox_check import require_same_sandbox, require_sandbox
+from .server import Server
 
 WORKER_START_SECONDS = 60.0
 """The time for a worker's start: importing the agent libraries takes several seconds on a busy

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.attachment import attached, state_folder
-from fanout.orchestrator.client.state_folder import NotStarted
-from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.embedded.liveness import was_killed
-from fanout.orchestrator.jobs.failures import JobFailure
+from ..cancellation import cancel_and_wait
+from ..client.attachment import attached, state_folder
+from ..client.state_folder import NotStarted
+from ..configuration.settings import Settings
+from ..jobs.failures import JobFailure
+from .liveness import was_killed
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.embedded.services import Embedded
+    from .services import Embedded
 
 REVIVE_SECONDS = 2.0
 """The time between two checks of the used services: a killed worker's lease lasts longer."""
@@ -63,7 +63,7 @@ def _services(
     idle_seconds: float | None = None,
     revive: bool = False,
 ) -> Embedded:
-    from fanout.orchestrator.embedded.services import Embedded  # noqa: PLC0415 - few start any
+    from .services import Embedded  # noqa: PLC0415 - few start any
 
     return Embedded(settings, keep=True, idle_seconds=idle_seconds, revive=revive, notice=notice)
 

@@ -319,7 +319,7 @@ def put_json_entry(
         return text
     servers[name] = entry
     asked += unknown
-    written = json.dumps(document, ensure_ascii=False, indent=_indent_of(text))
+    written = json.dumps(document, ensure_ascii=False, indent=_first_indent(text))
     try:
         written.encode()
     except UnicodeEncodeError:  # half of a pair of escapes
@@ -357,7 +357,7 @@ def _exact_float(text: str) -> float:
     return number
 
 
-def _indent_of(text: str) -> str | int:
+def _first_indent(text: str) -> str | int:
     """Return the white space of the first line that has some at its beginning."""
     found = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
     return found[1] if found else DEFAULT_INDENT

@@ -17,7 +17,7 @@ import httpx2
 import jwt
 import structlog
 
-from fanout.orchestrator.configuration.api_settings import (
+from ..configuration.api_settings import (
     DEFAULT_TENANT,
     EVERYBODY,
     ApiSettings,
@@ -27,8 +27,8 @@ from fanout.orchestrator.configuration.api_settings import (
     is_loopback,
     is_reserved,
 )
-from fanout.orchestrator.jobs.spec import MAX_OWNER_CHARACTERS
-from fanout.orchestrator.server.access.callers import (
+from ..jobs.spec import MAX_OWNER_CHARACTERS
+from ..server.access.callers import (
     TOKEN,
     AuthenticationUnavailable,
     Caller,
@@ -246,7 +246,7 @@ class TokenVerifier:
             tenant=tenant,
             scopes=self._scopes(claims),
             key_id=f"{TOKEN}{float(claims['exp']) + settings.leeway_seconds:.0f}",
-            policy=self._callers.policy_of(tenant),
+            policy=self._callers.make_policy(tenant),
         )
 
     async def _claims(self, token: str) -> dict[str, Any]:

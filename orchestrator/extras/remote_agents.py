@@ -37,8 +37,8 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import ParseError
 from pydantic import SecretStr
 
-from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
-from fanout.orchestrator.jobs.failures import (
+from ..configuration.agent_definitions import RemoteAgentDefinition
+from ..jobs.failures import (
     AgentFailed,
     InvalidJob,
     JobFailure,
@@ -72,7 +72,7 @@ class OneOrigin(httpx.AsyncBaseTransport):
 
     def __init__(self, inner: httpx.AsyncBaseTransport, url: str, max_bytes: int) -> None:
         self._inner = inner
-        self._origin = origin_of(url)
+        self._origin = parse_origin(url)
         self._max_bytes = max_bytes
         self._left_bytes = max_bytes * RECEIVED_ANSWERS
 
@@ -84,7 +84,7 @@ class OneOrigin(httpx.AsyncBaseTransport):
             AgentFailed: The answer is compressed; reading it raises this when it is too large.
             httpx.TransportError: The service is not reached.
         """
-        if origin_of(str(request.url)) != self._origin:
+        if parse_origin(str(request.url)) != self._origin:
             raise InvalidJob(f"A remote agent is called at {self._origin} only.")
         request.headers["accept-encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
@@ -164,7 +164,7 @@ def _end_of_events(chunk: bytes) -> int:
     return max(chunk.rfind(end) + len(end) if end in chunk else 0 for end in _ENDS_OF_EVENTS)
 
 
-def origin_of(url: str) -> str:
+def parse_origin(url: str) -> str:
     """Return an address's scheme, host and port, or an empty text if it has none."""
     try:
         parts = httpx.URL(url)
@@ -192,7 +192,7 @@ class RemoteConnection:
         self.card = card
         self._client = client
         self._http = http
-        self._origin = origin_of(url)
+        self._origin = parse_origin(url)
 
     @property
     def streams(self) -> bool:
@@ -244,7 +244,7 @@ class RemoteConnection:
 
     async def fetch(self, url: str) -> bytes | None:
         """Return a file of the agent; None if it is not at the agent's origin."""
-        if origin_of(url) != self._origin:
+        if parse_origin(url) != self._origin:
             return None
         with _failures():
             response = await self._http.get(url, extensions={NO_JSON: True})
@@ -322,10 +322,10 @@ async def _card(http: httpx.AsyncClient, url: str) -> AgentCard:
     path = "/" if url.endswith(".json") else None
     card = await A2ACardResolver(http, url).get_agent_card(relative_card_path=path)
     spoken = [one for one in card.supported_interfaces if one.protocol_binding in BINDINGS]
-    usable = [one for one in spoken if origin_of(one.url) == origin_of(url)]
+    usable = [one for one in spoken if parse_origin(one.url) == parse_origin(url)]
     if not usable:
         raise InvalidJob(
-            f"The card of the remote agent names no interface at {origin_of(url)} for JSON-RPC or "
+            f"The card of the remote agent names no interface at {parse_origin(url)} for JSON-RPC or "
             "HTTP+JSON: give the agent's own address in a2a.url, or correct the card."
         )
     del card.supported_interfaces[:]

@@ -34,7 +34,7 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent import (
+from ..deep_agent import (
     MethodTool,
     ModelFailed,
     ModelNotConfigured,
@@ -48,7 +48,7 @@ from fanout.orchestrator.deep_agent import (
     text_of_html,
     watched_by,
 )
-from fanout.orchestrator.public_addresses import is_public
+from ..public_addresses import is_public
 
 CONNECT_SECONDS = 10.0
 """The time for each address; a server that takes longer is not available."""
@@ -448,7 +448,7 @@ class ModelSearch:
             raise ToolMistake("query is empty.")
         context = tool_context.get_invocation_context()
         replies = await self._ask(query, context)
-        pages = dict(page for reply in replies for page in _pages_of(reply))
+        pages = dict(page for reply in replies for page in _cited_pages(reply))
         faults = [reply.error_code for reply in replies if reply.error_code]
         answer = "".join(map(text_of, replies)).strip()
         if faults and not pages:
@@ -464,7 +464,7 @@ class ModelSearch:
         budget = budget_of(context)
         if budget is not None and not budget.has_room_for_side_call:
             raise ToolMistake("The budget has no room for a search. Sum up what you have.")
-        model = _searching(_model_of(context))
+        model = _searching(_choose_model(context))
         request = search_request(model, SEARCH + query)
         replies = []
         try:
@@ -486,14 +486,14 @@ class ModelSearch:
         return replies
 
 
-def _model_of(context: InvocationContext) -> BaseLlm:
+def _choose_model(context: InvocationContext) -> BaseLlm:
     agent = context.agent
     if not isinstance(agent, LlmAgent):
         raise ToolMistake("Only an agent with a model can search with it.")
     return agent.canonical_model
 
 
-def _pages_of(response: LlmResponse) -> Iterator[tuple[str, str]]:
+def _cited_pages(response: LlmResponse) -> Iterator[tuple[str, str]]:
     """Yield the address and the title of each page that a reply rests on."""
     grounding = response.grounding_metadata
     for chunk in (grounding and grounding.grounding_chunks) or ():

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fanout.orchestrator.git.process import run_git
-from fanout.orchestrator.path_text import os_path, path_bytes, path_text
+from ..path_text import os_path, path_bytes, path_text
+from .process import run_git
 
 ATTRIBUTES_FILE = ".gitattributes"
 
@@ -61,7 +61,7 @@ class PersonalMergeSettings:
     """Name -> command."""
 
 
-def folders_of(paths: Iterable[str]) -> list[str]:
+def attribute_folders(paths: Iterable[str]) -> list[str]:
     """Return the folders whose attributes apply to path texts; the uppermost one is empty."""
     found = {""}
     for path in paths:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
-from fanout.orchestrator.git.attributes import MergeRule
-from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.path_text import os_path
+from ..path_text import os_path
+from .attributes import MergeRule
+from .process import GitFailed
 
 DRIVER_SECONDS = 60.0
 """The time for one file: a driver that installs packages to write a lock file takes some ten

@@ -17,8 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.path_text import path_bytes, path_text
+from ..path_text import path_bytes, path_text
+from .process import GitFailed, run_git
 
 _TYPES = {b"tree": 2, b"blob": 3}
 _MAX_BYTES = 2**31

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from fanout.orchestrator.bounded_process import ProcessBounds, kill_group
+from ..bounded_process import ProcessBounds, kill_group
 
 NO_REPOSITORY = Path(os.devnull)
 """The value of Git's directory for commands that need no repository, wherever they run."""

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from fanout.orchestrator.git.process import run_git
+from .process import run_git
 
 _PROBE_BYTES = 8_000
 """The first bytes of a file that Git examines: a NUL makes the file binary."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fanout.orchestrator.jobs.result import Usage
+from .result import Usage
 
 OF_MODEL = "@"
 """The separator between a field of `Usage` and a model's name, in the names of what is charged."""

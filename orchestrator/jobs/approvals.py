@@ -13,18 +13,18 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.approvals import ApprovalAnswer, ApprovalRequest
-from fanout.orchestrator.jobs.bounds import fit, json_bytes
-from fanout.orchestrator.jobs.failures import (
+from ..approvals import ApprovalAnswer, ApprovalRequest
+from ..shortening import one_line
+from ..valid_models import valid_json
+from .bounds import fit, json_bytes
+from .failures import (
     AnsweredAlready,
     ApprovalRefused,
     DecisionNotAllowed,
     InvalidAnswer,
     UnknownApproval,
 )
-from fanout.orchestrator.jobs.spec import JobId
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_models import valid_json
+from .spec import JobId
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""

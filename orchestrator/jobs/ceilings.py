@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from fanout.orchestrator.jobs.failures import LimitExceeded
-from fanout.orchestrator.jobs.network_names import common, is_covered, why_not_public
-from fanout.orchestrator.jobs.spec import GIB, Limits, WireModel
+from .failures import LimitExceeded
+from .network_names import common, is_covered, why_not_public
+from .spec import GIB, Limits, WireModel
 
 DAY_SECONDS = 24 * 3600
 """The longest time of a job: an agent that needs more makes no progress."""

@@ -26,10 +26,10 @@ from typing import IO, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from fanout.orchestrator.git.patches import PatchFile, patch_between
-from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.jobs.spec import BlobId, WireModel
-from fanout.orchestrator.path_text import differing_bytes, path_text
+from ..git.patches import PatchFile, patch_between
+from ..git.process import GitFailed
+from ..path_text import differing_bytes, path_text
+from .spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[2] = 2
 """The version of bundles. It is incremented with every change of what a merge reads, because a

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
-from fanout.orchestrator.jobs.failures import AttemptsUsedUp
-from fanout.orchestrator.jobs.payloads import OUTLINE
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
+from .failures import AttemptsUsedUp
+from .payloads import OUTLINE
+from .result import JobResult
+from .store.journal import EventType, Journal, JournalEvent
 
 LASTING = frozenset(
     {

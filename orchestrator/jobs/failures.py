@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanout.orchestrator.jobs.result import JobError
+from .result import JobError
 
 
 class JobFailure(Exception):

@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, json_bytes
+from .bounds import MAX_EVENT_BYTES, json_bytes
 
 MIN_PAYLOAD_CHARACTERS = 512
 """A value as long as this is a payload: its name and its places take some 400 bytes."""

@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from fanout.orchestrator.jobs.spec import AgentName, WireModel
+from .spec import AgentName, WireModel
 
 TREE_JOBS = 64
 """The default limit of a tree's concurrent jobs, which fits the workers of several hosts."""

@@ -8,17 +8,17 @@ from enum import StrEnum
 
 from pydantic import Field, JsonValue, PrivateAttr
 
-from fanout.orchestrator.jobs.bounds import (
+from ..valid_models import ValidTextModel
+from .bounds import (
     MAX_LISTED_BYTES,
     MAX_REASON_CHARACTERS,
     MAX_UNREAD_BYTES,
     cut_text,
     json_bytes,
 )
-from fanout.orchestrator.jobs.changes import FileChange
-from fanout.orchestrator.jobs.spec import BlobId, JobId, WireModel
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.valid_models import ValidTextModel
+from .changes import FileChange
+from .spec import BlobId, JobId, WireModel
+from .state import JobState
 
 MAX_SUMMARY_CHARACTERS = 4_000
 """The longest summary, about a thousand tokens, because another model reads it."""

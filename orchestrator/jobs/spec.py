@@ -14,8 +14,8 @@ from pydantic import (
 )
 from ulid import ULID
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.valid_models import ValidTextModel
+from ..approvals import InterruptOn
+from ..valid_models import ValidTextModel
 
 GIB = 1024**3
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
+from .spec import JobSpec
+from .timeline import LandedChanges, Phase
 
 
 class JobState(StrEnum):

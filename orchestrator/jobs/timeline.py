@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from fanout.orchestrator.jobs.spec import WireModel
+from .spec import WireModel
 
 
 class PhaseKind(StrEnum):

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fanout.orchestrator.jobs.result import Usage
-from fanout.orchestrator.valid_text import clean_text
+from ..valid_text import clean_text
+from .result import Usage
 
 MODEL = "model"
 """The label whose values are not known in advance: a job may name any model."""

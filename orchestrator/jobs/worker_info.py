@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
+from .versions import WIRE_NEWEST, WIRE_OLDEST
 
 CHANGING = ("running", "hanging_threads", "loop_delays")
 LISTS = ("agents", "keys")

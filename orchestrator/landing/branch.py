@@ -18,24 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fanout.orchestrator.git.text_merge import is_text
-from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
-from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.landing.conflicts import (
-    ConflictingFile,
-    LandedJobs,
-    child_landings,
-    collect,
-)
-from fanout.orchestrator.path_text import os_path, path_bytes, path_text
-from fanout.orchestrator.valid_text import printable
-from fanout.orchestrator.workspace.code_in_folder import code_in_folder
-from fanout.orchestrator.workspace.dry_run import DryRun
-from fanout.orchestrator.workspace.hold_back import HoldBack, revealing_rules
-from fanout.orchestrator.workspace.merge import FolderMerge
-from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.orchestrator.workspace.repositories.commits import (
+from ..git.text_merge import is_text
+from ..jobs.changes import ChangeBundle, ChangedFile
+from ..jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
+from ..jobs.state import JobRecord
+from ..path_text import os_path, path_bytes, path_text
+from ..valid_text import printable
+from ..workspace.code_in_folder import code_in_folder
+from ..workspace.dry_run import DryRun
+from ..workspace.hold_back import HoldBack, revealing_rules
+from ..workspace.merge import FolderMerge
+from ..workspace.merge_report import MergeReport
+from ..workspace.repositories.commits import (
     BranchRefused,
     Commits,
     NewCommit,
@@ -46,15 +40,21 @@ from fanout.orchestrator.workspace.repositories.commits import (
     open_commits,
     read_committer,
 )
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
-from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
-from fanout.orchestrator.workspace.repositories.repository import (
+from ..workspace.repositories.configuration import RepositoryUnreadable
+from ..workspace.repositories.merge_settings import personal_merge_settings
+from ..workspace.repositories.repository import (
     Repository,
     enclosing_repository,
     head_commit,
 )
-from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path, is_inside
-from fanout.orchestrator.workspace.three_way import is_executable
+from ..workspace.rooted import Found, PathRefused, check_path, is_inside
+from ..workspace.three_way import is_executable
+from .conflicts import (
+    ConflictingFile,
+    LandedJobs,
+    child_landings,
+    collect,
+)
 
 SUBJECT_CHARACTERS = 72
 """The longest first line of a commit, as Git's own documentation advises."""
@@ -464,7 +464,7 @@ async def land_on_branch(
                 walk = _Walk(jobs, building)
                 merged = [await walk.add(job_id, whole=True) for job_id in job_ids]
                 await asyncio.to_thread(building.write)
-            if await asyncio.to_thread(building.is_tip_of, landing.branch, job_ids[-1]):
+            if await asyncio.to_thread(building.is_branch_tip, landing.branch, job_ids[-1]):
                 return before
             made = tuple(building.commits)
             if made:
@@ -580,7 +580,7 @@ class _Building:
         self.commits: list[LandedCommit] = []
         self.conflicts: tuple[ConflictingFile, ...] = ()
 
-    def is_tip_of(self, branch: str, job_id: str) -> bool:
+    def is_branch_tip(self, branch: str, job_id: str) -> bool:
         """Return whether a branch has these files by an earlier landing of a tree's root.
 
         The root may have no commit of its own, if its children have made all changes.

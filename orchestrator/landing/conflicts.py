@@ -19,16 +19,16 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from fanout.orchestrator.git.text_merge import is_text
-from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
-from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import WireModel
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import BEGINNING, PAGE, EventType, JournalEvent
-from fanout.orchestrator.private_files import create_private_file, make_private_folder
-from fanout.orchestrator.workspace.merge_report import Conflict
-from fanout.orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
+from ..git.text_merge import is_text
+from ..jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
+from ..jobs.failures import BlobMissing, InvalidJob, UnknownJob
+from ..jobs.result import JobResult
+from ..jobs.spec import WireModel
+from ..jobs.state import JobRecord
+from ..jobs.store.journal import BEGINNING, PAGE, EventType, JournalEvent
+from ..private_files import create_private_file, make_private_folder
+from ..workspace.merge_report import Conflict
+from ..workspace.rooted import Found, PathRefused, RootedFolder, check_path
 
 MAX_FILES = 100
 """The most files of one landing: a person reads no more one by one, and the bundle has them all."""

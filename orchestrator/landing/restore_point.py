@@ -14,9 +14,9 @@ from typing import IO, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
-from fanout.orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
-from fanout.orchestrator.workspace.snapshots.archive import add_content
+from ..jobs.changes import ChangeBundle, FileVersion
+from ..workspace.rooted import Folder, Found, PathRefused, check_path
+from ..workspace.snapshots.archive import add_content
 
 _INDEX = "versions.json"
 _VERSIONS = TypeAdapter(dict[str, FileVersion | None])

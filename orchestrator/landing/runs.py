@@ -15,15 +15,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.landing.branch import BranchLanding, BranchReport, land_on_branch
-from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.private_files import create_private_file, make_private_folder
-from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.orchestrator.workspace.rooted import RootedFolder
+from ..client import JobClient
+from ..jobs.failures import InvalidJob
+from ..jobs.result import JobResult
+from ..path_text import os_path, path_text
+from ..private_files import create_private_file, make_private_folder
+from ..workspace.merge_report import MergeReport
+from ..workspace.rooted import RootedFolder
+from .branch import BranchLanding, BranchReport, land_on_branch
+from .conflicts import ConflictingFile, KeptConflicts, collect
 
 KEPT_RUNS = 1000
 """The most runs of one state folder: the newest ones; a file has some hundred bytes."""

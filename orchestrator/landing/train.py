@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice, takewhile
 from typing import Generic, Protocol, TypeVar
 
-from fanout.orchestrator.jobs.result import Verification
-from fanout.orchestrator.landing.failing_tests import FailingTest, failing_tests
+from ..jobs.result import Verification
+from .failing_tests import FailingTest, failing_tests
 
 MAX_LEFT_OUT_ONE_BY_ONE = 8
 """Changes that are each left out once in a train that starts red: for more of them, that alone

@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
-from fanout.orchestrator import extras
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.server.http import (
+from .. import extras
+from ..cancellation import cancel_and_wait
+from .http import (
     administration,
     approvals,
     events,
@@ -24,16 +24,16 @@ from fanout.orchestrator.server.http import (
     runs,
     webhooks,
 )
-from fanout.orchestrator.server.http.openapi import describe, operation_name
-from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.middleware import (
+from .http.openapi import describe, operation_name
+from .http.requests import Service
+from .middleware import (
     BodyLimit,
     PlainPaths,
     RequestIds,
     TracedRequests,
     ValidBodies,
 )
-from fanout.orchestrator.server.problems import add_problems
+from .problems import add_problems
 
 log = structlog.get_logger(__name__)
 

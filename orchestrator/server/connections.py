@@ -28,9 +28,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from fanout.orchestrator.server.access.limits import limited_network
-from fanout.orchestrator.server.problems import PROBLEM
-from fanout.orchestrator.server.strict_http import MAX_HEAD_BYTES, StrictConnection
+from .access.limits import limited_network
+from .problems import PROBLEM
+from .strict_http import MAX_HEAD_BYTES, StrictConnection
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 from itertools import dropwhile
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.store.journal import JournalEvent
+from ..cancellation import cancel_and_wait
+from ..client import JobClient
+from ..jobs.store.journal import JournalEvent
 
 MAX_GATHERED = 10_000
 """The most ids that a slow reader collects; one that is further behind reads the list again."""

@@ -12,10 +12,10 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from fanout.orchestrator.client.fleet_counts import FleetCounts
-from fanout.orchestrator.jobs.store.fleet import QueueHead
-from fanout.orchestrator.jobs.totals import INFINITY, OTHER, SERIES, SUM, Label, Series
-from fanout.orchestrator.jobs.worker_info import Fitness
+from ..client.fleet_counts import FleetCounts
+from ..jobs.store.fleet import QueueHead
+from ..jobs.totals import INFINITY, OTHER, SERIES, SUM, Label, Series
+from ..jobs.worker_info import Fitness
 
 MAX_QUEUES_SHOWN = 50
 """The most queues with their own series, those with the longest wait: a further tenant or class

@@ -11,13 +11,13 @@ from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.client.fleet_counts import FleetCounter
-from fanout.orchestrator.client.job_counts import Counts, JobCounts
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.memory import RedisMemory
-from fanout.orchestrator.server.access.limits import EVENT_STREAM
-from fanout.orchestrator.server.connections import REASONS, Connections
-from fanout.orchestrator.server.fleet_metrics import FleetMetrics
+from ..client.fleet_counts import FleetCounter
+from ..client.job_counts import Counts, JobCounts
+from ..jobs.state import JobState
+from ..jobs.store.memory import RedisMemory
+from .access.limits import EVENT_STREAM
+from .connections import REASONS, Connections
+from .fleet_metrics import FleetMetrics
 
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 """The bounds of the time until a response begins, in seconds: most take milliseconds, `?wait=` up

@@ -13,11 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.jobs.trace_context import read_traceparent
-from fanout.orchestrator.server.problems import problem_response
-from fanout.orchestrator.tracing import spans
-from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
-from fanout.orchestrator.valid_text import clean_json, count_values
+from ..jobs.trace_context import read_traceparent
+from ..tracing import spans
+from ..turns import OwnerTurns, TooManyWaiting
+from ..valid_text import clean_json, count_values
+from .problems import problem_response
 
 JSON = "application/json"
 REQUEST_ID = "x-request-id"
@@ -249,7 +249,7 @@ class ValidBodies:
                     return message
                 body.extend(message.get("body", b""))
                 if not message.get("more_body", False):
-                    cleaned = await _cleaned(bytes(body), _caller_of(scope))
+                    cleaned = await _cleaned(bytes(body), _request_caller(scope))
                     body.clear()
                     return {**message, "body": cleaned}
 
@@ -282,7 +282,7 @@ def _checked(body: bytes) -> bytes:
     return clean_json(body)
 
 
-def _caller_of(scope: Scope) -> str:
+def _request_caller(scope: Scope) -> str:
     """Return the caller of a request: the authentication has found it before the body is read."""
     caller = scope.get("state", {}).get("caller")
     return "" if caller is None else f"{caller.tenant}/{caller.owner}/{caller.name}"

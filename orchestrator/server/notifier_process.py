@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.notification_reader import NotificationReader
-from fanout.orchestrator.client.state_folder import EmbeddedRecord, StateFolder
-from fanout.orchestrator.configuration.log_setup import set_up_logging
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.process_secrets import seal_process
-from fanout.orchestrator.server.notifications.notifier import make_notifications
+from ..cancellation import cancel_and_wait
+from ..client.notification_reader import NotificationReader
+from ..client.state_folder import EmbeddedRecord, StateFolder
+from ..configuration.log_setup import set_up_logging
+from ..configuration.settings import Settings, load_settings
+from ..process_secrets import seal_process
+from .notifications.notifier import make_notifications
 
 CHECK_SECONDS = 2.0
 """The time between two checks of the folder's record: the process ends soon after the services."""

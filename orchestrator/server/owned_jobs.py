@@ -21,16 +21,16 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.fleet_view import FleetView, own_fleet, whole_fleet
-from fanout.orchestrator.client.job_files import StoredFiles
-from fanout.orchestrator.client.job_pages import JobFilter, JobPage
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import (
+from ..approvals import Decision
+from ..client import JobClient
+from ..client.fleet_view import FleetView, own_fleet, whole_fleet
+from ..client.job_files import StoredFiles
+from ..client.job_pages import JobFilter, JobPage
+from ..configuration.agent_definitions import AgentDefinitions
+from ..configuration.api_settings import EVERYBODY, Scope
+from ..jobs.approvals import Approval
+from ..jobs.changes import ChangeBundle
+from ..jobs.failures import (
     BlobMissing,
     ChoiceRefused,
     InvalidJob,
@@ -38,15 +38,15 @@ from fanout.orchestrator.jobs.failures import (
     UnknownApproval,
     UnknownJob,
 )
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.jobs.store.stored import owner_key
-from fanout.orchestrator.jobs.store.subscription import Subscription
-from fanout.orchestrator.server.access.callers import Caller, NotAllowed
-from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
-from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
+from ..jobs.result import JobResult, Usage
+from ..jobs.spec import JobSpec
+from ..jobs.state import JobRecord
+from ..jobs.store.journal import JournalEvent
+from ..jobs.store.stored import owner_key
+from ..jobs.store.subscription import Subscription
+from ..turns import OwnerTurns, TooManyWaiting
+from .access.callers import Caller, NotAllowed
+from .notifications.subscriptions import Subscriptions
 
 MAX_ID_CHARACTERS = 64
 """The longest id of a job (`JobId`): a longer one does not exist."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from fanout.orchestrator.server.problems import Problem
+from .problems import Problem
 
 MAX_LIMIT = 500
 """The most jobs of one page: about a megabyte."""
@@ -14,12 +14,12 @@ MAX_DIGITS = 18
 """The most digits of a position: the positions of Redis are exact up to 2^53."""
 
 
-def cursor_of(position: int | str | None) -> str | None:
+def make_cursor(position: int | str | None) -> str | None:
     """Return the cursor of a position; None at the end of the list."""
     return None if position is None else base64.urlsafe_b64encode(str(position).encode()).decode()
 
 
-def position_of(cursor: str | None) -> int | None:
+def read_cursor(cursor: str | None) -> int | None:
     """Return the position of a cursor; None without one.
 
     Raises:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import StartFiles
-from fanout.orchestrator.landing.runs import Landing, Runs, merge_into
-from fanout.orchestrator.workspace.merge_report import MergeReport
+from ..client import JobClient
+from ..configuration.api_settings import ApiSettings, is_loopback
+from ..jobs.failures import InvalidJob
+from ..jobs.spec import StartFiles
+from ..landing.runs import Landing, Runs, merge_into
+from ..workspace.merge_report import MergeReport
 
 MAX_LISTED = 1_000
 """The most folders of one list: a person does not read more."""

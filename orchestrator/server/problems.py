@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
-from fanout.orchestrator.jobs.failures import (
+from ..jobs.changes import MalformedBundle, PatchFailed
+from ..jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
     BlobMissing,
@@ -28,17 +28,17 @@ from fanout.orchestrator.jobs.failures import (
     UnknownApproval,
     UnknownJob,
 )
-from fanout.orchestrator.server.access.callers import (
+from ..workspace.blobs import BlobStoreUnusable
+from ..workspace.exchange.cloned import CloneRefused
+from ..workspace.exchange.received import ArchiveRefused
+from ..workspace.workspace import WorkspaceUnusable
+from .access.callers import (
     AuthenticationUnavailable,
     NotAllowed,
     NotAuthenticated,
 )
-from fanout.orchestrator.server.owned_jobs import CallerBusy, KeyReused
-from fanout.orchestrator.server.uploads import ServiceFull, UploadTooSlow
-from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
-from fanout.orchestrator.workspace.exchange.cloned import CloneRefused
-from fanout.orchestrator.workspace.exchange.received import ArchiveRefused
-from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
+from .owned_jobs import CallerBusy, KeyReused
+from .uploads import ServiceFull, UploadTooSlow
 
 log = structlog.get_logger(__name__)
 

@@ -18,32 +18,32 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from fanout.orchestrator import extras
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import attached, is_of_state_folder
-from fanout.orchestrator.client.fleet_counts import FleetCounter
-from fanout.orchestrator.client.job_counts import JobCounts
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
-from fanout.orchestrator.configuration.settings import Settings
-from fanout.orchestrator.jobs.store.access_stores import open_access_stores
-from fanout.orchestrator.server.access.assembly import ServerAccess, make_access
-from fanout.orchestrator.server.access.authenticator import TokenCheck
-from fanout.orchestrator.server.access.login import Login
-from fanout.orchestrator.server.app import Bounds, create_app
-from fanout.orchestrator.server.connections import (
+from .. import extras
+from ..client import JobClient
+from ..client.attachment import attached, is_of_state_folder
+from ..client.fleet_counts import FleetCounter
+from ..client.job_counts import JobCounts
+from ..configuration.api_settings import ApiSettings, is_loopback
+from ..configuration.settings import Settings
+from ..jobs.store.access_stores import open_access_stores
+from ..workspace.exchange.cloned import GitRules
+from .access.assembly import ServerAccess, make_access
+from .access.authenticator import TokenCheck
+from .access.login import Login
+from .app import Bounds, create_app
+from .connections import (
     ConnectionLimits,
     Connections,
     HttpConnection,
     log_exhaustion_seldom,
 )
-from fanout.orchestrator.server.event_feed import ChangedJobs, EventFeed
-from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.metrics import Metrics
-from fanout.orchestrator.server.notifications.notifier import make_notifications
-from fanout.orchestrator.server.page import page_routes
-from fanout.orchestrator.server.person_folders import person_folders
-from fanout.orchestrator.server.uploads import GitHosts, Uploads
-from fanout.orchestrator.workspace.exchange.cloned import GitRules
+from .event_feed import ChangedJobs, EventFeed
+from .http.requests import Service
+from .metrics import Metrics
+from .notifications.notifier import make_notifications
+from .page import page_routes
+from .person_folders import person_folders
+from .uploads import GitHosts, Uploads
 
 MAX_DESCRIPTORS = 1024 * 1024
 """What Linux permits at most unless `fs.nr_open` is raised; macOS refuses `unlimited`."""

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import rmtree
 
-from fanout.orchestrator.client.job_files import StoredFiles, to_its_end
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.public_addresses import is_public, parse_host
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.turns import OwnerTurns
-from fanout.orchestrator.workspace.exchange.cloned import HTTPS_PORT, GitRules, GitSource, clone
-from fanout.orchestrator.workspace.exchange.received import unpack, write_files
+from ..client.job_files import StoredFiles, to_its_end
+from ..jobs.failures import JobFailure
+from ..public_addresses import is_public, parse_host
+from ..turns import OwnerTurns
+from ..workspace.exchange.cloned import HTTPS_PORT, GitRules, GitSource, clone
+from ..workspace.exchange.received import unpack, write_files
+from .owned_jobs import OwnedJobs
 
 Resolve = Callable[[str, int], Collection[str]]
 AT_ONCE = 6

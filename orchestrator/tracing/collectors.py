@@ -21,7 +21,7 @@ def has_exporter() -> bool:
     )
 
 
-def exporter_of(environment: Mapping[str, str]) -> str | None:
+def choose_exporter(environment: Mapping[str, str]) -> str | None:
     """Return how spans are exported: `grpc`, `http/protobuf` or `console`; None: they are not.
 
     They are exported if an endpoint or an exporter is named. Nothing is sent without that: a

@@ -33,10 +33,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace.status import Status
 
-from fanout.orchestrator.tracing.collectors import exporter_of, has_exporter
-from fanout.orchestrator.tracing.spans import SCOPE, given_ids
-from fanout.orchestrator.valid_text import clean_text
-from fanout.orchestrator.version import VERSION
+from ..valid_text import clean_text
+from ..version import VERSION
+from .collectors import choose_exporter, has_exporter
+from .spans import SCOPE, given_ids
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def start(
         service: The name of the process, unless `OTEL_SERVICE_NAME` says another.
         wrap: Returns the provider that libraries see.
     """
-    protocol = exporter_of(os.environ)
+    protocol = choose_exporter(os.environ)
     if protocol is None or _providers:
         return
     exporter = _exporter(protocol) if has_exporter() else None
@@ -122,7 +122,7 @@ def is_sampled(trace_id: str) -> bool:
     return decided.decision is not Decision.DROP
 
 
-def flush_soon() -> None:
+def flush_in_background() -> None:
     """Send the ended spans without waiting for the next batch; returns at once."""
     if _providers and not _flush_waits.is_set():
         _flush_waits.set()
@@ -195,7 +195,7 @@ class StepProcessor(BatchSpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Export a step that has ended, or keep a span of one that has not."""
-        span_id = _id_of(span)
+        span_id = _hex_id(span)
         with self._lock:
             step = self._steps.pop(span_id, span_id)
             held = self._held.get(step)
@@ -278,6 +278,6 @@ class CleaningExporter(SpanExporter):
         )
 
 
-def _id_of(span: ReadableSpan) -> int:
+def _hex_id(span: ReadableSpan) -> int:
     context = span.context
     return context.span_id if context is not None else trace.INVALID_SPAN_ID

@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.trace_context import TraceContext
-from fanout.orchestrator.version import VERSION
+from ..jobs.failures import JobFailure
+from ..jobs.trace_context import TraceContext
+from ..version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

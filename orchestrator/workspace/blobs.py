@@ -27,8 +27,8 @@ from uuid import uuid4
 
 import fsspec
 
-from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
-from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
+from ..jobs.failures import BlobCorrupt, BlobMissing, JobFailure
+from ..private_files import close_folder, create_private_file, make_private_folder
 
 SLOWEST_BYTES_PER_SECOND = 256 * 1024
 """The slowest upload that is tolerated. An upload is one call of a driver, whose time limit grows

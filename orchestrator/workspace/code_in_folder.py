@@ -17,19 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fanout.orchestrator.executable_config import (
+from ..executable_config import (
     STARTED_LOCALLY,
     find_code,
-    find_code_at,
+    find_code_entry,
     folders_above,
     is_git_data,
     may_hold_code,
     plain,
     why_code,
 )
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
-from fanout.orchestrator.workspace.repositories.repository import (
+from ..path_text import path_text
+from .repositories.configuration import RepositoryUnreadable
+from .repositories.repository import (
     all_settings,
     enclosing_repository,
 )
@@ -170,7 +170,7 @@ def _named(root: Path) -> Iterator[tuple[str, bool]]:
                     if may_hold_code(path):
                         yield path, True
                     continue
-                code = None if is_starter else find_code_at(own)
+                code = None if is_starter else find_code_entry(own)
                 starts = is_starter or (
                     code is not None and code.group in STARTED_LOCALLY and own[-1] not in _GENERATED
                 )

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from fanout.orchestrator.jobs.changes import FileKind
-from fanout.orchestrator.workspace.rooted import (
+from ..jobs.changes import FileKind
+from .rooted import (
     ChangedMeanwhile,
     Found,
     PathRefused,

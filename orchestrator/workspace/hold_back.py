@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fanout.orchestrator.executable_config import (
+from ..executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
@@ -22,18 +22,18 @@ from fanout.orchestrator.executable_config import (
     plain,
     why_code,
 )
-from fanout.orchestrator.jobs.changes import (
+from ..jobs.changes import (
     ChangeBundle,
     ChangedFile,
     FileChange,
     FileVersion,
     MalformedBundle,
 )
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.workspace.code_in_folder import CodeInFolder, code_in_folder, plain_path
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
-from fanout.orchestrator.workspace.repositories.repository import newly_visible
-from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
+from ..path_text import os_path, path_text
+from .code_in_folder import CodeInFolder, code_in_folder, plain_path
+from .repositories.configuration import RepositoryUnreadable
+from .repositories.repository import newly_visible
+from .rooted import PathRefused, RootedFolder
 
 REVEALS = "with it, later jobs would be sent files that are ignored now"
 UNKNOWN_RULES = "it says which files are sent to later jobs, and Git cannot compare"

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from fanout.orchestrator.jobs.changes import (
+from ..jobs.changes import (
     MAX_DOCUMENT_BYTES,
     MAX_MEMBERS,
     ChangeBundle,
@@ -25,10 +25,10 @@ from fanout.orchestrator.jobs.changes import (
     Changes,
     FileVersion,
 )
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
-from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.orchestrator.workspace.snapshots.archive import add_content
+from ..jobs.failures import InvalidJob
+from ..jobs.spec import MAX_LAYERS, StartFiles
+from .blobs import BlobStore
+from .snapshots.archive import add_content
 
 _OTHER_MEMBERS = 2
 """The members of a layer besides contents: the list, and the empty patch of an older release."""

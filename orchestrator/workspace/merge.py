@@ -17,36 +17,36 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from fanout.orchestrator.git.attributes import (
+from ..git.attributes import (
     ATTRIBUTES_FILE,
     MAX_ATTRIBUTES_BYTES,
     PLAIN,
     MergeRule,
     PersonalMergeSettings,
-    folders_of,
+    attribute_folders,
     merge_rules,
 )
-from fanout.orchestrator.git.patches import RENAME_CANDIDATES, find_renamed
-from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.git.text_merge import is_text, marked_text
-from fanout.orchestrator.jobs.changes import (
+from ..git.patches import RENAME_CANDIDATES, find_renamed
+from ..git.process import GitFailed
+from ..git.text_merge import is_text, marked_text
+from ..jobs.changes import (
     ChangeBundle,
     ChangedFile,
     FileVersion,
     MalformedBundle,
 )
-from fanout.orchestrator.workspace.dry_run import DryRun
-from fanout.orchestrator.workspace.hold_back import HoldBack, find_hold_back
-from fanout.orchestrator.workspace.merge_report import (
+from .dry_run import DryRun
+from .hold_back import HoldBack, find_hold_back
+from .merge_report import (
     Conflict,
     HeldBack,
     MergedFile,
     MergeReport,
     NotMerged,
 )
-from fanout.orchestrator.workspace.repositories.merge_settings import personal_merge_settings
-from fanout.orchestrator.workspace.repositories.repository import added_files
-from fanout.orchestrator.workspace.rooted import (
+from .repositories.merge_settings import personal_merge_settings
+from .repositories.repository import added_files
+from .rooted import (
     ChangedMeanwhile,
     Folder,
     Found,
@@ -56,8 +56,8 @@ from fanout.orchestrator.workspace.rooted import (
     current_umask,
     is_inside,
 )
-from fanout.orchestrator.workspace.staged_merge import Left, StagedFolder, Staging
-from fanout.orchestrator.workspace.three_way import (
+from .staged_merge import Left, StagedFolder, Staging
+from .three_way import (
     ChangesCollide,
     How,
     MergeTexts,
@@ -67,7 +67,7 @@ from fanout.orchestrator.workspace.three_way import (
     settle,
     without_nesting,
 )
-from fanout.orchestrator.workspace.workspace import Workspace
+from .workspace import Workspace
 
 _ATTEMPTS = 3
 """How often a file is merged again when another process changes it during its merge."""
@@ -112,7 +112,7 @@ class FolderMerge:
             if path and is_inside(path)
         }
         files = {}
-        for folder in folders_of(paths):
+        for folder in attribute_folders(paths):
             path = posixpath.join(folder, ATTRIBUTES_FILE)
             with suppress(OSError, PathRefused):
                 found = self.folder.find(path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fanout.orchestrator.executable_config import is_unknown_hidden
-from fanout.orchestrator.jobs.changes import ChangeKind, SkippedFile
-from fanout.orchestrator.jobs.spec import WireModel
-from fanout.orchestrator.workspace.three_way import ConflictKind, How
+from ..executable_config import is_unknown_hidden
+from ..jobs.changes import ChangeKind, SkippedFile
+from ..jobs.spec import WireModel
+from .three_way import ConflictKind, How
 
 
 class MergedFile(WireModel):

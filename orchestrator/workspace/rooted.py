@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fanout.orchestrator.executable_config import is_git_data
-from fanout.orchestrator.path_text import os_path, path_text
+from ..executable_config import is_git_data
+from ..path_text import os_path, path_text
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.jobs.changes import FileKind
+    from ..jobs.changes import FileKind
 
 MAX_HELD_BYTES = 64 * 1024**2
 """A file up to this size, the largest in a change bundle, is read into memory; others are only

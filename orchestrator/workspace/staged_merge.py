@@ -23,11 +23,11 @@ from typing import IO, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.spec import WireModel
-from fanout.orchestrator.private_files import create_private_file, make_private_folder
-from fanout.orchestrator.workspace.dry_run import DryRun
-from fanout.orchestrator.workspace.rooted import (
+from ..jobs.failures import JobFailure
+from ..jobs.spec import WireModel
+from ..private_files import create_private_file, make_private_folder
+from .dry_run import DryRun
+from .rooted import (
     ChangedMeanwhile,
     Found,
     Identity,

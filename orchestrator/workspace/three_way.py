@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fanout.orchestrator.git.attributes import MergeRule
-from fanout.orchestrator.git.merge_driver import run_driver
-from fanout.orchestrator.git.text_merge import contains_change, is_text, merge_text, union_text
-from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
-from fanout.orchestrator.workspace.rooted import Found
+from ..git.attributes import MergeRule
+from ..git.merge_driver import run_driver
+from ..git.text_merge import contains_change, is_text, merge_text, union_text
+from ..jobs.changes import ChangedFile, ChangeKind, FileVersion
+from .rooted import Found
 
 How = Literal["taken", "already", "merged"]
 

@@ -13,24 +13,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
-from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
-from fanout.orchestrator.jobs.spec import GIB, BlobId, StartFiles
-from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.orchestrator.workspace.layers import write_layer
-from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
-from fanout.orchestrator.workspace.rooted import opened
-from fanout.orchestrator.workspace.snapshots.archive import Written, write
-from fanout.orchestrator.workspace.snapshots.contents import Omitted, Progress, TooLarge
-from fanout.orchestrator.workspace.snapshots.delta import (
+from ..jobs.changes import SkippedFile
+from ..jobs.failures import BlobMissing, JobFailure
+from ..jobs.spec import GIB, BlobId, StartFiles
+from .blobs import BlobStore
+from .layers import write_layer
+from .repositories.self_contained import DataCopies
+from .rooted import opened
+from .snapshots.archive import Written, write
+from .snapshots.contents import Omitted, Progress, TooLarge
+from .snapshots.delta import (
     Base,
     Delta,
     WholeSnapshotNeeded,
     changes_since,
 )
-from fanout.orchestrator.workspace.snapshots.index import SnapshotIndexes
-from fanout.orchestrator.workspace.snapshots.scan import IgnoreRulesUnreadable, Tree, scan
-from fanout.orchestrator.workspace.staged_merge import record_path, recover
+from .snapshots.index import SnapshotIndexes
+from .snapshots.scan import IgnoreRulesUnreadable, Tree, scan
+from .staged_merge import record_path, recover
 
 Result = TypeVar("Result")
 

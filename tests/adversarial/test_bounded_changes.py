@@ -24,7 +24,7 @@ from tests.docker.conftest import make_sandbox_spec
 MIB = 1024**2
 
 
-def bundle_of(root: Path) -> io.BytesIO:
+def make_bundle(root: Path) -> io.BytesIO:
     before, after = root / "before", root / "after"
     out = io.BytesIO()
     write_bundle(out, before, after, scan_trees(before, after))
@@ -51,7 +51,7 @@ def test_forty_thousand_empty_files_are_bounded_at_the_source_and_cheap_to_read(
     for number in range(40_000):
         (root / "after" / f"file{number:05}").touch()
 
-    bundle = bundle_of(root)
+    bundle = make_bundle(root)
     size = len(bundle.getvalue())
     tracemalloc.start()
     changes = changes_in(bundle)
@@ -78,7 +78,7 @@ def test_by_products_take_no_room_from_changes_and_their_list_is_bounded(
         (root / "after/node_modules/a" / str(number)).touch()
     (root / "after/zebra").write_text("kept")
 
-    changes = changes_in(bundle_of(root))
+    changes = changes_in(make_bundle(root))
 
     assert [file.path for file in changes.files] == ["zebra"]
     assert len(changes.ignored) == 6
@@ -91,7 +91,7 @@ def test_long_paths_count_by_their_bytes(root: Path, monkeypatch: pytest.MonkeyP
     for number in range(100):
         (root / "after" / ("x" * 200 + str(number))).touch()
 
-    changes = changes_in(bundle_of(root))
+    changes = changes_in(make_bundle(root))
 
     assert 20 < len(changes.files) < 30
     assert len(changes.files) + len(changes.skipped) == 100
@@ -105,7 +105,7 @@ def test_paths_beyond_what_is_compared_are_counted_and_not_kept(
     for number in range(100):
         (root / "after" / f"{number:05}").touch()
 
-    changes = changes_in(bundle_of(root))
+    changes = changes_in(make_bundle(root))
 
     assert len(changes.files) == 10
     assert changes.skipped[-1].path == "(and 87 more)"
@@ -122,7 +122,7 @@ def test_files_below_256_folders_are_named_as_skipped(root: Path) -> None:
     os.close(folder)
     (root / "after/shallow").touch()
 
-    changes = changes_in(bundle_of(root))
+    changes = changes_in(make_bundle(root))
 
     assert [file.path for file in changes.files] == ["shallow"]
     assert len(changes.skipped) == 1

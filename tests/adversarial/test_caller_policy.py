@@ -374,15 +374,15 @@ def test_the_most_specific_list_counts_and_the_others_are_taken_from_above() -> 
         "keys": {"ci": {"models": ["c"]}, "old": {"models": []}},
     })  # fmt: skip
 
-    assert settings.policy_of("default").models == ("a",)
-    of_team = settings.policy_of("team")
+    assert settings.make_policy("default").models == ("a",)
+    of_team = settings.make_policy("team")
     assert (of_team.models, of_team.verify) == (("b",), ("v",))
     assert of_team.limits == Limits(cpus=2, pids=99)
-    assert settings.policy_of("team", "ci").models == ("c",)
-    assert settings.policy_of("team", "other", CallerPolicy(models=("d",))).models == ("d",)
-    assert settings.policy_of("default", "ci", CallerPolicy(models=("d",))).models == ("c",)
-    assert settings.policy_of("default", "some", ANYTHING).anything
-    named = settings.policy_of("default", "old", ANYTHING)
+    assert settings.make_policy("team", "ci").models == ("c",)
+    assert settings.make_policy("team", "other", CallerPolicy(models=("d",))).models == ("d",)
+    assert settings.make_policy("default", "ci", CallerPolicy(models=("d",))).models == ("c",)
+    assert settings.make_policy("default", "some", ANYTHING).anything
+    named = settings.make_policy("default", "old", ANYTHING)
     assert (named.anything, named.models, named.verify) == (False, (), None)
 
 

@@ -19,9 +19,9 @@ from tests.egress import (
     Open,
     Server,
     echo,
+    http_status,
     mirror_head,
     sandboxes,
-    status_of,
     write_code,
 )
 from tests.waits import eventually
@@ -124,7 +124,7 @@ async def test_a_download_beyond_the_budget_is_cut_and_later_requests_are_told_t
         refused = await inside.ask(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
 
     assert len(received) < 1_000_000
-    assert status_of(refused) == 403
+    assert http_status(refused) == 403
     assert b"network_bytes, over all attempts) is 1,000,000 bytes" in refused
     (limit,) = records.limits
     assert limit.limit_bytes == 1_000_000 <= limit.used_bytes < 1_100_000
@@ -180,7 +180,7 @@ async def test_what_earlier_attempts_used_counts(open_sandbox: Open) -> None:
 
         refused = await inside.ask(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
 
-    assert (status_of(refused), server.connections) == (403, 0)
+    assert (http_status(refused), server.connections) == (403, 0)
 
 
 async def test_an_idle_connection_is_closed(open_sandbox: Open) -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.workers.attempt.opening import credentials_of
+from fanout.workers.attempt.opening import agent_credentials
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
@@ -24,9 +24,9 @@ from tests.egress import (
     Names,
     Open,
     Server,
+    http_status,
     mirror_head,
     sandboxes,
-    status_of,
     write_code,
 )
 from tests.https_host import HttpsHost, PrivateAuthority
@@ -65,7 +65,7 @@ def credential(host: str, **fields: Any) -> Credential:
             "credentials": [{"host": host, "secret": "GIT_TOKEN", **fields}],
         }
     )  # fmt: skip
-    (made,) = credentials_of(definition, {"GIT_TOKEN": SecretStr(CANARY)})
+    (made,) = agent_credentials(definition, {"GIT_TOKEN": SecretStr(CANARY)})
     return made
 
 
@@ -234,7 +234,7 @@ async def test_it_is_never_put_into_a_plain_request(
 
         answer = await inside.ask(f"GET http://{HOST}:{server.port}/ HTTP/1.1\r\n\r\n".encode())
 
-    assert status_of(answer) == 200
+    assert http_status(answer) == 200
     assert b"authorization" not in answer.lower()
 
 
@@ -272,7 +272,7 @@ async def test_a_request_for_another_host_on_its_connection_is_refused(
             inside, host.port, f"GET / HTTP/1.1\r\n{header.format(port=host.port)}\r\n"
         )
 
-        assert status_of(answer) in {400, 421}
+        assert http_status(answer) in {400, 421}
         assert host.heads == []
 
 
@@ -285,8 +285,8 @@ async def test_absolute_and_other_forms_of_targets_are_refused(
     async with HttpsHost(context) as host:
         inside = await open_with(host.port)
 
-        assert status_of(await ask(inside, host.port, f"GET {target} HTTP/1.1\r\n")) == 400
-        assert status_of(await ask(inside, host.port, f"CONNECT {target} HTTP/1.1\r\n")) == 400
+        assert http_status(await ask(inside, host.port, f"GET {target} HTTP/1.1\r\n")) == 400
+        assert http_status(await ask(inside, host.port, f"CONNECT {target} HTTP/1.1\r\n")) == 400
         assert host.heads == []
 
 
@@ -300,7 +300,7 @@ async def test_a_host_without_a_valid_certificate_gets_nothing(
 
             answer = await ask(inside, host.port, GET)
 
-            assert status_of(answer) == 502
+            assert http_status(answer) == 502
             assert b"has no valid certificate" in answer
             assert host.heads == []
 
@@ -348,7 +348,7 @@ async def test_a_redirect_is_left_to_the_client(
 
         answer = await ask(inside, host.port, GET)
 
-        assert status_of(answer) == 302
+        assert http_status(answer) == 302
         assert b"https://other.example/" in answer
 
 
@@ -378,7 +378,7 @@ async def test_only_the_permitted_methods_and_paths_pass(
 
         answer = await ask(inside, host.port, f"{request_line} HTTP/1.1\r\nConnection: close\r\n")
 
-        assert status_of(answer) == status
+        assert http_status(answer) == status
         assert len(host.heads) == (status == 200)
 
 
@@ -407,7 +407,7 @@ async def test_a_request_whose_end_is_not_clear_is_refused(
 
         answer = await ask(inside, host.port, f"POST / HTTP/1.1\r\n{headers}\r\n", body)
 
-        assert status_of(answer) in {400, 501}
+        assert http_status(answer) in {400, 501}
         assert host.heads == []
 
 
@@ -449,7 +449,7 @@ async def test_oversized_headers_are_refused(open_with: OpenWith, context: ssl.S
 
         answer = await ask(inside, host.port, f"GET / HTTP/1.1\r\nX: {'x' * 40_000}\r\n")
 
-        assert status_of(answer) == 431
+        assert http_status(answer) == 431
         assert host.heads == []
 
 
@@ -466,7 +466,7 @@ async def test_a_client_that_is_slow_to_ask_is_cut_off(
             for _ in range(8):
                 writer.write(b"G")
                 await asyncio.sleep(0.1)
-            assert status_of(await reader.read()) == 408
+            assert http_status(await reader.read()) == 408
             with pytest.raises(ConnectionResetError):
                 await silent.read()
         kept.close()
@@ -516,7 +516,7 @@ async def test_a_hundred_parallel_connections_are_served(
 
         answers = await asyncio.gather(*(ask(inside, host.port, GET) for _ in range(100)))
 
-        assert {status_of(answer) for answer in answers} == {200}
+        assert {http_status(answer) for answer in answers} == {200}
         assert len(host.heads) == 100
 
 
@@ -553,7 +553,7 @@ async def test_an_answer_that_repeats_the_credential_arrives_without_it(
 
         answer = await ask(inside, host.port, GET)
 
-        assert status_of(answer) == 200
+        assert http_status(answer) == 200
         assert answer.endswith(b" the end" if framing == "length" else b"\r\n0\r\n\r\n")
         assert CANARY.encode() not in answer
         assert b"Y2FuYXJ5" not in answer
@@ -605,7 +605,7 @@ def test_a_secret_that_the_worker_does_not_have_is_named() -> None:
     )  # fmt: skip
 
     with pytest.raises(InvalidJob, match="FANOUT_SECRETS__REDIS_URL") as raised:
-        credentials_of(definition, {"GIT_TOKEN": SecretStr(CANARY)})
+        agent_credentials(definition, {"GIT_TOKEN": SecretStr(CANARY)})
 
     assert CANARY not in str(raised.value)
     assert raised.value.retryable is False

@@ -19,7 +19,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
-from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
+from tests.docker.conftest import MIB, collect_changes, make_sandbox_spec
 from tests.waits import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
@@ -112,8 +112,8 @@ found["mine"] = os.read(os.open("note", os.O_RDONLY, dir_fd=mine), 99).decode()
             found.pop("write")
         assert {name: got for name, got in found.items() if got not in allowed} == {}
         assert other.job_id not in json.dumps(found)
-        assert await changes_of(sandbox) == [("note", "added")]
-        assert await changes_of(victim) == [("note", "added")]
+        assert await collect_changes(sandbox) == [("note", "added")]
+        assert await collect_changes(victim) == [("note", "added")]
 
 
 async def test_files_and_folders_that_their_owner_may_not_read_are_collected_exactly(
@@ -124,7 +124,7 @@ async def test_files_and_folders_that_their_owner_may_not_read_are_collected_exa
             Command(argv="echo a > a; mkdir d; echo b > d/b; chmod 0 a d/b d; chmod 0 .")
         )
 
-        assert await changes_of(sandbox) == [("a", "added"), ("d/b", "added")]
+        assert await collect_changes(sandbox) == [("a", "added"), ("d/b", "added")]
 
 
 async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_on(
@@ -171,14 +171,14 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
             await greedy.changes()
         with pytest.raises(ChangesUnreadable, match=r"read \(Device or resource busy\)"):
             await busy.changes()
-        assert await changes_of(fine) == [("fine", "added")]
+        assert await collect_changes(fine) == [("fine", "added")]
 
 
 PROCESSES_OF_IDLE_STEWARD = 3
 """Itself, the server that forks, and a process that was made ahead."""
 
 
-async def processes_of(provider: DockerProvider) -> list[list[str]]:
+async def list_processes(provider: DockerProvider) -> list[list[str]]:
     """The id, the parent's id and the command of every process of the steward's container."""
     steward = await provider._steward()
     command = ["docker", "top", steward.container, "-o", "pid,ppid,args"]
@@ -200,20 +200,20 @@ async def test_a_collection_that_nobody_waits_for_leaves_no_process(
                     (await sandbox.changes()).close()
 
         await eventually(
-            lambda: processes_of(provider), lambda left: len(left) == PROCESSES_OF_IDLE_STEWARD
+            lambda: list_processes(provider), lambda left: len(left) == PROCESSES_OF_IDLE_STEWARD
         )
 
 
 async def test_a_steward_that_cannot_collect_any_more_is_replaced(provider: DockerProvider) -> None:
     async with provider.open(make_sandbox_spec()) as sandbox:
         await sandbox.run(Command(argv="echo a > a"))
-        main, *others = await processes_of(provider)
+        main, *others = await list_processes(provider)
         (fork_server,) = (pid for pid, parent, _ in others if parent == main[0])
         os.kill(int(fork_server), signal.SIGKILL)
         with pytest.raises(SandboxFailure):
             await sandbox.changes()
 
-        assert await changes_of(sandbox) == [("a", "added")]
+        assert await collect_changes(sandbox) == [("a", "added")]
 
 
 async def test_hostile_trees_are_collected_and_deleted(provider: DockerProvider) -> None:
@@ -231,5 +231,5 @@ open("deepest", "w").close()
         await sandbox.run(Command(argv=["python3", "-c", make]))
         await sandbox.run(Command(argv=others))
 
-        assert [path for path, _ in await changes_of(sandbox)] == ["link"]
+        assert [path for path, _ in await collect_changes(sandbox)] == ["link"]
     await provider.discard(spec.job_id)

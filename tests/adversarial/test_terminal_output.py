@@ -54,7 +54,7 @@ def test_a_name_that(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = HOSTILE[what]
 
     output.payload(text)
-    output.payload_now(text)
+    output.print_line(text)
     output.notice(text)
     output.pairs([("path", text)])
     output.table(["path", "note"], [[text, "x"]])

@@ -15,7 +15,7 @@ from fanout.orchestrator.deep_agent.backends.state import DictState, StateBacken
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.benchmarks.measure import Benchmark, Samples, Section
-from tests.unit.deep_agent.running import state_with
+from tests.unit.deep_agent.running import make_state
 
 FILES = 10_000
 ROUNDS = 5
@@ -52,7 +52,7 @@ async def blocks() -> Mapping[str, float]:
     found = {}
     for title in ("state", "composite"):
         backend: Backend = StateBackend(
-            State(value=dict(state_with(files)), delta={}), search_root="/src"
+            State(value=dict(make_state(files)), delta={}), search_root="/src"
         )
         if title == "composite":
             backend = CompositeBackend(StateBackend(DictState()), {"/src": backend})

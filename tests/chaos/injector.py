@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.chaos.faults import fault_of
+from tests.chaos.faults import find_fault
 from tests.chaos.faults.base import Hit
 from tests.chaos.installation import Installation
 from tests.chaos.plan import PlannedFault
@@ -42,7 +42,7 @@ class Injector:
                 group.create_task(self._one(planned))
 
     async def _one(self, planned: PlannedFault) -> None:
-        fault = fault_of(planned, self._place)
+        fault = find_fault(planned, self._place)
         at = time.time()
         hit = await fault.inject()
         if hit is None:

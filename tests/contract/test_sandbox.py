@@ -865,7 +865,7 @@ async def test_a_job_does_not_reach_the_files_of_this_machine(
 # ------------------------------------------------------------------------------------------------
 
 
-async def changes_of(sandbox: Sandbox) -> Changes:
+async def collect_changes(sandbox: Sandbox) -> Changes:
     bundle = await sandbox.changes()
 
     def read() -> Changes:
@@ -888,7 +888,7 @@ async def test_the_changes_are_exact(bench: Bench, sample: str, case: Case) -> N
         sample, limits=LIMITS.model_copy(update={"disk_bytes": 40 * 1024 * MIB})
     ) as sandbox:
         result = await sh(sandbox, case.script)
-        changes = await changes_of(sandbox)
+        changes = await collect_changes(sandbox)
 
     assert (result.exit_code, result.output) == (0, b"")
     assert described(changes) == case.files
@@ -905,7 +905,7 @@ async def test_commits_of_the_job_hide_nothing_and_run_nothing(bench: Bench, sam
     """
     async with bench.open(sample) as sandbox:
         result = await sh(sandbox, f"{{ {script} }} 2>/dev/null; rm /tmp/was-run")
-        changes = await changes_of(sandbox)
+        changes = await collect_changes(sandbox)
 
         assert (result.exit_code, result.output) == (0, b"")
         assert (await sh(sandbox, "test -e /tmp/was-run")).exit_code == 1
@@ -920,7 +920,7 @@ async def test_folders_of_the_snapshot_are_renamed(bench: Bench, sample: str) ->
             " python3 -c \"import os; os.rename('folder', 'log/moved')\"; echo more >> log/moved/x",
         )
         assert (renamed.exit_code, renamed.output) == (0, b"")
-        changes = await changes_of(sandbox)
+        changes = await collect_changes(sandbox)
 
     paths = {file.path: (file.change.value, file.from_path) for file in changes.files}
     assert paths["source/core.py"] == ("renamed", "pkg/core.py")
@@ -931,18 +931,18 @@ async def test_folders_of_the_snapshot_are_renamed(bench: Bench, sample: str) ->
 
 
 async def test_an_empty_workspace_gets_files(sandbox: Sandbox) -> None:
-    assert (await changes_of(sandbox)).files == ()
+    assert (await collect_changes(sandbox)).files == ()
 
     await sandbox.write_bytes(f"{WORKSPACE}/a/b", b"x")
 
-    assert described(await changes_of(sandbox)) == {"a/b": "added"}
+    assert described(await collect_changes(sandbox)) == {"a/b": "added"}
 
 
 async def test_a_job_without_changes_has_an_empty_bundle(bench: Bench, sample: str) -> None:
     async with bench.open(sample) as sandbox:
         await sh(sandbox, "cat README.md; ls -R > /dev/null; touch /tmp/elsewhere")
 
-        assert (await changes_of(sandbox)) == Changes()
+        assert (await collect_changes(sandbox)) == Changes()
 
 
 # --- life
@@ -972,7 +972,10 @@ async def test_the_next_attempt_sees_the_files_of_the_last(bench: Bench, sample:
 
     async with bench.open(sample, job=job, attempt=2) as sandbox:
         assert (await sh(sandbox, "cat first; ls README.md 2>/dev/null")).output == b"first\n"
-        assert described(await changes_of(sandbox)) == {"README.md": "deleted", "first": "added"}
+        assert described(await collect_changes(sandbox)) == {
+            "README.md": "deleted",
+            "first": "added",
+        }
 
 
 async def test_a_discarded_job_starts_anew(bench: Bench, sample: str) -> None:
@@ -984,7 +987,7 @@ async def test_a_discarded_job_starts_anew(bench: Bench, sample: str) -> None:
     await bench.provider.discard(job)
 
     async with bench.open(sample, job=job) as sandbox:
-        assert (await changes_of(sandbox)).files == ()
+        assert (await collect_changes(sandbox)).files == ()
 
 
 async def test_a_closed_sandbox_has_no_processes_and_does_nothing(bench: Bench) -> None:
@@ -1065,7 +1068,7 @@ async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
         with pytest.raises(DiskLimitExceeded):
             await sandbox.read_bytes(f"{WORKSPACE}/f1")
 
-        assert (await changes_of(sandbox)).files
+        assert (await collect_changes(sandbox)).files
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ class EngineSocket:
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         engine, forth = await asyncio.open_unix_connection(ENGINE)
         self._open |= {back, forth}
-        answering = asyncio.create_task(self._pass_on(engine, back))
+        answering = asyncio.create_task(self._forward(engine, back))
         try:
             with contextlib.suppress(OSError):
                 while data := await client.read(CHUNK_BYTES):
@@ -74,7 +74,7 @@ class EngineSocket:
             back.close()
             forth.close()
 
-    async def _pass_on(self, engine: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    async def _forward(self, engine: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await engine.read(CHUNK_BYTES):
                 await self._answers.wait()

@@ -61,7 +61,7 @@ def lost_answer(monkeypatch: pytest.MonkeyPatch, target: Any, method: str) -> No
 
 
 @contextlib.asynccontextmanager
-async def bundle_of(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBundle]:
+async def make_bundle(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBundle]:
     assert result.changes is not None
     path = await bench.blobs.fetch(result.changes)
     with contextlib.ExitStack() as stack:
@@ -296,7 +296,7 @@ async def test_output_that_is_not_utf8_and_odd_bytes_in_files_arrive(bench: Benc
 
     result = await bench.ended(job_id)
     assert result.success, result.error
-    async with bundle_of(bench, result) as bundle:
+    async with make_bundle(bench, result) as bundle:
         (file,) = bundle.changes.files
         assert file.after is not None
         assert await asyncio.to_thread(bundle.content, file.after) == b"caf\xe9 \xff\xfe"
@@ -363,7 +363,7 @@ async def test_merging_twice_and_over_a_change_of_the_parent_loses_nothing(
     folder.mkdir()
     workspace = await asyncio.to_thread(Workspace, folder)
 
-    async with bundle_of(bench, result) as bundle:
+    async with make_bundle(bench, result) as bundle:
         first = await merge(workspace, bundle)
         again = await merge(workspace, bundle)
         (folder / "made.txt").write_text("the parent's own\n")

@@ -11,7 +11,7 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.workers.health import problem_of
+from fanout.workers.health import find_problem
 from tests.builders import make_spec
 from tests.faults.engine_socket import EngineSocket, Mood, engine_socket
 from tests.fixtures import place_fixture
@@ -84,7 +84,7 @@ async def test_jobs_wait_for_the_only_engine_and_run_in_their_first_attempt(
         unfit = await unfit_worker(client)
         waiting = await _waiting_for(client, ids[0], "a fit worker")
         host = unfit.name.rpartition("-")[0]
-        problem = await problem_of(place.redis.url, "fanout", host)
+        problem = await find_problem(place.redis.url, "fanout", host)
 
         await engine.set("well")
         results = [await client.wait(job_id) for job_id in ids]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.jobs.state import JobState
-from fanout.workers.health import problem_of
+from fanout.workers.health import find_problem
 from tests.builders import make_spec
 from tests.faults.test_dead_engines import unfit_worker
 from tests.fixtures import place_fixture
@@ -55,7 +55,7 @@ async def test_a_worker_whose_threads_hang_says_so_and_is_replaced_without_loss(
         assert unfit.draining
         assert "3 of its 4 threads hang" in unfit.unfit
         host = first.name.rpartition("-")[0]
-        assert "3 of its 4 threads hang" in await problem_of(place.redis.url, "fanout", host)
+        assert "3 of its 4 threads hang" in await find_problem(place.redis.url, "fanout", host)
         for spec in stuck:
             (tmp_path / spec.id).unlink()
         late = make_spec("innocent", tenant="three", max_attempts=1)

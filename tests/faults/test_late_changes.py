@@ -120,7 +120,7 @@ async def test_a_failure_that_may_pass_is_tried_again(
 
     job_id = await stopped_job(bench)
     with monkeypatch.context() as outage:
-        outage.setattr(bench.provider, "changes_of", away)
+        outage.setattr(bench.provider, "collect_changes", away)
         await collect(bench)
     assert (await bench.ended(job_id)).collection is CollectionState.PENDING
     assert bench.left_behind() == [job_id]

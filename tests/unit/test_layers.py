@@ -57,7 +57,7 @@ def write_tree(root: Path, state: State) -> None:
             place.chmod(0o755 if kind == "+x" else 0o644)
 
 
-def bundle_of(before: Path, after: Path) -> io.BytesIO:
+def make_bundle(before: Path, after: Path) -> io.BytesIO:
     out = io.BytesIO()
     write_bundle(out, before, after, scan_trees(before, after))
     out.seek(0)
@@ -120,7 +120,9 @@ def test_stacked_merged_and_folded_layers_show_what_the_last_job_left(states: li
         for number in range(1, len(states)):
             file = root / f"layer{number}"
             with file.open("wb") as sink:
-                layers.write(sink, [bundle_of(root / f"left{number - 1}", root / f"left{number}")])
+                layers.write(
+                    sink, [make_bundle(root / f"left{number - 1}", root / f"left{number}")]
+                )
             made.append(file)
             layer, removed = unpacked(file, root / f"stacked{number}")
             inside.stack(layer, removed, stacked, keep_owner)

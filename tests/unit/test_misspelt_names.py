@@ -15,7 +15,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.configuration.known_names import BUILT_IN_TOOLS, possible_model
-from fanout.orchestrator.configuration.setting_errors import OF_OTHERS, misspelt, names_of
+from fanout.orchestrator.configuration.setting_errors import OF_OTHERS, misspelt, setting_variables
 from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from fanout.orchestrator.deep_agent import ModelNotConfigured, create_deep_agent, resolve_model
 from tests.forked import REPOSITORY
@@ -51,10 +51,10 @@ def test_a_variable_is_refused_with_what_is_expected(
 def test_variables_of_other_programs_are_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     compose = (REPOSITORY / "docker-compose.yml").read_text()
     used = {*re.findall(r"FANOUT_[A-Z_]+", compose), *OF_OTHERS}
-    for name in {"FANOUT_RELEASE_NOTES", *used - {*names_of(Settings)}}:
+    for name in {"FANOUT_RELEASE_NOTES", *used - {*setting_variables(Settings)}}:
         monkeypatch.setenv(name, "1")
 
-    assert used - {*names_of(Settings)} <= OF_OTHERS
+    assert used - {*setting_variables(Settings)} <= OF_OTHERS
     assert misspelt(Settings, os.environ) == []
     load_settings()
 

@@ -14,8 +14,8 @@ from fanout.workers.extras.remote_agents.conversation import RemoteConversation
 from fanout.workers.extras.remote_agents.messages import (
     SentFiles,
     answer_text,
-    media_types_of,
-    message_of,
+    guess_media_types,
+    make_message,
 )
 
 
@@ -33,8 +33,8 @@ def test_a_message_without_a_known_task_is_sent_again_as_it_was():
     assert (resumed.text, resumed.note.is_taken, resumed.has_ended) == ("do it", False, False)
     first.add(begun)
     assert first.last is not None
-    assert message_of(resumed, SentFiles()) == message_of(first.last, SentFiles())
-    assert message_of(resumed, SentFiles()).message_id == "job-1"
+    assert make_message(resumed, SentFiles()) == make_message(first.last, SentFiles())
+    assert make_message(resumed, SentFiles()).message_id == "job-1"
 
 
 def test_what_is_lost_with_a_host_is_the_files_and_not_what_the_agent_did():
@@ -99,7 +99,7 @@ def test_a_persons_answer_is_a_text():
     ],
 )
 def test_a_file_is_sent_as_its_type_or_as_text(path, content, types):
-    assert media_types_of(path, content) == types
+    assert guess_media_types(path, content) == types
 
 
 @pytest.mark.parametrize(

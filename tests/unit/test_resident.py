@@ -499,7 +499,7 @@ def test_neighbours_of_a_stopped_command_are_killed_only_for_a_fork_bomb(
 ) -> None:
     pids = itertools.count(1000, 1 if new_processes else 0)
     signals: list[int] = []
-    monkeypatch.setattr(commands, "processes_of", lambda *_: [next(pids)])
+    monkeypatch.setattr(commands, "list_processes", lambda *_: [next(pids)])
     monkeypatch.setattr(commands, "other_processes", lambda: iter(()))
     monkeypatch.setattr(commands, "signal_all", lambda pids, _number: signals.extend(pids))
     monkeypatch.setattr(os, "getpid", lambda: 1)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from fanout.orchestrator.workspace.exchange.private_places import PrivatePlaces
 from fanout.orchestrator.workspace.exchange.result_archive import ResultArchive
 from tests.bundles import BundleBuilder, tree_of
-from tests.unit.test_layers import STATES, State, bundle_of, without_implied_folders, write_tree
+from tests.unit.test_layers import STATES, State, make_bundle, without_implied_folders, write_tree
 
 
 def archive_of(root: Path, target: Path) -> Path:
@@ -42,8 +42,8 @@ def test_a_result_has_the_files_of_the_end(before: State, between: State, after:
         for tree, state in zip(trees, states, strict=True):
             write_tree(tree, state)
         bundles = [place / "first", place / "second"]
-        bundles[0].write_bytes(bundle_of(trees[0], trees[1]).getvalue())
-        bundles[1].write_bytes(bundle_of(trees[1], trees[2]).getvalue())
+        bundles[0].write_bytes(make_bundle(trees[0], trees[1]).getvalue())
+        bundles[1].write_bytes(make_bundle(trees[1], trees[2]).getvalue())
         base = archive_of(trees[0], place / "base")
         result = unpacked(ResultArchive(base, bundles), place / "result")
         assert without_implied_folders(tree_of(result)) == without_implied_folders(

@@ -23,7 +23,7 @@ from fanout.orchestrator.workspace.snapshots.scan import scan
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.inside import archives
 from fanout.workers.sandbox.inside import snapshots as inside
-from fanout.workers.sandbox.layers import Element, chain_of, element_archive
+from fanout.workers.sandbox.layers import Element, element_archive, read_chain
 from fanout.workers.sandbox.local.provider import unpack_element
 from tests.bundles import tree_of
 from tests.repositories import git
@@ -50,7 +50,7 @@ class Place:
     async def unpacked(self, start: StartFiles) -> dict[str, tuple[str, int, bytes]]:
         """What a job finds, which is the same merged and stacked."""
         self._merged, self._stacked = None, []
-        for element in chain_of(start.snapshot, start.layers):
+        for element in read_chain(start.snapshot, start.layers):
             async with element_archive(element, self.blobs.fetch) as archive:
                 await asyncio.to_thread(self._unpack, element, archive)
         return await asyncio.to_thread(self._found)

@@ -45,7 +45,7 @@ export.start("fanout")
 for _ in range(10_000):
     with span("step"):
         pass
-    export.flush_soon()
+    export.flush_in_background()
 assert threading.active_count() < 20, threading.enumerate()
 export.stop()
 print("ended")

@@ -10,8 +10,9 @@ from pydantic import JsonValue
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import JobFailure, LimitReached
 from fanout.orchestrator.jobs.result import Usage, Verification
-from fanout.workers.agent.delegation.children import AwaitedTasks
-from fanout.workers.agent.verification import verification_failure
+
+from .delegation.children import AwaitedTasks
+from .verification import verification_failure
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class AgentAnswer:
         return next(iter((*failed, *runs)), None)
 
 
-def failure_of(answer: AgentAnswer) -> JobFailure | None:
+def answer_failure(answer: AgentAnswer) -> JobFailure | None:
     """Return the failure of a run that was given up, or whose answer was rejected; else None."""
     if answer.limit:
         return LimitReached(answer.limit)

@@ -31,9 +31,10 @@ from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure, LeaseLost
 from fanout.orchestrator.jobs.result import ResultSoFar, Usage, first_files
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.heartbeat import HeldLease, elapsed_clock
-from fanout.workers.sandbox import Sandbox, SandboxStartFailed, merge_into
+
+from ..heartbeat import HeldLease, elapsed_clock
+from ..sandbox import Sandbox, SandboxStartFailed, merge_into
+from .session_journal import AttemptJournal
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +94,7 @@ class Checkpoints:
         self._kept: list[str] = []
         """The blobs of the job's checkpoints that were not removed, oldest first."""
 
-    def resume_from(self, blobs: Sequence[str]) -> None:
+    def load_checkpoints(self, blobs: Sequence[str]) -> None:
         """Set the checkpoints of earlier attempts, oldest first."""
         self._complete = blobs[-1] if blobs else None
         self._kept = list(dict.fromkeys(blobs))[-KEPT_CHECKPOINTS:]

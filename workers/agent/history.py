@@ -23,9 +23,9 @@ from fanout.orchestrator.deep_agent import (
     answered,
     confirmation_answers,
     confirmation_calls,
+    confirmation_request,
     is_reply,
     pending_approvals,
-    request_of,
     text_of,
     unanswered_calls,
     without_message_number,
@@ -170,7 +170,7 @@ class History:
         if not answered:
             return set()
         asked = [call for earlier in self.events for call in confirmation_calls(earlier)]
-        return {request_of(call, "").call_id for call in asked if call.id in answered}
+        return {confirmation_request(call, "").call_id for call in asked if call.id in answered}
 
     @property
     def final_answer_index(self) -> int | None:
@@ -261,7 +261,9 @@ def _placeholder(events: Sequence[Event], waiting: DanglingCall) -> Event:
     It is missing if the worker was lost before ADK could append it.
     """
     asked = [call for event in events for call in confirmation_calls(event)]
-    (request,) = [call for call in asked if request_of(call, "").call_id == waiting.call.id]
+    (request,) = [
+        call for call in asked if confirmation_request(call, "").call_id == waiting.call.id
+    ]
     confirmation = ToolConfirmation.model_validate((request.args or {})["toolConfirmation"])
     event = answered([waiting], AWAITING["message"])
     event.actions = EventActions(requested_tool_confirmations={str(waiting.call.id): confirmation})

@@ -21,7 +21,7 @@ from fanout.orchestrator.configuration.configuration_file import (
     configuration_path,
     export_keys,
 )
-from fanout.orchestrator.configuration.live_definitions import LiveDefinitions, Stamp, stamp_of
+from fanout.orchestrator.configuration.live_definitions import LiveDefinitions, Stamp, read_stamp
 from fanout.orchestrator.delegation.submission_check import check_submission
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.failures import UnknownAgent
@@ -149,4 +149,4 @@ class LiveConfiguration(LiveDefinitions):
 
 def _stamp_of_keys() -> Stamp | None:
     path = configuration_path()
-    return stamp_of(ConfigurationFile(path).env) if path else None
+    return read_stamp(ConfigurationFile(path).env) if path else None

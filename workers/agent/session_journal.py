@@ -52,9 +52,10 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_models import valid_json
 from fanout.orchestrator.valid_text import clean, clean_text
 from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
-from fanout.workers.agent.activity import JobActivity
-from fanout.workers.agent.history import History, earlier_events
-from fanout.workers.heartbeat import HeldLease
+
+from ..heartbeat import HeldLease
+from .activity import JobActivity
+from .history import History, earlier_events
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +110,7 @@ class AttemptJournal:
         """The payloads that this attempt has stored as blobs."""
         self._appended = 0
         """The number of events that this attempt has appended."""
-        self._before: list[JournalEvent] | None = [] if lease.claim.is_first else None
+        self._base_content: list[JournalEvent] | None = [] if lease.claim.is_first else None
         """The events of earlier attempts, once they were read; a first attempt has none."""
         self.messages_read = 0
         """The number of messages to the job that its conversation contains."""
@@ -293,9 +294,9 @@ class AttemptJournal:
 
     async def _entries_so_far(self) -> list[JournalEvent]:
         """Return the entries of all attempts; they are read once until this one appends one."""
-        if self._appended or self._before is None:
-            self._before = await self.entries()
-        return self._before
+        if self._appended or self._base_content is None:
+            self._base_content = await self.entries()
+        return self._base_content
 
     async def last_sandbox(self) -> JournalEvent | None:
         """Return the entry in which the last attempt with a sandbox described it; None if none did.

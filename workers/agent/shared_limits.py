@@ -21,8 +21,9 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
+
+from .services import JobServices
+from .session_journal import LINE_CHARACTERS, AttemptJournal
 
 
 class SharedBudget:

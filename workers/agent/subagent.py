@@ -76,28 +76,29 @@ from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.rate_limiter import RedisRateLimiter
-from fanout.workers.agent.answer import AgentAnswer, JobWorker
-from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
-from fanout.workers.agent.delegation.children import AwaitedTasks, Children
-from fanout.workers.agent.history import Decisions, History, repair_events, waiting_approvals
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import (
+
+from ..agent_gate import Turns, TurnsPlugin
+from ..heartbeat import HeldLease
+from ..sandbox import Command, LazySandbox, Sandbox
+from ..telemetry import run_telemetry
+from .answer import AgentAnswer, JobWorker
+from .checkpoint import CheckpointPlugin, Checkpoints
+from .delegation.children import AwaitedTasks, Children
+from .history import Decisions, History, repair_events, waiting_approvals
+from .services import JobServices
+from .session_journal import (
     LINE_CHARACTERS,
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
     LiveLog,
 )
-from fanout.workers.agent.shared_limits import JobUsage, JournaledRateLimiter, SharedBudget
-from fanout.workers.agent.verification import (
+from .shared_limits import JobUsage, JournaledRateLimiter, SharedBudget
+from .verification import (
     Verifier,
     max_reworks,
     rejection,
 )
-from fanout.workers.agent_gate import Turns, TurnsPlugin
-from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import Command, LazySandbox, Sandbox
-from fanout.workers.telemetry import run_telemetry
 
 SANDBOX_TOOLS = frozenset(BUILT_IN_TOOLS) - {
     "compact_conversation",
@@ -319,10 +320,10 @@ class Subagent:
         """
         self._journal.activity.begin("start")
         history = await self._journal.history()
-        self.checkpoints.resume_from(history.checkpoints)
+        self.checkpoints.load_checkpoints(history.checkpoints)
         await self.children.resume(history)
         while True:
-            answer = await self._answer_after(history)
+            answer = await self._converse(history)
             is_verified = self._verifier.is_wanted or self.children.are_verified
             if not answer.is_final or not is_verified:
                 return answer
@@ -341,9 +342,9 @@ class Subagent:
     async def abandon(self) -> None:
         """See `JobWorker.abandon`: its children are cancelled with it by the ledger."""
 
-    async def _answer_after(self, history: History) -> AgentAnswer:
+    async def _converse(self, history: History) -> AgentAnswer:
         """Run the agent from there until it answers or waits; see `run`."""
-        self._used.budget = self._budget_after(history, history.events)
+        self._used.budget = self._budget_from(history, history.events)
         has_answered = history.final_answer_index is not None
         if has_answered and not self._verifier.wants_rework(history):
             return await self._earlier_answer(history)
@@ -355,14 +356,14 @@ class Subagent:
             raise job_failure(error) from error
         return await self._answer(events)
 
-    def _budget_after(self, history: History, events: list[Event]) -> Budget:
+    def _budget_from(self, history: History, events: list[Event]) -> Budget:
         """Return the budget after these events; the usage of lost work counts as well."""
         used = usage_of(history.lost, price).plus(usage_of(events, price))
         return Budget(budget_limits(self._limits), used=used, price=price, shared=self._shared.read)
 
     async def _earlier_answer(self, history: History) -> AgentAnswer:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
-        before = self._budget_after(history, history.events[: history.final_answer_index])
+        before = self._budget_from(history, history.events[: history.final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
         self._used.budget.reached = before.reached
         return await self._answer(history.events)

@@ -14,10 +14,11 @@ from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, KnownOutput, Ve
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.tracing.spans import span
-from fanout.workers.agent.history import History
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.heartbeat import elapsed_clock
-from fanout.workers.sandbox import Command, Sandbox
+
+from ..heartbeat import elapsed_clock
+from ..sandbox import Command, Sandbox
+from .history import History
+from .session_journal import AttemptJournal
 
 DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""

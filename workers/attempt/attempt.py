@@ -41,9 +41,10 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.workers.agent.delegation.children import AwaitedTasks
-from fanout.workers.heartbeat import elapsed_clock
-from fanout.workers.sandbox import HostFault, LazySandbox
+
+from ..agent.delegation.children import AwaitedTasks
+from ..heartbeat import elapsed_clock
+from ..sandbox import HostFault, LazySandbox
 
 log = structlog.get_logger(__name__)
 
@@ -141,17 +142,17 @@ class Attempt:
             self.stopped_at = elapsed_clock()
         return self.stopped_by
 
-    def is_repeated_after(self, failure: JobFailure | None) -> bool:
+    def is_repeated(self, failure: JobFailure | None) -> bool:
         """Return whether the job is begun again, after a pause, when this attempt has failed."""
         if isinstance(failure, HostFault):
             return False
         if failure is None or isinstance(failure, LedgerUnavailable):
             return failure is not None
-        if self.is_refused_after(failure):
+        if self.is_refused_by_host(failure):
             return failure.retryable
         return failure.retryable and self.claim.attempt < self.claim.spec.max_attempts
 
-    def is_refused_after(self, failure: JobFailure) -> bool:
+    def is_refused_by_host(self, failure: JobFailure) -> bool:
         """Return whether a host that is fit could not open the sandbox, and another one may."""
         return failure.depends_on_host and not self.has_sandbox
 
@@ -220,7 +221,7 @@ class AttemptOutcome:
         )
 
 
-def result_of(claim: Claim, outcome: AttemptOutcome, ran_seconds: float) -> JobResult:
+def make_result(claim: Claim, outcome: AttemptOutcome, ran_seconds: float) -> JobResult:
     """Return the result of an attempt that ended its job, in a form that can be stored.
 
     An answer that is too large is dropped, and the job fails.
@@ -309,7 +310,7 @@ async def commit(
             unread = await journal.messages(job_id, messages_read)
 
 
-def failure_in(error: BaseException) -> JobFailure:
+def find_failure(error: BaseException) -> JobFailure:
     """Return the failure inside an exception: ADK wraps what a plugin raises.
 
     An unknown exception is reported by its type only, because its text may hold a prompt or a

@@ -21,9 +21,10 @@ from fanout.orchestrator.jobs.result import (
     first_files,
 )
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.attempt.attempt import Attempt
-from fanout.workers.heartbeat import elapsed_clock
-from fanout.workers.sandbox import Command, Sandbox, SandboxDied
+
+from ..heartbeat import elapsed_clock
+from ..sandbox import Command, Sandbox, SandboxDied
+from .attempt import Attempt
 
 CHANGES_SECONDS = 60.0
 """The time limit for collecting the changes of a job that was not stopped."""

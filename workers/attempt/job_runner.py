@@ -44,21 +44,22 @@ from fanout.orchestrator.jobs.totals import (
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.tracing.spans import OpenSpan, span
 from fanout.orchestrator.turns import working_for
-from fanout.workers.agent.activity import Activities
-from fanout.workers.agent.answer import JobWorker, failure_of
-from fanout.workers.agent.delegation.children import AwaitedTasks
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.agent.subagent import SubagentFactory
-from fanout.workers.agent_gate import AgentGate
-from fanout.workers.attempt.attempt import Attempt, AttemptOutcome, commit, failure_in, result_of
-from fanout.workers.attempt.changes import ChangeCollections, with_stray_commits
-from fanout.workers.attempt.known_files import StartReader
-from fanout.workers.attempt.opening import lazy_sandbox
-from fanout.workers.attempt.traced import ClaimTimes, traced_attempt
-from fanout.workers.heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
-from fanout.workers.host_fitness import HostFitness
-from fanout.workers.sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
+
+from ..agent.activity import Activities
+from ..agent.answer import JobWorker, answer_failure
+from ..agent.delegation.children import AwaitedTasks
+from ..agent.services import JobServices
+from ..agent.session_journal import AttemptJournal
+from ..agent.subagent import SubagentFactory
+from ..agent_gate import AgentGate
+from ..heartbeat import Heartbeats, HeldLease, ShuttingDown, elapsed_clock
+from ..host_fitness import HostFitness
+from ..sandbox import HostFault, LazySandbox, Sandbox, SandboxProvider
+from .attempt import Attempt, AttemptOutcome, commit, find_failure, make_result
+from .changes import ChangeCollections, with_stray_commits
+from .known_files import StartReader
+from .opening import lazy_sandbox
+from .traced import ClaimTimes, traced_attempt
 
 log = structlog.get_logger(__name__)
 
@@ -311,7 +312,7 @@ class JobRunner:
         The job keeps its slot on this worker during the pause.
         """
         outcome = await self._work(attempt, lease, journal)
-        is_retried = attempt.is_repeated_after(outcome.failure)
+        is_retried = attempt.is_repeated(outcome.failure)
         if is_retried and attempt.stopped_by is None and lease.is_held:
             try:
                 await asyncio.sleep(retry_pause_seconds(attempt.claim.attempt))
@@ -356,16 +357,16 @@ class JobRunner:
         except asyncio.CancelledError:
             return replace(outcome, failure=attempt.acknowledge())
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
-            return replace(outcome, failure=await self._cause_of(error, attempt))
+            return replace(outcome, failure=await self._find_cause(error, attempt))
         return outcome
 
-    async def _cause_of(self, error: Exception, attempt: Attempt) -> JobFailure:
+    async def _find_cause(self, error: Exception, attempt: Attempt) -> JobFailure:
         """Return why an attempt has failed: it was stopped, its host failed, or it did itself."""
         if attempt.stopped_by is not None:
             return attempt.stopped_by
-        failure = failure_in(error)
+        failure = find_failure(error)
         try:
-            fault = await self._fitness.fault_of(
+            fault = await self._fitness.find_fault(
                 failure, attempt.claim.spec.id, was_opened=attempt.has_sandbox
             )
         except asyncio.CancelledError:
@@ -390,13 +391,13 @@ class JobRunner:
                 with await sandbox.changes() as bundle:
                     tasks = await agent.keep(bundle, tasks)
             outcome = replace(outcome, approvals=answer.approvals, tasks=tasks)
-            failure = failure_of(answer)
+            failure = answer_failure(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
-            failure = await self._cause_of(error, attempt)
+            failure = await self._find_cause(error, attempt)
         if failure is not None and not (
-            _is_passed_on(failure) or attempt.is_repeated_after(failure)
+            _is_continued_elsewhere(failure) or attempt.is_repeated(failure)
         ):
             await agent.abandon()
         return replace(outcome, failure=failure, usage=agent.usage)
@@ -406,7 +407,7 @@ class JobRunner:
     ) -> AttemptOutcome:
         """Return the outcome with the job's changes, unless the job is going to be resumed."""
         resumes = outcome.waits or isinstance(outcome.failure, (NotUnderstood, HostFault))
-        if resumes or not lease.is_held or _is_passed_on(attempt.stopped_by):
+        if resumes or not lease.is_held or _is_continued_elsewhere(attempt.stopped_by):
             return outcome
         try:
             try:
@@ -414,14 +415,14 @@ class JobRunner:
                     collected = await self._collections.of_attempt(attempt, sandbox)
             except asyncio.CancelledError:  # stopped meanwhile: try again with less time
                 outcome = replace(outcome, failure=attempt.acknowledge())
-                if _is_passed_on(attempt.stopped_by):
+                if _is_continued_elsewhere(attempt.stopped_by):
                     return outcome
                 collected = await self._collections.of_attempt(attempt, sandbox)
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             log.warning("changes not collected", error=type(error).__name__)
             if attempt.stopped_by is not None:
                 return replace(outcome, collection=CollectionState.PENDING)
-            return replace(outcome, failure=outcome.failure or failure_in(error))
+            return replace(outcome, failure=outcome.failure or find_failure(error))
         return outcome.with_changes(collected)
 
     async def _conclude(
@@ -511,7 +512,7 @@ class JobRunner:
         """Commit the job's result, and begin to remove what it no longer needs."""
         if not outcome.has_run or outcome.collection is CollectionState.PENDING:
             outcome = await self._with_earlier_work(claim.spec.id, outcome)
-        result = result_of(claim, outcome, ran_seconds)
+        result = make_result(claim, outcome, ran_seconds)
         data = {"error": result.error.model_dump()} if result.error else {}
         read = outcome.messages_read
 
@@ -597,6 +598,6 @@ def _note_end(trace: OpenSpan, outcome: AttemptOutcome, result: JobResult | Unfi
         trace.fail(type(outcome.failure).__name__)
 
 
-def _is_passed_on(stopped_by: JobFailure | None) -> bool:
+def _is_continued_elsewhere(stopped_by: JobFailure | None) -> bool:
     """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown, NotUnderstood, HostFault))

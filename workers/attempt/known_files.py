@@ -26,7 +26,8 @@ from fanout.orchestrator.jobs.failures import InvalidJob, JobFailure
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.sandbox import WORKSPACE, Sandbox
+
+from ..sandbox import WORKSPACE, Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 MAX_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ class DefinitionFolder:
         Raises:
             FileNotFoundError: The path does not exist.
         """
-        found = next((file for file in self._files if self._path_of(file) == path), None)
+        found = next((file for file in self._files if self._known_path(file) == path), None)
         if found is None:
             self.list(path)
             return None
@@ -78,11 +79,11 @@ class DefinitionFolder:
         Raises:
             FileNotFoundError: The path does not exist.
         """
-        if any(self._path_of(file) == path for file in self._files):
+        if any(self._known_path(file) == path for file in self._files):
             return None
         entries: dict[str, Entry] = {}
         for file in self._files:
-            if (whole := self._path_of(file)).startswith(f"{path}/"):
+            if (whole := self._known_path(file)).startswith(f"{path}/"):
                 name, _, rest = whole.removeprefix(f"{path}/").partition("/")
                 entries[name] = Entry(
                     path=f"{path}/{name}",
@@ -93,7 +94,7 @@ class DefinitionFolder:
             raise FileNotFoundError(path)
         return [entries[name] for name in sorted(entries)]
 
-    async def copy_to(self, sandbox: Sandbox) -> None:
+    async def write_into(self, sandbox: Sandbox) -> None:
         """Write the files into an open sandbox.
 
         Raises:
@@ -106,14 +107,14 @@ class DefinitionFolder:
         for file in self._files:
             mode = _EXECUTABLE_MODE if file.executable else _MODE
             try:
-                await sandbox.write_bytes(self._path_of(file), file.data, mode=mode)
+                await sandbox.write_bytes(self._known_path(file), file.data, mode=mode)
             except OSError as error:
                 raise InvalidJob(
                     f"The definition file {file.path} cannot be written into the sandbox: "
                     f"{error.strerror}."
                 ) from error
 
-    def _path_of(self, file: definition_files.DefinitionFile) -> str:
+    def _known_path(self, file: definition_files.DefinitionFile) -> str:
         return f"{self.path}/{file.path}"
 
 
@@ -143,7 +144,7 @@ class StartReader:
         if start.snapshot:
             looks.append((start.snapshot, _in_archive))
         for blob, look in looks:
-            found = await self._found_in(blob, name, look)
+            found = await self._find_known(blob, name, look)
             if found == "unknown":
                 return None
             if isinstance(found, bytes):
@@ -152,7 +153,7 @@ class StartReader:
                 break
         raise FileNotFoundError(name)
 
-    async def _found_in(self, blob: str, name: str, look: Look) -> Found | None:
+    async def _find_known(self, blob: str, name: str, look: Look) -> Found | None:
         key = blob, name
         if key not in self._found:
             while len(self._found) >= MAX_KEPT:

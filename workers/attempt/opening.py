@@ -35,13 +35,12 @@ from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.jobs.totals import SANDBOX_FAILURES, SANDBOX_STARTS, Totals
 from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.agent import checkpoint
-from fanout.workers.agent.delegation.landing import ConflictFiles
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.attempt.attempt import Attempt
-from fanout.workers.attempt.known_files import DefinitionFolder, FilesBefore, StartReader
-from fanout.workers.sandbox import (
+
+from ..agent import checkpoint
+from ..agent.delegation.landing import ConflictFiles
+from ..agent.services import JobServices
+from ..agent.session_journal import AttemptJournal
+from ..sandbox import (
     ConnectionRecord,
     Credential,
     LazySandbox,
@@ -52,6 +51,8 @@ from fanout.workers.sandbox import (
     TrafficRecord,
     merge_into,
 )
+from .attempt import Attempt
+from .known_files import DefinitionFolder, FilesBefore, StartReader
 
 YOUR_CHANGES = "your changes"
 """The label of a job's own side where the changes with which it begins conflict."""
@@ -174,7 +175,7 @@ def sandbox_spec(
         image=definition.image or default_image,
         limits=limits,
         **job.start.update(),
-        credentials=credentials_of(definition, secrets),
+        credentials=agent_credentials(definition, secrets),
     )
 
 
@@ -237,7 +238,7 @@ class _Opening:
         changes = self.attempt.claim.spec.changes
         if not has_files and changes is not None:
             await _put_in_changes(sandbox, self.blobs, changes)
-        await self.definition.copy_to(sandbox)
+        await self.definition.write_into(sandbox)
         ready["resumed"] = None if self.last is None else has_files
         return sandbox, ready
 
@@ -247,7 +248,7 @@ class _Opening:
         """Return a sandbox, and whether it has the files of an earlier attempt's."""
         if self.last is not None and self.last.data.get("host") == self.host:
             sandbox = await stack.enter_async_context(self.provider.open(spec))
-            if _are_files_of(self.last, sandbox):
+            if _has_files(self.last, sandbox):
                 return sandbox, True
             await stack.aclose()
         # The ledger is not enough: an attempt that was released in an outage is not counted.
@@ -275,7 +276,7 @@ async def _put_in_changes(sandbox: Sandbox, blobs: BlobStore, changes: str) -> N
     await ConflictFiles(sandbox, blobs).write("", changes, paths)
 
 
-def _are_files_of(last: JournalEvent, sandbox: Sandbox) -> bool:
+def _has_files(last: JournalEvent, sandbox: Sandbox) -> bool:
     """Return whether a sandbox has the files of the last one.
 
     Workers of older releases did not name the files; then they are taken to be the same.
@@ -283,7 +284,7 @@ def _are_files_of(last: JournalEvent, sandbox: Sandbox) -> bool:
     return last.data.get("files", sandbox.files_id) == sandbox.files_id
 
 
-def credentials_of(
+def agent_credentials(
     definition: AgentDefinition, secrets: Mapping[str, SecretStr]
 ) -> tuple[Credential, ...]:
     """Return the credentials of an agent's jobs.

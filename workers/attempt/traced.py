@@ -28,7 +28,8 @@ from fanout.orchestrator.jobs.trace_context import (
     read_traceparent,
 )
 from fanout.orchestrator.tracing import spans
-from fanout.workers.telemetry import flush_spans, is_exported, is_sampled
+
+from ..telemetry import flush_spans, is_exported, is_sampled
 
 log = structlog.get_logger(__name__)
 

@@ -35,9 +35,10 @@ from tornado.template import Loader, Template
 
 from fanout.orchestrator.configuration.api_settings import ApiSettings
 from fanout.orchestrator.valid_text import printable
-from fanout.workers.celery_app import app
-from fanout.workers.startup import load_worker_settings, startup_error
-from fanout.workers.supervisor import EXIT_USAGE
+
+from ..celery_app import app
+from ..startup import load_worker_settings, startup_error
+from ..supervisor import EXIT_USAGE
 
 COLUMNS_VARIABLE = "FLOWER_TASKS_COLUMNS"
 COLUMNS = "state,kwargs,result,uuid,received,runtime,worker"

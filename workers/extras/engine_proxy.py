@@ -26,8 +26,9 @@ import h11
 import structlog
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.extras.engine_rules import Call, CallRefused, Passed, Rules
-from fanout.workers.sandbox.docker.engine import Engine
+
+from ..sandbox.docker.engine import Engine
+from .engine_rules import Call, CallRefused, Passed, Rules
 
 _HEAD_BYTES = 64 * 1024
 """The longest head of a request: a list's filters are its longest part."""
@@ -191,7 +192,7 @@ def main() -> None:
 async def _serve(path: Path, engine_socket: str, mode: int) -> None:
     engine = Engine(f"unix://{engine_socket}")
     try:
-        rules = Rules(engine.labels_of, str((await engine.info())["DockerRootDir"]))
+        rules = Rules(engine.read_labels, str((await engine.info())["DockerRootDir"]))
         listening = _socket(path, mode)
         server = await asyncio.start_unix_server(
             EngineProxy(engine_socket, rules).serve, sock=listening

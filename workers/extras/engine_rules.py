@@ -17,13 +17,14 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from pydantic import ValidationError
 
 from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
-from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.holders import SHARED
-from fanout.workers.sandbox.docker.naming import ROLE
-from fanout.workers.sandbox.docker.steward_client import STORE, steward_code, steward_command
-from fanout.workers.sandbox.inside.commands import OUTPUT_FOLDER
-from fanout.workers.sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
-from fanout.workers.sandbox.protocol import WORKSPACE
+
+from ..sandbox.docker import container_config
+from ..sandbox.docker.holders import SHARED
+from ..sandbox.docker.naming import ROLE
+from ..sandbox.docker.steward_client import STORE, steward_code, steward_command
+from ..sandbox.inside.commands import OUTPUT_FOLDER
+from ..sandbox.inside.disks import PLAIN_OVERLAY, RENAMING_OVERLAY
+from ..sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
 """The pattern of the names of our containers and volumes."""
@@ -257,12 +258,12 @@ class Rules:
     """The rules of one engine.
 
     Attributes:
-        labels_of: returns the labels of the container or the volume of a name, None when there is
+        read_labels: returns the labels of the container or the volume of a name, None when there is
             none; called with `container` or `volume` and the name.
         root: the engine's folder on its host, which contains its volumes.
     """
 
-    labels_of: Callable[[str, str], Awaitable[Mapping[str, str] | None]]
+    read_labels: Callable[[str, str], Awaitable[Mapping[str, str] | None]]
     root: str
 
     async def check(self, call: Call) -> Passed:
@@ -392,7 +393,7 @@ class Rules:
         return Passed("PUT", f"{request.path}?path=/opt", archive, "application/x-tar")
 
     async def _is_ours(self, kind: str, name: str, *, role: str | None = None) -> None:
-        labels = await self.labels_of(kind, name)
+        labels = await self.read_labels(kind, name)
         if labels is None:
             return  # the engine says so itself
         if ROLE not in labels or (role is not None and labels[ROLE] != role):

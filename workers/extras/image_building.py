@@ -28,10 +28,11 @@ from fanout.orchestrator.configuration.bundled import bundled
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.valid_text import printable
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.image_failures import BUILT_ON, image_missing, nearest, tag
-from fanout.workers.sandbox.docker.provider import STEWARD_IMAGE
-from fanout.workers.sandbox.errors import EngineUnavailable
+
+from ..sandbox.docker.engine import Engine
+from ..sandbox.docker.image_failures import BUILT_ON, image_missing, nearest, tag
+from ..sandbox.docker.provider import STEWARD_IMAGE
+from ..sandbox.errors import EngineUnavailable
 
 OnLine = Callable[[str], None]
 """Receives a line of progress; called in a thread."""

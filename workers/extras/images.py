@@ -20,7 +20,23 @@ from typing import Any, Literal, NamedTuple
 
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.extras.image_building import (
+
+from ..sandbox.docker.container_config import FIRST_UID, probe_config
+from ..sandbox.docker.engine import Engine
+from ..sandbox.docker.image_failures import (
+    BUILT_ON,
+    image_missing,
+    nearest,
+    tag,
+    unfit,
+)
+from ..sandbox.errors import (
+    EngineForbidden,
+    EngineUnavailable,
+    ImageMissing,
+    SandboxStartFailed,
+)
+from .image_building import (
     ImageBuildFailed,
     WantedImages,
     build,
@@ -28,21 +44,6 @@ from fanout.workers.extras.image_building import (
     list_images,
     require_images,
     to_build,
-)
-from fanout.workers.sandbox.docker.container_config import FIRST_UID, probe_config
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.image_failures import (
-    BUILT_ON,
-    image_missing,
-    nearest,
-    tag,
-    unfit,
-)
-from fanout.workers.sandbox.errors import (
-    EngineForbidden,
-    EngineUnavailable,
-    ImageMissing,
-    SandboxStartFailed,
 )
 
 OLDEST_PYTHON = (3, 8)

@@ -23,9 +23,10 @@ from fanout.orchestrator.jobs.changes import (
 from fanout.orchestrator.jobs.failures import NotUnderstood
 from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
-from fanout.workers.sandbox.errors import SnapshotUnusable
-from fanout.workers.sandbox.inside.snapshots import EMPTY_SNAPSHOT
-from fanout.workers.sandbox.protocol import SnapshotSource
+
+from .errors import SnapshotUnusable
+from .inside.snapshots import EMPTY_SNAPSHOT
+from .protocol import SnapshotSource
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Element:
         return f"{'layer' if self.is_layer else 'snapshot'} {(self.blob or self.id)[:12]}"
 
 
-def chain_of(snapshot: str | None, layers: Sequence[str]) -> list[Element]:
+def read_chain(snapshot: str | None, layers: Sequence[str]) -> list[Element]:
     """Return the elements from which a job starts, the snapshot first.
 
     Args:

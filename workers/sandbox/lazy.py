@@ -15,8 +15,9 @@ from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk, real_path
 from fanout.orchestrator.jobs.changes import empty_bundle
 from fanout.orchestrator.tracing.spans import span
-from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, Sandbox
+
+from .errors import SandboxDied
+from .protocol import WORKSPACE, Command, Process, Sandbox
 
 
 class KnownFiles(Protocol):

@@ -32,7 +32,8 @@ from fanout.orchestrator.workspace.rooted import (
     check_link,
     check_path,
 )
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+
+from .protocol import WORKSPACE, Command, Sandbox
 
 Result = TypeVar("Result")
 

@@ -412,7 +412,7 @@ class SandboxProvider(Protocol):
     def was_lost(self, job_id: str) -> bool:
         """Return whether a job's open sandbox has ended together with what the host runs it by."""
 
-    async def changes_of(self, job_id: str) -> IO[bytes]:
+    async def collect_changes(self, job_id: str) -> IO[bytes]:
         """Collect the change bundle of a job that has ended, as `Sandbox.changes` does.
 
         Its processes are killed before, if any are left, and its files stay.

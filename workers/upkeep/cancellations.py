@@ -13,7 +13,8 @@ import structlog
 
 from fanout.orchestrator.jobs.failures import JobCancelled
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.workers.heartbeat import Heartbeats
+
+from ..heartbeat import Heartbeats
 
 MAX_REMEMBERED = 10_000
 """Messages of jobs that may still wait; each takes some 200 bytes."""

@@ -17,9 +17,10 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.jobs.store.records import Uncollected
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.workers.attempt.changes import ChangeCollections
-from fanout.workers.sandbox import SandboxProvider
-from fanout.workers.upkeep.own_ledger import OwnLedger
+
+from ..attempt.changes import ChangeCollections
+from ..sandbox import SandboxProvider
+from .own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +119,7 @@ class LateChanges:
 
     async def _attach(self, job: Uncollected) -> None:
         try:
-            changes = await self._collections.store(self._provider.changes_of(job.job_id))
+            changes = await self._collections.store(self._provider.collect_changes(job.job_id))
             done = await self._ledger.attach_changes(job.job_id, changes)
             log.info("changes collected", job=job.job_id, attached=done)
         except JobFailure as failure:

@@ -16,10 +16,11 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.admission import Admission
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.workers.attempt.traced import record_lost_attempt
-from fanout.workers.sandbox import SandboxProvider
-from fanout.workers.telemetry import flush_spans, is_exported
-from fanout.workers.upkeep.own_ledger import OwnLedger
+
+from ..attempt.traced import record_lost_attempt
+from ..sandbox import SandboxProvider
+from ..telemetry import flush_spans, is_exported
+from .own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
 

@@ -29,9 +29,10 @@ from fanout.orchestrator.deep_agent import (
 )
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.services import JobServices
-from fanout.workers.attempt.opening import sandbox_spec
-from fanout.workers.sandbox import SandboxProvider, SandboxSpec
+
+from ..agent.services import JobServices
+from ..attempt.opening import sandbox_spec
+from ..sandbox import SandboxProvider, SandboxSpec
 
 LOOK_SECONDS = 1.0
 """Between two looks at the queue: a job of one second is followed by one that was expected, and a
@@ -78,7 +79,7 @@ class Forecast:
         self._next_jobs = max(NEXT_JOBS, warm or 0)
         self._is_outdated = asyncio.Event()
 
-    def look_soon(self) -> None:
+    def look_early(self) -> None:
         """Look before the next interval ends: a job has been taken from the queue."""
         self._is_outdated.set()
 

@@ -37,7 +37,8 @@ import structlog
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from fanout.workers.heartbeat import elapsed_clock
+
+from ..heartbeat import elapsed_clock
 
 log = structlog.get_logger(__name__)
 

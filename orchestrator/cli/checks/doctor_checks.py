@@ -15,45 +15,45 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fanout.orchestrator import extras
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import attached
-from fanout.orchestrator.configuration.agent_definitions import (
+from ... import extras
+from ...client import JobClient
+from ...client.attachment import attached
+from ...configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from fanout.orchestrator.configuration.api_settings import CallerSettings, Scope
-from fanout.orchestrator.configuration.configuration_file import (
+from ...configuration.api_settings import CallerSettings, Scope
+from ...configuration.configuration_file import (
     configuration_file,
     key_names,
     secret_variables,
 )
-from fanout.orchestrator.configuration.definition_files import is_relative
-from fanout.orchestrator.configuration.settings import (
+from ...configuration.definition_files import is_relative
+from ...configuration.settings import (
     InvalidSetting,
     Settings,
     load_settings,
     without_password,
 )
-from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
-from fanout.orchestrator.embedded.redis_server import find_redis_server
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
-from fanout.orchestrator.jobs.policy import StorageShares
-from fanout.orchestrator.jobs.store.access_stores import open_access_stores
-from fanout.orchestrator.jobs.store.api_keys import ApiKey
-from fanout.orchestrator.jobs.store.connection import connect
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.memory import redis_memory
-from fanout.orchestrator.jobs.store.records import Records
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
+from ...embedded.python_process import HELPER_SECONDS, run_helper
+from ...embedded.redis_server import find_redis_server
+from ...jobs.failures import JobFailure, LedgerUnavailable
+from ...jobs.policy import StorageShares
+from ...jobs.store.access_stores import open_access_stores
+from ...jobs.store.api_keys import ApiKey
+from ...jobs.store.connection import connect
+from ...jobs.store.keys import Keys
+from ...jobs.store.memory import redis_memory
+from ...jobs.store.records import Records
+from ...jobs.store.redis_errors import redis_failures
+from ...jobs.worker_info import WorkerInfo
+from ...workspace.blobs import BlobStore, BlobStoreUnusable
+from ..terminal import formatting, output
+from ..terminal.waiting import waiting
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.deep_agent import Trial
+    from ...deep_agent import Trial
 
 
 OWN_DEFINITIONS = "It reads them again within seconds; if this stays: fanout down, then run again."
@@ -164,7 +164,7 @@ def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Chec
 async def _models(
     settings: Settings, definitions: AgentDefinitions, *, calls: bool
 ) -> AsyncIterator[Check]:
-    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+    from ...deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         access_fault,
         resolve_model,
@@ -193,7 +193,7 @@ async def _models(
 
 async def _called(name: str, model: str) -> Check:
     """Return the result of a small request to a model."""
-    from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
+    from ...deep_agent import try_model  # noqa: PLC0415 - slow import
 
     with waiting(f"waiting for an answer of {model}"):
         trial = await try_model(model)
@@ -205,7 +205,7 @@ async def _called(name: str, model: str) -> Check:
 
 def _knowledge(definitions: AgentDefinitions) -> Iterable[Check]:
     """Check the memory and the skills that are files of the definitions."""
-    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+    from ...deep_agent import (  # noqa: PLC0415 - slow import
         SKILL_FILES,
         memory_fault,
         skill_fault,
@@ -378,7 +378,7 @@ def unbound_names(records: Sequence[ApiKey], callers: CallerSettings) -> list[st
         for one in records
         if one.works(now)
         and Scope.SUBMIT in one.scopes
-        and callers.policy_of(one.tenant, one.name, one.own_policy).anything
+        and callers.make_policy(one.tenant, one.name, one.own_policy).anything
     ]
 
 

@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from fanout.orchestrator.cli.checks.doctor_checks import Check, memory_checks, unbound_keys
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import attached
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
-from fanout.orchestrator.configuration.api_settings import (
+from ...client import JobClient
+from ...client.attachment import attached
+from ...configuration.agent_definitions import load_agent_definitions
+from ...configuration.api_settings import (
     EVERYBODY,
     ApiSettings,
     is_loopback,
 )
-from fanout.orchestrator.configuration.configuration_file import configuration_file
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.jobs.failures import JobFailure, LedgerForbidden, LedgerUnavailable
-from fanout.orchestrator.jobs.redis_url import TLS_SCHEMES
-from fanout.orchestrator.jobs.store.access_stores import open_access_stores
-from fanout.orchestrator.jobs.store.api_keys import ApiKey
-from fanout.orchestrator.jobs.store.connection import connect, identity
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from ...configuration.configuration_file import configuration_file
+from ...configuration.settings import Settings, load_settings
+from ...jobs.failures import JobFailure, LedgerForbidden, LedgerUnavailable
+from ...jobs.redis_url import TLS_SCHEMES
+from ...jobs.store.access_stores import open_access_stores
+from ...jobs.store.api_keys import ApiKey
+from ...jobs.store.connection import connect, identity
+from ...jobs.store.redis_errors import redis_failures
+from ...jobs.worker_info import WorkerInfo
+from .doctor_checks import Check, memory_checks, unbound_keys
 
 UNUSED_DAYS = 90
 """The days after which an unused key should be revoked: a quarter, so that the key of a rare job is

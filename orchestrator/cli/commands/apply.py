@@ -12,36 +12,36 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.diff import (
-    NamedJobs,
-    SelectedJobs,
-    parse_named_jobs,
-    select_jobs,
-)
-from fanout.orchestrator.cli.terminal import held_back, output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.formatting import short_id
-from fanout.orchestrator.cli.terminal.held_back import branch_document, branch_lines
-from fanout.orchestrator.cli.terminal.options import (
+from ...client import JobClient
+from ...configuration.settings import load_settings
+from ...jobs.changes import ChangeKind
+from ...jobs.failures import BlobMissing, JobFailure
+from ...jobs.result import JobResult
+from ...landing.branch import BranchLanding, land_on_branch
+from ...landing.runs import Runs, find_base, keep_conflicts
+from ...shortening import count
+from ...workspace.merge_report import MergeReport
+from ...workspace.three_way import How
+from ..terminal import held_back, output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from ..terminal.formatting import short_id
+from ..terminal.held_back import branch_document, branch_lines
+from ..terminal.options import (
     AnyJobs,
     AsJson,
     BranchOption,
     ChosenLabel,
     WholeTree,
 )
-from fanout.orchestrator.cli.terminal.questions import confirm
-from fanout.orchestrator.cli.terminal.session import last_run, open_client
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.jobs.changes import ChangeKind
-from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.landing.branch import BranchLanding, land_on_branch
-from fanout.orchestrator.landing.runs import Runs, find_base, keep_conflicts
-from fanout.orchestrator.shortening import count
-from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.orchestrator.workspace.three_way import How
+from ..terminal.questions import confirm
+from ..terminal.session import last_run, open_client
+from ..terminal.waiting import waiting
+from .diff import (
+    NamedJobs,
+    SelectedJobs,
+    parse_named_jobs,
+    select_jobs,
+)
 
 
 def apply(

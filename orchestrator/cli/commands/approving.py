@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import open_client, resolve_approval
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.valid_text import escape_hidden, not_utf_8
+from ...approvals import Decision
+from ...jobs.approvals import Approval
+from ...valid_text import escape_hidden, not_utf_8
+from ..terminal import formatting, output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import AsJson
+from ..terminal.session import open_client, resolve_approval
 
 ARGUMENT_CHARACTERS = 200
 """The longest part of a call's arguments in a table: one line. `--json` prints them in full."""

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.configuration.bundled import bundled
+from ...configuration.bundled import bundled
+from ..terminal.exit_codes import UsageProblem
 
 EXAMPLES = bundled("config") / "examples"
 

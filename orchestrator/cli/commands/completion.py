@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined] # not declared
 
-from fanout.orchestrator.cli.app import COMPLETION_VARIABLE
-from fanout.orchestrator.cli.terminal import output
+from ..app import COMPLETION_VARIABLE
+from ..terminal import output
 
 
 class ShellName(StrEnum):

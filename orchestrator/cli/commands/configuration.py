@@ -11,18 +11,18 @@ import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import EnvSettingsSource
 
-from fanout.orchestrator.cli.checks.limits import LimitSource, written
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
-from fanout.orchestrator.configuration.setting_errors import HIDDEN
-from fanout.orchestrator.configuration.settings import (
+from ...configuration.agent_definitions import load_agent_definitions
+from ...configuration.setting_errors import HIDDEN
+from ...configuration.settings import (
     PREFIX,
     Settings,
     load_settings,
     settings_of_files,
     without_password,
 )
+from ..checks.limits import LimitSource, written
+from ..terminal import output
+from ..terminal.options import AsJson
 
 
 def list_agents(*, as_json: bool) -> None:

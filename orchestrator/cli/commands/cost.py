@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import open_reader
-from fanout.orchestrator.jobs.accounts import JobAccount
-from fanout.orchestrator.jobs.result import Usage
+from ...jobs.accounts import JobAccount
+from ...jobs.result import Usage
+from ..terminal import formatting, output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import AsJson
+from ..terminal.session import open_reader
 
 
 class By(StrEnum):

@@ -15,38 +15,38 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
-from fanout.orchestrator.cli.terminal.formatting import short_id, with_short_ids
-from fanout.orchestrator.cli.terminal.grid import padded
-from fanout.orchestrator.cli.terminal.options import (
+from ...client import JobClient
+from ...configuration.settings import load_settings
+from ...jobs.changes import ChangeKind, FileChange
+from ...jobs.result import JobResult
+from ...jobs.state import JobRecord
+from ...landing.conflicts import (
+    KeptConflicts,
+    TaskConflict,
+    difference,
+    task_conflicts,
+)
+from ...landing.runs import Runs
+from ...shortening import count
+from ...workspace.hold_back import held_back_by_name
+from ..terminal import output
+from ..terminal.exit_codes import UsageProblem, WorkFailed
+from ..terminal.formatting import short_id, with_short_ids
+from ..terminal.grid import padded
+from ..terminal.options import (
     AnyJobs,
     AsJson,
     ChosenLabel,
     WholeTree,
     parse_labels,
 )
-from fanout.orchestrator.cli.terminal.session import (
+from ..terminal.session import (
     ended_result,
     job_or_last_run,
     open_client,
     resolve_jobs,
     resolve_tree,
 )
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.landing.conflicts import (
-    KeptConflicts,
-    TaskConflict,
-    difference,
-    task_conflicts,
-)
-from fanout.orchestrator.landing.runs import Runs
-from fanout.orchestrator.shortening import count
-from fanout.orchestrator.workspace.hold_back import held_back_by_name
 
 MOST_LABELLED = 100_000
 """The most jobs with a label: more than a Redis of usual size stores."""

@@ -12,14 +12,14 @@ from typing import Annotated
 
 import typer
 
-from fanout.orchestrator.cli.checks.doctor_checks import BUILD_IMAGES, Check, all_checks
-from fanout.orchestrator.cli.checks.security import modes_to_fix, obeyed, security_checks
-from fanout.orchestrator.cli.commands.images import run_program
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
+from ...configuration.settings import InvalidSetting, load_settings
+from ..checks.doctor_checks import BUILD_IMAGES, Check, all_checks
+from ..checks.security import modes_to_fix, obeyed, security_checks
+from ..terminal import output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from ..terminal.options import AsJson
+from ..terminal.waiting import waiting
+from .images import run_program
 
 
 def doctor(

@@ -13,42 +13,42 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.commands.bundled_examples import (
+from ...cancellation import cancel_and_wait
+from ...client import JobClient
+from ...client.model_check import check_models
+from ...configuration.agent_definitions import (
+    COORDINATOR,
+    SHIPPED_AGENTS,
+    load_agent_definitions,
+)
+from ...configuration.settings import Settings, load_settings
+from ...embedded.services import Embedded
+from ...git.process import GitFailed, run_git
+from ...jobs.result import JobError
+from ...jobs.spec import JobSpec
+from ...jobs.state import JobRecord, JobState
+from ...jobs.store.journal import EventType
+from ...landing.runs import Landing, Runs
+from ...shortening import count
+from ..terminal import formatting, output
+from ..terminal.exit_codes import ExitCode, WorkFailed
+from ..terminal.options import AsJson, SandboxOption, chosen_sandbox
+from ..terminal.waiting import waiting
+from .bundled_examples import (
     DEMO,
     EXAMPLES,
     Example,
     all_examples,
     find_example,
 )
-from fanout.orchestrator.cli.commands.images import (
+from .images import (
     check_sandbox,
     sandbox_of_the_demo,
     with_images,
 )
-from fanout.orchestrator.cli.commands.run import finish_run, start_run
-from fanout.orchestrator.cli.commands.run_report import run_exit_code
-from fanout.orchestrator.cli.commands.up import announce_sandbox
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
-from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.model_check import check_models
-from fanout.orchestrator.configuration.agent_definitions import (
-    COORDINATOR,
-    SHIPPED_AGENTS,
-    load_agent_definitions,
-)
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.services import Embedded
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.jobs.result import JobError
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.orchestrator.landing.runs import Landing, Runs
-from fanout.orchestrator.shortening import count
+from .run import finish_run, start_run
+from .run_report import run_exit_code
+from .up import announce_sandbox
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"

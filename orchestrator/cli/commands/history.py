@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import open_reader, resolve_tree
-from fanout.orchestrator.client.job_reader import PastRun
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.shortening import count
+from ...client.job_reader import PastRun
+from ...jobs.state import JobState
+from ...shortening import count
+from ..terminal import formatting, output
+from ..terminal.options import AsJson
+from ..terminal.session import open_reader, resolve_tree
 
 USUAL_RUNS = 20
 """The usual number of runs in one list: a screen."""

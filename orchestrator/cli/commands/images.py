@@ -13,19 +13,19 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.questions import Choice, choose, may_ask
-from fanout.orchestrator.cli.terminal.waiting import speaking, waiting
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
-from fanout.orchestrator.embedded.sandbox_check import (
+from ...configuration.settings import Settings, load_settings
+from ...embedded.python_process import helper_environment, python_argv
+from ...embedded.sandbox_check import (
     ImagesMissing,
     in_local_sandbox,
     require_sandbox,
     sandbox_of_demo,
 )
+from ..terminal import output
+from ..terminal.exit_codes import ExitCode
+from ..terminal.options import AsJson
+from ..terminal.questions import Choice, choose, may_ask
+from ..terminal.waiting import speaking, waiting
 
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ def clean(
     Without an argument it lists what is there. Workers remove what their own installation leaves.
     When its Redis is lost, nobody does.
     """
-    from fanout.orchestrator.cli.checks.doctor_checks import own_installation  # noqa: PLC0415 - seldom
+    from ..checks.doctor_checks import own_installation  # noqa: PLC0415 - seldom
 
     settings = load_settings()
     with waiting("waiting for Redis"):

@@ -19,9 +19,33 @@ from typing import Annotated, NamedTuple
 import typer
 from dotenv import dotenv_values, set_key
 
-from fanout.orchestrator.cli.commands.bundled_examples import DEMO, find_example
-from fanout.orchestrator.cli.commands.images import check_sandbox, run_program
-from fanout.orchestrator.cli.commands.own_server import (
+from ...configuration.configuration_file import (
+    ConfigurationFile,
+    configuration_path,
+)
+from ...configuration.settings import (
+    SandboxSettings,
+    Settings,
+    load_settings,
+)
+from ...embedded.python_process import python_argv
+from ...embedded.sandbox_check import ImagesMissing, NoSandbox
+from ...private_files import make_private_folder
+from ..terminal import output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from ..terminal.options import SandboxKind
+from ..terminal.questions import (
+    Choice,
+    ask,
+    ask_secret,
+    choose,
+    confirm,
+    may_ask,
+)
+from ..terminal.waiting import waiting
+from .bundled_examples import DEMO, find_example
+from .images import check_sandbox, run_program
+from .own_server import (
     KEY_VARIABLE,
     KeyWanted,
     NoModelServer,
@@ -31,30 +55,6 @@ from fanout.orchestrator.cli.commands.own_server import (
     is_address,
     list_protocols,
 )
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.options import SandboxKind
-from fanout.orchestrator.cli.terminal.questions import (
-    Choice,
-    ask,
-    ask_secret,
-    choose,
-    confirm,
-    may_ask,
-)
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.configuration.configuration_file import (
-    ConfigurationFile,
-    configuration_path,
-)
-from fanout.orchestrator.configuration.settings import (
-    SandboxSettings,
-    Settings,
-    load_settings,
-)
-from fanout.orchestrator.embedded.python_process import python_argv
-from fanout.orchestrator.embedded.sandbox_check import ImagesMissing, NoSandbox
-from fanout.orchestrator.private_files import make_private_folder
 
 GOAL = "Say in a few sentences what this folder is for and how its files work together."
 """The goal of the first run: an answer that shows that model, key, sandbox and agent work."""
@@ -217,7 +217,7 @@ def _given(
         UsageProblem: There is no key, or the piped one is not valid, or the server does not answer.
         ModelNotConfigured: The model is unknown, or its package is missing.
     """
-    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+    from ...deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         key_variable,
     )
@@ -240,7 +240,7 @@ def _given(
 
 def _asked(place: ConfigurationFile, wanted: WantedModel, sandbox: SandboxKind | None) -> Answers:
     """Return the answers of a person, who is asked again if a model cannot be used."""
-    from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
+    from ...deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
 
     while True:
         named = wanted.base_url or wanted.name or _ask_model()
@@ -262,7 +262,7 @@ def _at_service(place: ConfigurationFile, model: str) -> Answers:
     Raises:
         ModelNotConfigured: The model is unknown, or its package is missing.
     """
-    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+    from ...deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         key_variable,
     )
@@ -294,7 +294,7 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
     Raises:
         UsageProblem: Nothing answers there, or the model does not.
     """
-    from fanout.orchestrator.deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
+    from ...deep_agent import ModelNotConfigured  # noqa: PLC0415 - slow import
 
     try:
         with waiting(f"asking {output.one_line(base_url)} for its models"):
@@ -311,7 +311,7 @@ def _on_server(base_url: str, model: str | None, key: str | None, *, asking: boo
         return _on_server(base_url, model, usable_key(typed), asking=True)
     except NoModelServer as problem:
         raise UsageProblem(str(problem)) from None
-    chosen = model or _model_of(server, asking=asking)
+    chosen = model or _choose_model(server, asking=asking)
     said = []
     for protocol in list_protocols(server, chosen):
         variables = {protocol.address_variable: protocol.address}
@@ -339,7 +339,7 @@ def _warn_of_exported(protocol: ServerProtocol) -> None:
         )
 
 
-def _model_of(server: OwnServer, *, asking: bool) -> str:
+def _choose_model(server: OwnServer, *, asking: bool) -> str:
     """Return the only model of a server, or the one that a person chooses.
 
     Raises:
@@ -375,8 +375,8 @@ def _try(model: str, variables: Mapping[str, str]) -> _Tried:
     Raises:
         ModelNotConfigured: The model's package is missing.
     """
-    from fanout.orchestrator.cli.checks.doctor_checks import is_weak, trial_sentence  # noqa: PLC0415 - slow import
-    from fanout.orchestrator.deep_agent import try_model  # noqa: PLC0415 - slow import
+    from ...deep_agent import try_model  # noqa: PLC0415 - slow import
+    from ..checks.doctor_checks import is_weak, trial_sentence  # noqa: PLC0415 - slow import
 
     output.notice(f"Asking {model} for a small answer …")
     with _environment(variables), waiting(f"waiting for an answer of {model}"):
@@ -449,7 +449,7 @@ def _require_model(place: ConfigurationFile, model: str, name: str | None, key: 
     Raises:
         ModelNotConfigured: The model is unknown, or its key or package is missing.
     """
-    from fanout.orchestrator.deep_agent import resolve_model  # noqa: PLC0415 - slow import
+    from ...deep_agent import resolve_model  # noqa: PLC0415 - slow import
 
     is_kept = name and not os.environ.get(name) and (key or has_key(place, name))
     # Only its presence is checked.

@@ -8,20 +8,20 @@ from typing import Annotated
 
 import typer
 
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
-from fanout.orchestrator.cli.terminal.output import print_answer
-from fanout.orchestrator.cli.terminal.session import (
+from ...jobs.result import JobResult, Usage, Verification
+from ...jobs.state import LIVE_STATES, JobRecord, JobState
+from ..terminal import formatting, output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import AsJson, JobOrLastRun, LabelFilter, parse_labels
+from ..terminal.output import print_answer
+from ..terminal.session import (
     ended_result,
     job_or_last_run,
     open_reader,
     resolve_job,
     resolve_tree,
 )
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
-from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
+from ..terminal.waiting import waiting
 
 StateOption = Annotated[
     list[str] | None,
@@ -239,7 +239,7 @@ async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None
                     if as_json:
                         output.json_line(event.model_dump(mode="json"))
                     else:
-                        output.payload_now(formatting.event_line(event))
+                        output.print_line(formatting.event_line(event))
         except asyncio.CancelledError:
             output.notice(
                 f"Detached; the job continues. To continue reading: fanout logs -f {short}"
@@ -286,7 +286,7 @@ def _row(record: JobRecord, *, indented: bool) -> tuple[str, ...]:
 def _print_board(records: Sequence[JobRecord]) -> None:
     from rich.console import Console  # noqa: PLC0415 - most commands that only read need no rich
 
-    from fanout.orchestrator.cli.terminal.live_view import Board  # noqa: PLC0415 - the same
+    from ..terminal.live_view import Board  # noqa: PLC0415 - the same
 
     console = Console(highlight=False)
     lines = console.height - LINES_BESIDE_SUMMARY

@@ -16,15 +16,15 @@ from typing import Annotated, Any, Self
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.configuration.known_names import possible_model
-from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.spelling import did_you_mean
-from fanout.orchestrator.workspace.rooted import PathRefused, check_path
-from fanout.orchestrator.workspace.workspace import Workspace
+from ...configuration.known_names import possible_model
+from ...jobs.changes import SkippedFile
+from ...jobs.spec import JobSpec
+from ...path_text import os_path, path_text
+from ...spelling import did_you_mean
+from ...workspace.rooted import PathRefused, check_path
+from ...workspace.workspace import Workspace
+from ..terminal import output
+from ..terminal.exit_codes import UsageProblem
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
 """A job's position in its tree, and fields derived from others: its author cannot choose them."""

@@ -13,12 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import WAITING_FOR_REDIS
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.configuration.api_settings import (
+from ...configuration.api_settings import (
     EVERYBODY,
     MAX_NAME_CHARACTERS,
     CallerSettings,
@@ -27,18 +22,23 @@ from fanout.orchestrator.configuration.api_settings import (
     Scope,
     is_reserved,
 )
-from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.embedded.use import in_use
-from fanout.orchestrator.jobs.spec import (
+from ...configuration.settings import load_settings
+from ...embedded.use import in_use
+from ...jobs.spec import (
     MAX_CHOICE_CHARACTERS,
     MAX_CHOICES,
     CallerPolicy,
     Limits,
 )
-from fanout.orchestrator.jobs.store.access_stores import AccessStores, open_access_stores
-from fanout.orchestrator.jobs.store.api_keys import ApiKey, NameTaken, UnknownKey
-from fanout.orchestrator.jobs.store.audit_stream import AuditEntry
-from fanout.orchestrator.spelling import did_you_mean
+from ...jobs.store.access_stores import AccessStores, open_access_stores
+from ...jobs.store.api_keys import ApiKey, NameTaken, UnknownKey
+from ...jobs.store.audit_stream import AuditEntry
+from ...spelling import did_you_mean
+from ..terminal import output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import AsJson
+from ..terminal.session import WAITING_FOR_REDIS
+from ..terminal.waiting import waiting
 
 MAX_SHOWN_CHOICES = 120
 """The longest line about a key's choices; --json has all of them."""
@@ -346,7 +346,7 @@ def _time(at: float | None) -> str:
 
 def may_choose(record: ApiKey, callers: CallerSettings) -> str:
     """Return a key's choices for its jobs, in words."""
-    policy = callers.policy_of(record.tenant, record.name, record.own_policy)
+    policy = callers.make_policy(record.tenant, record.name, record.own_policy)
     if policy.anything:
         before = " (made before there were lists)" if record.policy is None else ""
         return f"anything{before}"

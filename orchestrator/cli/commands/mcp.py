@@ -11,15 +11,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from fanout.orchestrator.cli.commands.mcp_serve import (
-    WorkspacesOption,
-    require_folders,
-)
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.configuration.api_settings import is_loopback
-from fanout.orchestrator.configuration.configuration_file import VARIABLE
-from fanout.orchestrator.extras import (
+from ...configuration.api_settings import is_loopback
+from ...configuration.configuration_file import VARIABLE
+from ...extras import (
     CLIENTS,
     InstallScope,
     LocalServer,
@@ -28,7 +22,13 @@ from fanout.orchestrator.extras import (
     PlacedEntry,
     RemoteServer,
 )
-from fanout.orchestrator.spelling import did_you_mean
+from ...spelling import did_you_mean
+from ..terminal import output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from .mcp_serve import (
+    WorkspacesOption,
+    require_folders,
+)
 
 SERVE = ("mcp", "serve")
 PATH = "/mcp"

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.extras import Handshake, answer_first_requests
+from ...extras import Handshake, answer_first_requests
+from ..terminal.exit_codes import UsageProblem
 
 WorkspacesOption = Annotated[
     list[Path] | None,
@@ -39,16 +39,16 @@ def _serve(said: Handshake, workspace: list[Path] | None) -> None:
     # The SDK needs OpenTelemetry, which is hidden while this module is imported.
     import anyio  # noqa: PLC0415 - see above
 
-    from fanout.orchestrator.cli.terminal.session import open_client  # noqa: PLC0415 - see above
-    from fanout.orchestrator.cli.terminal.waiting import speaking  # noqa: PLC0415 - see above
-    from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415
-    from fanout.orchestrator.extras import (  # noqa: PLC0415 - see above
+    from ...configuration.settings import load_settings  # noqa: PLC0415
+    from ...extras import (  # noqa: PLC0415 - see above
         LocalDoor,
         LocalFolders,
         create_server,
         serve_stdio,
         usable_roots,
     )
+    from ..terminal.session import open_client  # noqa: PLC0415 - see above
+    from ..terminal.waiting import speaking  # noqa: PLC0415 - see above
 
     roots = usable_roots(workspace or (), Path.cwd(), Path.home())
     door = LocalDoor(

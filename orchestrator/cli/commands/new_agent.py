@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.configuration.agent_definitions import (
+from ...configuration.agent_definitions import (
     SHIPPED_AGENTS,
     AgentDefinition,
     load_agent_definition,
 )
-from fanout.orchestrator.configuration.configuration_file import default_agents
-from fanout.orchestrator.configuration.settings import load_settings
-from fanout.orchestrator.private_files import make_private_folder
+from ...configuration.configuration_file import default_agents
+from ...configuration.settings import load_settings
+from ...private_files import make_private_folder
+from ..terminal import output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import AsJson
 
 MAX_NAME_CHARACTERS = 63
 """The longest name of an agent in a definition."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from fanout.orchestrator.cli.terminal import output
+from ..terminal import output
 
 ADDRESS_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -98,12 +98,12 @@ def find_server(given: str, key: str | None) -> OwnServer:
                 raise KeyWanted(f"{address} requires a key ({answer.status_code}).")
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 raise NoModelServer(f"{address} is not ready yet: {_described(answer)}. Try again.")
-            models = _models_in(answer)
+            models = _listed_models(answer)
             if models is not None:
                 return OwnServer(address, models)
             is_there = is_there or (_is_json(answer) and "error" in answer.text)
             said = said or _described(answer)
-        models = _models_in(_asked(client, f"{_root(addresses)}/api/tags"))
+        models = _listed_models(_asked(client, f"{_root(addresses)}/api/tags"))
     if models is not None:  # an Ollama that does not list them under /v1
         return OwnServer(f"{_root(addresses)}/v1", models)
     if is_there:  # a server of one model may list none
@@ -170,7 +170,7 @@ def _asked(client: httpx.Client, url: str) -> httpx.Response:
         ) from None
 
 
-def _models_in(answer: httpx.Response) -> tuple[str, ...] | None:
+def _listed_models(answer: httpx.Response) -> tuple[str, ...] | None:
     """Return the names of the models in a list in OpenAI's or Ollama's form; None for others."""
     if answer.status_code != httpx.codes.OK or not _is_json(answer):
         return None
@@ -180,10 +180,10 @@ def _models_in(answer: httpx.Response) -> tuple[str, ...] | None:
         entries = next((body[name] for name in ("data", "models") if name in body), None)
     if not isinstance(entries, list):
         return None
-    return tuple(dict.fromkeys(filter(None, map(_name_in, entries))))
+    return tuple(dict.fromkeys(filter(None, map(_find_name, entries))))
 
 
-def _name_in(entry: Any) -> str:
+def _find_name(entry: Any) -> str:
     if isinstance(entry, dict):
         entry = next((entry[key] for key in ("id", "model", "name") if entry.get(key)), "")
     return entry if isinstance(entry, str) and entry.isprintable() and "," not in entry else ""

@@ -11,23 +11,23 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.images import check_sandbox, with_images
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
-from fanout.orchestrator.cli.terminal.options import SandboxOption, chosen_sandbox
-from fanout.orchestrator.client.attachment import attached
-from fanout.orchestrator.client.state_folder import write_private
-from fanout.orchestrator.configuration.log_setup import set_up_logging
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.python_process import (
+from ...client.attachment import attached
+from ...client.state_folder import write_private
+from ...configuration.log_setup import set_up_logging
+from ...configuration.settings import Settings, load_settings
+from ...embedded.python_process import (
     become,
     child_environment,
     helper_environment,
     program_environment,
     python_argv,
 )
-from fanout.orchestrator.private_files import make_private_folder
-from fanout.orchestrator.process_secrets import seal_process
+from ...private_files import make_private_folder
+from ...process_secrets import seal_process
+from ..terminal import output
+from ..terminal.exit_codes import UsageProblem
+from ..terminal.options import SandboxOption, chosen_sandbox
+from .images import check_sandbox, with_images
 
 NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
@@ -185,7 +185,7 @@ def serve(
     settings = settings.model_copy(update={"api": settings.api.model_copy(update=given)})
     set_up_logging(settings.log_level)
 
-    from fanout.orchestrator.server.process import serve as run  # noqa: PLC0415 - after the seal
+    from ...server.process import serve as run  # noqa: PLC0415 - after the seal
 
     asyncio.run(run(settings, _announce))
 

@@ -11,65 +11,65 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.images import with_images
-from fanout.orchestrator.cli.commands.job_files import (
-    IncludeOption,
-    Shortfall,
-    included_files,
-    plan,
+from ...client import JobClient
+from ...client.model_check import check_models
+from ...configuration.agent_definitions import (
+    COORDINATOR,
+    AgentDefinition,
 )
-from fanout.orchestrator.cli.commands.run_report import (
-    RunOutcome,
-    failed_jobs,
-    print_outcome,
-    run_exit_code,
-)
-from fanout.orchestrator.cli.commands.submission import (
-    ContinueOption,
-    MaxReworksOption,
-    VerifyMergesOption,
-    VerifyOption,
-)
-from fanout.orchestrator.cli.commands.up import announce_sandbox
-from fanout.orchestrator.cli.commands.waiting import submitted_document
-from fanout.orchestrator.cli.terminal import held_back, output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
-from fanout.orchestrator.cli.terminal.options import (
+from ...configuration.settings import Settings, load_settings
+from ...embedded.use import outliving, revived, with_pool
+from ...jobs.result import JobResult
+from ...jobs.spec import JobSpec
+from ...jobs.state import JobRecord
+from ...landing.branch import BranchUnusable, base_commit, require_branch
+from ...landing.conflicts import find_unmerged
+from ...landing.runs import Landing, Runs, land
+from ...server.notifications.hook import DESKTOP, Hook
+from ...server.notifications.messages import describe_end
+from ...workspace.repositories.repository import is_clean_checkout
+from ...workspace.staged_merge import MergeUndone, MergeUnfinished
+from ..terminal import held_back, output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from ..terminal.formatting import result_id, short_id
+from ..terminal.options import (
     AsJson,
     BranchOption,
     JobOrLastRun,
     SandboxOption,
     chosen_sandbox,
 )
-from fanout.orchestrator.cli.terminal.questions import confirm
-from fanout.orchestrator.cli.terminal.run_view import follow
-from fanout.orchestrator.cli.terminal.session import (
+from ..terminal.questions import confirm
+from ..terminal.run_view import follow
+from ..terminal.session import (
     WAITING_FOR_REDIS,
     job_or_last_run,
     open_client,
     resolve_job,
     usable_agents,
 )
-from fanout.orchestrator.cli.terminal.waiting import snapshot_progress, waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.model_check import check_models
-from fanout.orchestrator.configuration.agent_definitions import (
-    COORDINATOR,
-    AgentDefinition,
+from ..terminal.waiting import snapshot_progress, waiting
+from .images import with_images
+from .job_files import (
+    IncludeOption,
+    Shortfall,
+    included_files,
+    plan,
 )
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.use import outliving, revived, with_pool
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
-from fanout.orchestrator.landing.conflicts import find_unmerged
-from fanout.orchestrator.landing.runs import Landing, Runs, land
-from fanout.orchestrator.server.notifications.hook import DESKTOP, Hook
-from fanout.orchestrator.server.notifications.messages import describe_end
-from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
-from fanout.orchestrator.workspace.staged_merge import MergeUndone, MergeUnfinished
+from .run_report import (
+    RunOutcome,
+    failed_jobs,
+    print_outcome,
+    run_exit_code,
+)
+from .submission import (
+    ContinueOption,
+    MaxReworksOption,
+    VerifyMergesOption,
+    VerifyOption,
+)
+from .up import announce_sandbox
+from .waiting import submitted_document
 
 YesOption = Annotated[
     bool,

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.cli.commands.diff import print_stat, stat_document
-from fanout.orchestrator.cli.failure_report import exit_code_of_results
-from fanout.orchestrator.cli.terminal import formatting, held_back, output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.formatting import short_id
-from fanout.orchestrator.cli.terminal.held_back import branch_document, branch_lines, kept_note
-from fanout.orchestrator.cli.terminal.output import print_answer
-from fanout.orchestrator.client.job_reader import JobReader
-from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.landing.conflicts import Unmerged
-from fanout.orchestrator.landing.failing_tests import failing_tests
-from fanout.orchestrator.landing.runs import Landing, LandingReport
-from fanout.orchestrator.shortening import count
+from ...client.job_reader import JobReader
+from ...jobs.result import JobResult, Usage, Verification
+from ...jobs.state import JobRecord, JobState
+from ...landing.conflicts import Unmerged
+from ...landing.failing_tests import failing_tests
+from ...landing.runs import Landing, LandingReport
+from ...shortening import count
+from ..failure_report import exit_code_of_results
+from ..terminal import formatting, held_back, output
+from ..terminal.exit_codes import ExitCode
+from ..terminal.formatting import short_id
+from ..terminal.held_back import branch_document, branch_lines, kept_note
+from ..terminal.output import print_answer
+from .diff import print_stat, stat_document
 
 FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
 """The states of failed jobs of a run; cancelled jobs were ended on purpose."""

@@ -9,49 +9,49 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.commands.job_files import (
-    IncludeOption,
-    PlannedJob,
-    Shortfall,
-    plan,
-    read_job_file,
-)
-from fanout.orchestrator.cli.commands.waiting import (
-    ends_document,
-    print_ends,
-    submitted_document,
-    usage_of_trees,
-    wait_for_all,
-)
-from fanout.orchestrator.cli.failure_report import exit_code_of_results
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from fanout.orchestrator.cli.terminal.formatting import result_id, short_id
-from fanout.orchestrator.cli.terminal.options import (
+from ...client import JobClient
+from ...client.attachment import attached, state_folder
+from ...client.model_check import check_models
+from ...configuration.settings import Settings, load_settings
+from ...embedded.notifier import start_notifier
+from ...jobs.failures import InvalidJob
+from ...jobs.spec import JobSpec, StartFiles
+from ...jobs.store.subscription import Subscription
+from ...server.notifications.messages import new_secret
+from ...server.notifications.receivers import Receivers
+from ...server.notifications.subscriptions import Subscriptions
+from ..failure_report import exit_code_of_results
+from ..terminal import output
+from ..terminal.exit_codes import ExitCode, UsageProblem
+from ..terminal.formatting import result_id, short_id
+from ..terminal.options import (
     AsJson,
     JobArgument,
     JobArguments,
     LabelOption,
     parse_labels,
 )
-from fanout.orchestrator.cli.terminal.session import (
+from ..terminal.session import (
     open_client,
     resolve_job,
     resolve_jobs,
     usable_agents,
 )
-from fanout.orchestrator.cli.terminal.waiting import snapshot_progress, waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import attached, state_folder
-from fanout.orchestrator.client.model_check import check_models
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.notifier import start_notifier
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.jobs.store.subscription import Subscription
-from fanout.orchestrator.server.notifications.messages import new_secret
-from fanout.orchestrator.server.notifications.receivers import Receivers
-from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
+from ..terminal.waiting import snapshot_progress, waiting
+from .job_files import (
+    IncludeOption,
+    PlannedJob,
+    Shortfall,
+    plan,
+    read_job_file,
+)
+from .waiting import (
+    ends_document,
+    print_ends,
+    submitted_document,
+    usage_of_trees,
+    wait_for_all,
+)
 
 FileOption = Annotated[
     str | None,

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import KeyRefused, ServiceUnreachable, UsageProblem
-from fanout.orchestrator.cli.terminal.options import AsJson
-from fanout.orchestrator.cli.terminal.session import open_reader
-from fanout.orchestrator.cli.terminal.waiting import speaking
-from fanout.orchestrator.client.fleet_view import FleetView, whole_fleet
-from fanout.orchestrator.jobs.failures import JobFailure
+from ...cancellation import cancel_and_wait
+from ...client.fleet_view import FleetView, whole_fleet
+from ...jobs.failures import JobFailure
+from ..terminal import output
+from ..terminal.exit_codes import KeyRefused, ServiceUnreachable, UsageProblem
+from ..terminal.options import AsJson
+from ..terminal.session import open_reader
+from ..terminal.waiting import speaking
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.cli.terminal.top_board import TopBoard
+    from ..terminal.top_board import TopBoard
 
 KEY_VARIABLE = "FANOUT_KEY"
 """The variable with the key of the service, as for `fanout mcp install`."""
@@ -95,7 +95,7 @@ async def _reading(url: str | None) -> AsyncIterator[Read]:
             f"{KEY_VARIABLE} is not set: set it to the key for --url (`fanout keys create` makes "
             "one)."
         )
-    from fanout.orchestrator.cli.terminal.service import (  # noqa: PLC0415 - loads an HTTP client
+    from ..terminal.service import (  # noqa: PLC0415 - loads an HTTP client
         open_service,
     )
 
@@ -105,7 +105,7 @@ async def _reading(url: str | None) -> AsyncIterator[Read]:
 
 def _print(view: FleetView) -> None:
     """Print a view once, as tables that a program can cut into columns."""
-    from fanout.orchestrator.cli.terminal.top_board import (  # noqa: PLC0415 - loads rich
+    from ..terminal.top_board import (  # noqa: PLC0415 - loads rich
         summary,
         tables,
     )
@@ -126,7 +126,7 @@ async def _show(read: Read, every: float) -> None:
     from rich.console import Console  # noqa: PLC0415 - what prints once needs little of it
     from rich.live import Live  # noqa: PLC0415 - the same
 
-    from fanout.orchestrator.cli.terminal.top_board import TopBoard  # noqa: PLC0415 - the same
+    from ..terminal.top_board import TopBoard  # noqa: PLC0415 - the same
 
     for variable in SIZE_VARIABLES:
         os.environ.pop(variable, None)

@@ -9,19 +9,19 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from fanout.orchestrator.cli.commands.images import with_images
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.client.attachment import state_folder
-from fanout.orchestrator.client.state_folder import StateFolder
-from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
-from fanout.orchestrator.embedded.server import Server
-from fanout.orchestrator.embedded.services import Embedded, stop_embedded
-from fanout.orchestrator.jobs.store.access_stores import open_access_stores
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from fanout.orchestrator.server.access.sessions import create_login_link
+from ...client import JobClient
+from ...client.attachment import state_folder
+from ...client.state_folder import StateFolder
+from ...configuration.settings import PREFIX, Settings, load_settings
+from ...embedded.server import Server
+from ...embedded.services import Embedded, stop_embedded
+from ...jobs.store.access_stores import open_access_stores
+from ...jobs.worker_info import WorkerInfo
+from ...server.access.sessions import create_login_link
+from ..terminal import output
+from ..terminal.options import AsJson, SandboxOption, chosen_sandbox
+from ..terminal.waiting import waiting
+from .images import with_images
 
 EnvOption = Annotated[
     bool,

@@ -11,11 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.failure_report import exit_code_of_results
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
-from fanout.orchestrator.cli.terminal.live_view import (
+from ...cancellation import cancel_and_wait
+from ...client import JobClient
+from ...jobs.result import JobResult, Usage
+from ...jobs.state import LIVE_STATES, JobRecord
+from ...shortening import count
+from ..failure_report import exit_code_of_results
+from ..terminal import formatting, output
+from ..terminal.exit_codes import ExitCode
+from ..terminal.live_view import (
     POLL_SECONDS,
     Fetch,
     OnChange,
@@ -25,19 +29,15 @@ from fanout.orchestrator.cli.terminal.live_view import (
     shown,
     still_open,
 )
-from fanout.orchestrator.cli.terminal.options import AsJson, JobsOrLastRun, TimeoutOption
-from fanout.orchestrator.cli.terminal.output import print_answer
-from fanout.orchestrator.cli.terminal.run_view import fetch_tree
-from fanout.orchestrator.cli.terminal.session import (
+from ..terminal.options import AsJson, JobsOrLastRun, TimeoutOption
+from ..terminal.output import print_answer
+from ..terminal.run_view import fetch_tree
+from ..terminal.session import (
     job_or_last_run,
     open_client,
     resolve_jobs,
     resolve_tree,
 )
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
-from fanout.orchestrator.shortening import count
 
 MAX_ENDED = 1_000
 """The most ended jobs that a watch of all jobs still shows: more than a screen, for a watch of
@@ -89,7 +89,7 @@ async def wait_for_all(
     seen: list[JobRecord] = []
     waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
     try:
-        async with _view_of(client, ids, seen), asyncio.timeout(timeout_seconds):
+        async with _make_view(client, ids, seen), asyncio.timeout(timeout_seconds):
             return list(await asyncio.gather(*waits))
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
@@ -107,11 +107,11 @@ async def wait_for_all(
         await cancel_and_wait(*waits)
 
 
-def _view_of(
+def _make_view(
     client: JobClient, ids: Sequence[str], seen: list[JobRecord]
 ) -> AbstractAsyncContextManager[object]:
     console = live_console()
-    fetch = remembered(_records_of(client, ids), seen)
+    fetch = remembered(_read_records(client, ids), seen)
     if console is not None:
         return shown(client, fetch, console=console)
     return shown(client, fetch, on_change=_changes_printer())
@@ -210,7 +210,7 @@ def live_console() -> Console | None:
 
 
 def _print_change(record: JobRecord) -> None:
-    output.payload_now(change_line(record))
+    output.print_line(change_line(record))
 
 
 def _print_json(record: JobRecord) -> None:
@@ -221,7 +221,7 @@ def _all_ended(records: Sequence[JobRecord]) -> bool:
     return bool(records) and all(record.state.is_terminal for record in records)
 
 
-def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
+def _read_records(client: JobClient, ids: Sequence[str]) -> Fetch:
     wanted = frozenset(ids)
     trees: dict[str, Fetch] = {}
 

@@ -11,13 +11,13 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
-from fanout.orchestrator import shortening
-from fanout.orchestrator.cli.terminal.output import one_line, stdout_is_terminal
-from fanout.orchestrator.jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
-from fanout.orchestrator.jobs.result import ContextStats, JobError, JobResult, Usage
-from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.shortening import count
+from ... import shortening
+from ...jobs.failure_texts import FAILURE_TEXTS, next_step, what_happened
+from ...jobs.result import ContextStats, JobError, JobResult, Usage
+from ...jobs.state import Activity, JobRecord, JobState
+from ...jobs.store.journal import EventType, JournalEvent
+from ...shortening import count
+from .output import one_line, stdout_is_terminal
 
 SYMBOLS = {
     JobState.QUEUED: "·",

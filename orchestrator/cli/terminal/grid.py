@@ -13,7 +13,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from fanout.orchestrator.shortening import common_prefix
+from ...shortening import common_prefix
 
 LEAST_SHARED = 8
 """The shortest common beginning that is left out: little is gained with a shorter one."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.questions import confirm
-from fanout.orchestrator.landing.branch import BranchReport
-from fanout.orchestrator.shortening import count
-from fanout.orchestrator.workspace.merge_report import MergeReport
+from ...landing.branch import BranchReport
+from ...shortening import count
+from ...workspace.merge_report import MergeReport
+from . import output
+from .questions import confirm
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (

@@ -20,25 +20,25 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import (
+from ...cancellation import cancel_and_wait
+from ...client import JobClient
+from ...jobs.failures import JobFailure
+from ...jobs.state import JobRecord, JobState
+from ...jobs.store.journal import JournalEvent
+from ...shortening import count
+from . import formatting, output
+from .grid import (
     SPILL,
     STYLES,
     fitted_titles,
     fitted_widths,
     join_cells,
 )
-from fanout.orchestrator.cli.terminal.waiting import (
+from .waiting import (
     MAX_SILENT_SECONDS,
     SILENT_SECONDS,
     speaking,
 )
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.shortening import count
 
 MOST_ASKING = 3
 """The most approvals listed below the jobs, each with the command that answers it; `fanout
@@ -420,7 +420,7 @@ class _Silence:
 
     def _is_time(self) -> bool:
         """Return whether nothing was printed for the pause, which then becomes longer."""
-        if time.monotonic() - max(self._since, output.printed_at()) < self._pause:
+        if time.monotonic() - max(self._since, output.last_print_time()) < self._pause:
             return False
         self._since = time.monotonic()
         self._pause = min(2 * self._pause, MAX_SILENT_SECONDS)

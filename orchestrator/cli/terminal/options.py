@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from .exit_codes import UsageProblem
 
 AsJson = Annotated[
     bool,

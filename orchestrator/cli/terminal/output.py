@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fanout.orchestrator import shortening
-from fanout.orchestrator.valid_text import clean, escape_hidden
-from fanout.orchestrator.valid_text import printable as printable  # noqa: PLC0414 - a part of this door
+from ... import shortening
+from ...valid_text import clean, escape_hidden
+from ...valid_text import printable as printable  # noqa: PLC0414 - a part of this door
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -42,7 +42,7 @@ def one_line(text: object, width: int | None = None) -> str:
     return shortening.one_line(printable(text), width)
 
 
-def printed_at() -> float:
+def last_print_time() -> float:
     """Return when something was printed last, by `time.monotonic`; 0 for nothing yet."""
     return _printed_at
 
@@ -60,7 +60,7 @@ def payload(text: str) -> None:
     print(printable(text))
 
 
-def payload_now(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line of a stream and flush it."""
     _printing()
     print(printable(text), flush=True)
@@ -151,7 +151,7 @@ def _wrapped(line: str) -> str:
     columns = _columns()
     if line.startswith(" ") or MOST_CELLS * len(line) <= columns:
         return line
-    from fanout.orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
+    from .grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
 
     return wrapped(line, columns)
 
@@ -230,7 +230,7 @@ def growing_table(
         lines = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
         _printing()
         if stdout_is_terminal():
-            from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
+            from .grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
             widths = print_grid(
                 [list(header), *lines],

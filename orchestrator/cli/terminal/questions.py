@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from fanout.orchestrator.approvals import ApprovalAnswer, Decision
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.waiting import speaking
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
-from fanout.orchestrator.valid_text import escape_hidden
+from ...approvals import ApprovalAnswer, Decision
+from ...cancellation import cancel_and_wait
+from ...jobs.approvals import Approval
+from ...jobs.failures import ApprovalRefused, LedgerUnavailable
+from ...valid_text import escape_hidden
+from . import formatting, output
+from .waiting import speaking
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.client import JobClient
+    from ...client import JobClient
 
 SHOWN_CHARACTERS = 4_000
 """The longest part of a call's arguments that is shown: one or two screens. Of longer ones both

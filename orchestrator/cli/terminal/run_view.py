@@ -10,9 +10,14 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.live_view import (
+from ...cancellation import cancel_and_wait
+from ...client import JobClient
+from ...jobs.failures import JobFailure
+from ...jobs.result import JobResult
+from ...jobs.state import JobRecord
+from ...jobs.store.journal import EventType, JournalEvent
+from . import formatting, output
+from .live_view import (
     Fetch,
     Watcher,
     print_change,
@@ -20,12 +25,7 @@ from fanout.orchestrator.cli.terminal.live_view import (
     shown,
     still_open,
 )
-from fanout.orchestrator.cli.terminal.questions import answer_approvals
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from .questions import answer_approvals
 
 CALL_CHARACTERS = 100
 """The longest text of a tool call: one line of a terminal."""

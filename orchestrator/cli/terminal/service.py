@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import httpx
 from pydantic import ValidationError
 
-from fanout.orchestrator.cli.terminal.exit_codes import KeyRefused, ServiceUnreachable, UsageProblem
-from fanout.orchestrator.client.fleet_view import FleetView
+from ...client.fleet_view import FleetView
+from .exit_codes import KeyRefused, ServiceUnreachable, UsageProblem
 
 ASK_SECONDS = 15.0
 """The time for an answer: a service with thousands of workers takes a second."""

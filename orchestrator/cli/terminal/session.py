@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fanout.orchestrator.client  # a package with lazy imports: each name is imported when it is used
-from fanout.orchestrator.cli.terminal import output
-from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
-from fanout.orchestrator.cli.terminal.formatting import short_approval, short_id
-from fanout.orchestrator.cli.terminal.waiting import waiting
-from fanout.orchestrator.configuration.settings import Settings, load_settings
-from fanout.orchestrator.embedded.use import in_use
-from fanout.orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
-from fanout.orchestrator.jobs.result import JobResult
+
+from ...configuration.settings import Settings, load_settings
+from ...embedded.use import in_use
+from ...jobs.failures import InvalidJob, UnknownApproval, UnknownJob
+from ...jobs.result import JobResult
+from . import output
+from .exit_codes import UsageProblem, WorkFailed
+from .formatting import short_approval, short_id
+from .waiting import waiting
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.client.job_reader import JobReader
-    from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+    from ...client.job_reader import JobReader
+    from ...configuration.agent_definitions import AgentDefinitions
 
 
 WAITING_FOR_REDIS = "waiting for Redis"
@@ -42,7 +43,7 @@ def usable_agents(settings: Settings) -> AgentDefinitions:
     Raises:
         InvalidAgentDefinition: The folder of agents does not exist.
     """
-    from fanout.orchestrator.configuration.agent_definitions import (  # noqa: PLC0415 - few need it
+    from ...configuration.agent_definitions import (  # noqa: PLC0415 - few need it
         read_agent_definitions,
     )
 
@@ -114,8 +115,8 @@ def last_run(folder: Path) -> str:
     Raises:
         UsageProblem: `fanout run` was never used in this folder, or in one above it.
     """
-    from fanout.orchestrator.configuration.settings import load_settings  # noqa: PLC0415 - seldom
-    from fanout.orchestrator.landing.runs import Runs  # noqa: PLC0415 - seldom
+    from ...configuration.settings import load_settings  # noqa: PLC0415 - seldom
+    from ...landing.runs import Runs  # noqa: PLC0415 - seldom
 
     found = Runs(load_settings().state_dir).find_last(folder.resolve())
     if found is None:
@@ -147,9 +148,9 @@ async def resolve_job(reader: JobReader, prefix: str) -> str:
         InvalidJob: Several do.
         LedgerUnavailable: Redis does not answer.
     """
-    matches = await reader.ids_beginning_with(prefix, MAX_COUNTED)
+    matches = await reader.find_ids_by_beginning(prefix, MAX_COUNTED)
     if not matches:
-        matches = await reader.ids_ending_with(prefix.removeprefix(_ELLIPSIS), MAX_COUNTED)
+        matches = await reader.find_ids_by_ending(prefix.removeprefix(_ELLIPSIS), MAX_COUNTED)
     if not matches:
         raise UnknownJob(f"There is no job {prefix}. To list the jobs: fanout ps --all")
     if len(matches) > 1:

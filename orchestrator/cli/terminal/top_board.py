@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-from fanout.orchestrator.cli.terminal import formatting, output
-from fanout.orchestrator.cli.terminal.grid import STYLES, fitted_widths, join_cells
-from fanout.orchestrator.client.fleet_view import FleetView
-from fanout.orchestrator.shortening import count
+from ...client.fleet_view import FleetView
+from ...shortening import count
+from . import formatting, output
+from .grid import STYLES, fitted_widths, join_cells
 
 GAP = 2
 """Spaces between two columns."""

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from fanout.orchestrator.cli.terminal import formatting, output
+from . import formatting, output
 
 if TYPE_CHECKING:
-    from fanout.orchestrator.workspace.workspace import Workspace
+    from ...workspace.workspace import Workspace
 
 SILENT_SECONDS = 2.0
 """The silence after which a person wonders."""
@@ -91,13 +91,13 @@ class _Wait:
     def _print_lines(self) -> None:
         pause = SILENT_SECONDS
         while not self.ended.wait(_LOOK_SECONDS):
-            if self._is_silent_for(pause):
+            if self._was_silent(pause):
                 output.notice(self._line())
                 pause = min(2 * pause, MAX_SILENT_SECONDS)
 
     def _show(self) -> None:
         while not self.ended.wait(_LOOK_SECONDS):
-            if self._is_silent_for(SILENT_SECONDS):
+            if self._was_silent(SILENT_SECONDS):
                 self._show_until_printed()
 
     def _show_until_printed(self) -> None:
@@ -130,11 +130,11 @@ class _Wait:
     def _is_innermost(self) -> bool:
         return bool(_open) and _open[-1] is self
 
-    def _is_silent_for(self, seconds: float) -> bool:
+    def _was_silent(self, seconds: float) -> bool:
         """Return whether nothing was printed for a time, and no more exact wait is open."""
         if not self._is_innermost:
             return False
-        return time.monotonic() - max(_open[0]._begun, output.printed_at()) >= seconds  # noqa: SLF001 - of its own class
+        return time.monotonic() - max(_open[0]._begun, output.last_print_time()) >= seconds  # noqa: SLF001 - of its own class
 
     def _line(self) -> str:
         return f"Still {self._what}, {formatting.span(time.monotonic() - self._begun)}"

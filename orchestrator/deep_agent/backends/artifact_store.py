@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from google.adk.artifacts import BaseArtifactService
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.backends.matching import TextSearch
-from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hits, Walk
+from .matching import TextSearch
+from .protocol import Entry, Hits, Walk
 
 SIZE = "size_bytes"
 """Key of an artifact's metadata; every file has it."""

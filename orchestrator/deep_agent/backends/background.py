@@ -12,7 +12,7 @@ import select
 import threading
 from collections.abc import Sequence
 
-from fanout.orchestrator.portable.command_output import RollingFile
+from ...portable.command_output import RollingFile
 
 _READ_BYTES = 256 * 1024
 """The size of one read from a pipe; a pipe's buffer is smaller."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
-from fanout.orchestrator.portable.commands import MAX_COMMAND_LINE
+from ...portable.commands import MAX_COMMAND_LINE
 
 _CONTINUATION = range(0x80, 0xC0)
 """UTF-8's bytes after the first of a character."""

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from fanout.orchestrator.deep_agent.backends.matching import real_path, search_roots
-from fanout.orchestrator.deep_agent.backends.protocol import (
+from .matching import real_path, search_roots
+from .protocol import (
     Backend,
     Entry,
     Execution,

@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends.matching import MAX_DEPTH, TextSearch
-from fanout.orchestrator.deep_agent.backends.protocol import (
+from ...path_text import os_path, path_text
+from ...portable.text_search import read_lines
+from .matching import MAX_DEPTH, TextSearch
+from .protocol import (
     AccessRefused,
     Entry,
     EntryKind,
     Hits,
     Walk,
 )
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.portable.text_search import read_lines
 
 MAX_LINKS = 40
 """Linux's limit on links in one path."""

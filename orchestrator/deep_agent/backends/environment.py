@@ -8,9 +8,9 @@ from typing import Protocol
 
 from google.adk.environment import BaseEnvironment, ExecutionResult
 
-from fanout.orchestrator.deep_agent.backends import matching
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from ..failures import ToolMistake
+from . import matching
+from .protocol import MAX_FILE_BYTES, Backend, Shell
 
 MAX_COMMAND_SECONDS = 3600.0
 """The limit for a command without one, which ADK allows."""

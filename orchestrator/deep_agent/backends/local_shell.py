@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
-from fanout.orchestrator.path_text import os_path
-from fanout.orchestrator.portable.command_output import OutputFiles
-from fanout.orchestrator.portable.commands import find_shell
+from ...path_text import os_path
+from ...portable.command_output import OutputFiles
+from ...portable.commands import find_shell
+from . import processes
+from .directory import DirectoryBackend
+from .protocol import Execution, OutputSink
 
 INHERITED_VARIABLES = (
     "PATH",
@@ -84,9 +84,11 @@ class LocalShellBackend(DirectoryBackend):
     ) -> Execution:
         """See `Shell.execute`."""
         folder = Path(os_path(self.search_root))
-        return await self.execute_in(folder, command, timeout_seconds, max_output_bytes, on_output)
+        return await self.execute_in_folder(
+            folder, command, timeout_seconds, max_output_bytes, on_output
+        )
 
-    async def execute_in(
+    async def execute_in_folder(
         self,
         folder: Path,
         command: str,

@@ -14,16 +14,16 @@ from typing import Any
 import regex
 from wcmatch import glob as wcglob
 
-from fanout.orchestrator.deep_agent.backends.protocol import (
+from ...path_text import normal_path_text, path_bytes, path_glob
+from ...portable.text_search import MAX_NAMED_FILES, find_lines, is_binary
+from ..failures import ToolMistake
+from .protocol import (
     AccessRefused,
     Backend,
     Entry,
     Hit,
     Hits,
 )
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.path_text import normal_path_text, path_bytes, path_glob
-from fanout.orchestrator.portable.text_search import MAX_NAMED_FILES, find_lines, is_binary
 
 MAX_PATH_CHARACTERS = 4_096
 """PATH_MAX of Linux, its final NUL included."""
@@ -247,7 +247,7 @@ class TextSearch:
             blocks: Its content, whole or in parts that end with a line or have `overlap`.
         """
         last = 0
-        for hit in hits_in(self._watched(path, blocks), self._text, path):
+        for hit in find_hits(self._watched(path, blocks), self._text, path):
             if hit.line_number == last:
                 continue  # in another part of a split line
             if len(self._hits) >= self._max_hits:
@@ -279,7 +279,7 @@ class TextSearch:
             yield block
 
 
-def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
+def find_hits(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
     """Yield the lines of a file that contain a text; none of a binary file.
 
     Args:

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.matching import TextSearch, real_path, search_roots
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from ..failures import ToolMistake
+from .matching import TextSearch, real_path, search_roots
+from .protocol import Backend, Entry, Hits, Walk
 
 MAX_STAGED_BYTES = 64 * 1024**2
 """The size of one overlay, with both versions of each changed file: one process has many in
@@ -41,7 +41,7 @@ class StagedFile:
     path: str
     before: bytes | None
     after: bytes | None
-    changed_at: float = 0.0
+    state_changed_time: float = 0.0
     """Seconds since the epoch."""
     mode: int | None = None
     """The permission bits that it gets; None for those that it has, or that new files get."""
@@ -92,7 +92,7 @@ class OverlayBackend:
 
     async def changed_files(self) -> Mapping[str, str]:
         """Return the changed files, the last changed last, with their changes."""
-        staged = sorted(self._staged.values(), key=lambda file: file.changed_at)
+        staged = sorted(self._staged.values(), key=lambda file: file.state_changed_time)
         return {file.path: file.change for file in staged}
 
     @property
@@ -103,16 +103,16 @@ class OverlayBackend:
     def dump(self) -> dict[str, Any]:
         """Return the changes as JSON, for `load` in another process."""
         files = {
-            path: [_packed(file.before), _packed(file.after), file.changed_at, file.mode]
+            path: [_packed(file.before), _packed(file.after), file.state_changed_time, file.mode]
             for path, file in self._staged.items()
         }
         return {"files": files, "removed": sorted(self._removed)}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         """Add the changes that `dump` returned."""
-        for path, (before, after, changed_at, mode) in dumped["files"].items():
+        for path, (before, after, state_changed_time, mode) in dumped["files"].items():
             self._staged[path] = StagedFile(
-                path, _unpacked(before), _unpacked(after), changed_at, mode
+                path, _unpacked(before), _unpacked(after), state_changed_time, mode
             )
         self._removed.update(dumped["removed"])
 
@@ -273,7 +273,7 @@ class OverlayBackend:
             if file.after is not None and name.startswith(below):
                 yield file
 
-    async def _before(self, path: str) -> bytes | None:
+    async def _base_content(self, path: str) -> bytes | None:
         """Return a file's current content in `base`, to compare with when changes are applied.
 
         Raises:
@@ -316,7 +316,7 @@ class OverlayBackend:
     async def _change(self, path: str, after: bytes | None) -> None:
         """Stage a file's new content, or its deletion."""
         staged = self._staged.get(path)
-        before = staged.before if staged is not None else await self._before(path)
+        before = staged.before if staged is not None else await self._base_content(path)
         self._stage(StagedFile(path, before, after, time.time()))
 
     async def _delete_directory(self, path: str) -> None:
@@ -342,7 +342,10 @@ class OverlayBackend:
 
 def _entry(file: StagedFile) -> Entry:
     return Entry(
-        path=file.path, kind="file", size_bytes=len(file.after or b""), modified_at=file.changed_at
+        path=file.path,
+        kind="file",
+        size_bytes=len(file.after or b""),
+        modified_at=file.state_changed_time,
     )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from fanout.orchestrator.portable.commands import COMMAND_MARKER
+from ...portable.commands import COMMAND_MARKER
 
 _READ_BYTES = 64 * 1024
 """More than nearly every file of a process has, so that one read is enough."""
@@ -218,7 +218,7 @@ def _look(environments: EnvironmentReader) -> CommandTable:
     by_marker: dict[str, list[int]] = defaultdict(list)
     for pid, session in other_processes():
         by_session[session].append(pid)
-        if marker := variable_of(environments.read(pid), COMMAND_MARKER):
+        if marker := read_variable(environments.read(pid), COMMAND_MARKER):
             by_marker[marker].append(pid)
     return CommandTable(by_session, by_marker)
 
@@ -245,7 +245,7 @@ def other_processes() -> Iterator[tuple[int, int]]:
                 yield int(name), int(fields[3])
 
 
-def variable_of(environment: bytes, name: str) -> str:
+def read_variable(environment: bytes, name: str) -> str:
     """Return the value of a variable; empty without it."""
     beginning = f"{name}=".encode()
     at = 0 if environment.startswith(beginning) else environment.find(b"\0" + beginning) + 1

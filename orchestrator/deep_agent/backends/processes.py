@@ -20,26 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends.background import read_on
-from fanout.orchestrator.deep_agent.backends.command_result import (
-    LeftProcess,
-    LeftRunning,
-    OutputFile,
-)
-from fanout.orchestrator.deep_agent.backends.proc_table import (
-    COMMANDS,
-    CommandTable,
-    command_line,
-    signal_all,
-)
-from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
-from fanout.orchestrator.portable.command_output import (
+from ...portable.command_output import (
     BoundedOutput,
     OutputFiles,
     RollingFile,
     WholeOutput,
 )
-from fanout.orchestrator.portable.commands import (
+from ...portable.commands import (
     ABANDONED_GRACE_SECONDS,
     COMMAND_MARKER,
     DRAIN_SECONDS,
@@ -47,6 +34,19 @@ from fanout.orchestrator.portable.commands import (
     GRACE_SECONDS,
     MAX_NAMED_PROCESSES,
 )
+from .background import read_on
+from .command_result import (
+    LeftProcess,
+    LeftRunning,
+    OutputFile,
+)
+from .proc_table import (
+    COMMANDS,
+    CommandTable,
+    command_line,
+    signal_all,
+)
+from .protocol import Execution, OutputSink
 
 READ_BYTES = 256 * 1024
 """The size of one read from a pipe; a pipe's buffer is smaller."""
@@ -183,7 +183,7 @@ class RunningCommand:
         """Start to collect its output and its exit."""
         loop = asyncio.get_running_loop()
         for pipe in self.pipes:
-            self._listen_to(pipe, sink)
+            self._watch_pipes(pipe, sink)
         self._ending = os.pidfd_open(self.process.pid)
         loop.add_reader(self._ending, self._on_exit, self._ending)
 
@@ -195,14 +195,14 @@ class RunningCommand:
     def record(self, files: OutputFiles, sink: Callable[[bytes], None]) -> None:
         """Keep the whole of its first output in a file, if that exceeds its limit."""
         pipe = self.pipes[0]
-        pipe.recorder = OutputRecorder(files, lambda: self._listen_to(pipe, sink))
+        pipe.recorder = OutputRecorder(files, lambda: self._watch_pipes(pipe, sink))
 
     async def recorded(self) -> OutputFile | None:
         """Return the file with the whole output, closed; None if there is none."""
         recorder, self.pipes[0].recorder = self.pipes[0].recorder, None  # it refers to this command
         return None if recorder is None else await recorder.finish()
 
-    def _listen_to(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
+    def _watch_pipes(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
         if pipe.open:
             loop = asyncio.get_running_loop()
             loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)

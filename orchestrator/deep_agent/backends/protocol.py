@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from fanout.orchestrator.deep_agent.backends.command_result import (
+from .command_result import (
     LeftRunning,
     OutputFile,
     with_mark,

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
-from fanout.orchestrator.deep_agent.backends.matching import TextSearch
-from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hits, Walk
+from .matching import TextSearch
+from .protocol import Entry, Hits, Walk
 
 LARGE_CHARACTERS = 256 * 1024
 """A larger content is converted in a thread: it would block all other agents for milliseconds."""
@@ -132,7 +132,7 @@ class StateBackend:
     async def delete(self, path: str) -> None:
         files = self._files()
         files.stat(path)
-        for number, name in enumerate(await asyncio.to_thread(files.names_at, path), start=1):
+        for number, name in enumerate(await asyncio.to_thread(files.list_names, path), start=1):
             # A key of ADK's state cannot be removed; None means that the file was deleted.
             self._state[KEY_PREFIX + name] = None
             if number % DELETED_AT_ONCE == 0:
@@ -223,7 +223,7 @@ class _Files:
             search.file(name, [_content(self.record(name) or {})])
         return search.result()
 
-    def names_at(self, path: str) -> Sequence[str]:
+    def list_names(self, path: str) -> Sequence[str]:
         """Return the file at a path, or the files below it."""
         return [path] if self.record(path) is not None else [name for name, _ in self._below(path)]
 

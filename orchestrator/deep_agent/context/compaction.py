@@ -16,15 +16,15 @@ from google.adk.events import Event, EventActions
 from google.adk.events.event_actions import EventCompaction
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.adk_internals import (
+from ..adk_internals import (
     call_ids,
     is_in_context,
     is_of_tool_branch,
     self_contained_prefix,
     without_rewound,
 )
-from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
-from fanout.orchestrator.deep_agent.models.tokens import MODEL_CALLS, tokens_in, tokens_of
+from ..models.tokens import MODEL_CALLS, count_message_tokens, count_tokens
+from .summarizer import SideCallAccount
 
 TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store preserves."""
@@ -86,7 +86,7 @@ class AgentConversation:
     @property
     def tokens(self) -> int:
         """The estimated size of what the model sees, without system instruction and tools."""
-        return tokens_in(self.summary_content) + tokens_of(self.shown)
+        return count_message_tokens(self.summary_content) + count_tokens(self.shown)
 
     def safe_cut(self, wanted: int) -> int:
         """Return the last index up to `wanted` at which no call is open; 0 if there is none.
@@ -96,7 +96,7 @@ class AgentConversation:
         return len(self_contained_prefix(self.messages[:wanted], self.messages))
 
 
-def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> AgentConversation:
+def copy_conversation(context: InvocationContext, *, shown_only: bool = False) -> AgentConversation:
     """Return the messages from which ADK makes the contents of the next request.
 
     Args:
@@ -140,7 +140,7 @@ def tail_start(messages: Sequence[Event], keep_tokens: int) -> int:
     """
     left = keep_tokens
     for index in range(len(messages) - 1, -1, -1):
-        left -= tokens_in(messages[index].content)
+        left -= count_message_tokens(messages[index].content)
         if left < 0:
             return min(index + 1, len(messages) - 1)
     return 0
@@ -266,7 +266,7 @@ def context_stats(events: Iterable[Event]) -> ConversationStats:
     summary = compaction.compacted_content if compaction else None
     threshold = ((newest.custom_metadata if newest else None) or {}).get(CONTEXT_THRESHOLD)
     return ConversationStats(
-        total_tokens=tokens_in(summary) + tokens_of(messages),
+        total_tokens=count_message_tokens(summary) + count_tokens(messages),
         message_count=len(messages),
         threshold=threshold if isinstance(threshold, int) else None,
         summary_count=len(made),

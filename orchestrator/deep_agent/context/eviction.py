@@ -22,13 +22,14 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
-from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
-from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.tokens import characters
-from fanout.orchestrator.deep_agent.prompts import (
+from ...valid_text import clean
+from ..backends.composite import CompositeBackend
+from ..backends.protocol import MAX_FILE_BYTES, Backend, Entry
+from ..backends.state import SessionState, StateBackend
+from ..messages import is_reply, list_parts
+from ..middleware import Middleware
+from ..models.tokens import characters
+from ..prompts import (
     RESULT_CUT,
     RESULT_DROPPED,
     RESULT_NOT_KEPT,
@@ -36,9 +37,8 @@ from fanout.orchestrator.deep_agent.prompts import (
     RESULT_READERS,
     RESULT_TOO_LARGE,
 )
-from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_RESULT_CHARACTERS
-from fanout.orchestrator.deep_agent.tools.search import MAX_WALKED_FILES
-from fanout.orchestrator.valid_text import clean
+from ..tools.files import LARGE_BYTES, MAX_RESULT_CHARACTERS
+from ..tools.search import MAX_WALKED_FILES
 
 PREVIEW_LINES = 10
 """Lines from the beginning, and as many from the end."""
@@ -347,7 +347,7 @@ def _blocks(event: Event) -> Iterator[str]:
     kind = "model" if is_reply(event) else "tools"
     role = "user" if event.author == "user" else f"{event.author} ({kind})"
     yield f"## {role} · {time}"
-    for part in parts_of(event):
+    for part in list_parts(event):
         if part.text and not part.thought:
             yield part.text
         elif part.function_call:

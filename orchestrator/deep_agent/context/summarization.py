@@ -29,51 +29,51 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.budget import budget_of
-from fanout.orchestrator.deep_agent.context import eviction
-from fanout.orchestrator.deep_agent.context.compaction import (
-    MAX_FILES,
-    AgentConversation,
-    ContextSummary,
-    compaction_event,
-    conversation_of,
-    put_in_order,
-    tail_start,
-)
-from fanout.orchestrator.deep_agent.context.eviction import (
-    CONVERSATION_HISTORY,
-    LARGE_TOOL_RESULTS,
-)
-from fanout.orchestrator.deep_agent.context.summarizer import (
-    MAX_SUMMARY_CHARACTERS,
-    SideCallAccount,
-    Summarizer,
-    changed_files,
-    key_decisions,
-    share_of,
-    summary_content,
-    task_text,
-    without_model,
-)
-from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
-from fanout.orchestrator.deep_agent.messages import summary_text
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.tokens import (
+from ...logs import Logger
+from .. import prompts
+from ..budget import budget_of
+from ..failures import ModelContextExceeded, ToolMistake
+from ..messages import summary_text
+from ..middleware import BackendSource, Middleware
+from ..models.facts import context_window
+from ..models.tokens import (
     DEFAULT_WINDOW_TOKENS,
+    count_message_tokens,
+    count_tokens,
     counted_tokens,
     counts_since_summary,
     fixed_tokens,
     messages_since_summary,
     reported_tokens,
-    tokens_in,
-    tokens_of,
 )
-from fanout.orchestrator.deep_agent.prompts import OLD_ARGUMENT
-from fanout.orchestrator.deep_agent.tool import MethodTool
-from fanout.orchestrator.deep_agent.unusable_replies import TOO_LONG, as_placeholder_call
-from fanout.orchestrator.logs import Logger
+from ..prompts import OLD_ARGUMENT
+from ..tool import MethodTool
+from ..unusable_replies import TOO_LONG, as_placeholder_call
+from . import eviction
+from .compaction import (
+    MAX_FILES,
+    AgentConversation,
+    ContextSummary,
+    compaction_event,
+    copy_conversation,
+    put_in_order,
+    tail_start,
+)
+from .eviction import (
+    CONVERSATION_HISTORY,
+    LARGE_TOOL_RESULTS,
+)
+from .summarizer import (
+    MAX_SUMMARY_CHARACTERS,
+    SideCallAccount,
+    Summarizer,
+    changed_files,
+    key_decisions,
+    share_characters,
+    summary_content,
+    task_text,
+    without_model,
+)
 
 log = Logger(__name__)
 
@@ -166,7 +166,7 @@ class Summarization(Middleware):
         files_of: BackendSource,
     ) -> None:
         self._config = config
-        self._files_of = files_of
+        self._list_files = files_of
         window = config.window_tokens or context_window(model.model) or DEFAULT_WINDOW_TOKENS
         self._window_tokens = window
         other_window = window if summarizer is None else context_window(summarizer.model)
@@ -192,7 +192,7 @@ class Summarization(Middleware):
         counts = list(counts_since_summary(context.session.events, name, context.isolation_scope))
         if not counts or max(counts) >= self._old_arguments_tokens:
             tail = partial(self._tail_start, share=1.0)
-            shown = conversation_of(context, shown_only=True)
+            shown = copy_conversation(context, shown_only=True)
             shorten(llm_request.contents, old_calls(shown, name, self._old_arguments_tokens, tail))
         return None
 
@@ -214,7 +214,7 @@ class Summarization(Middleware):
         The newest messages stay as they are, and everything can be read again in files.
         """
         context = tool_context.get_invocation_context()
-        conversation = conversation_of(context)
+        conversation = copy_conversation(context)
         size, most = await self._size(context, conversation, None)
         if size < most * COMPACT_SHARE:
             raise ToolMistake(
@@ -244,14 +244,14 @@ class Summarization(Middleware):
         is_asked = is_too_long or ("compact_conversation" in names and not is_done)
         if not is_asked and self._is_surely_short(context):
             return
-        conversation = conversation_of(context)
+        conversation = copy_conversation(context)
         cut = self._cut(conversation, share=REJECTED_KEEP_SHARE if is_too_long else 1.0)
         if cut <= conversation.shown_from:
             return
         if not is_asked:
             size, most = await self._size(context, conversation, request)
             gain = conversation.messages[conversation.shown_from : cut]
-            gained = len(gain) if self._unit == "messages" else tokens_of(gain)
+            gained = len(gain) if self._unit == "messages" else count_tokens(gain)
             if size < most or gained < most * MIN_GAIN_SHARE:
                 return
         await self._compact(context, conversation, cut)
@@ -264,7 +264,7 @@ class Summarization(Middleware):
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
         entries = await asyncio.to_thread(eviction.as_entries, replaced)
         earlier = summary_text(conversation.summary_content)
-        most = share_of(self._window_tokens, MAX_SUMMARY_CHARACTERS)
+        most = share_characters(self._window_tokens, MAX_SUMMARY_CHARACTERS)
         task = task_text(conversation.messages)
         written = await self._summarizer.summary(
             entries, task=task, earlier=earlier, most=most, calls=calls
@@ -272,7 +272,7 @@ class Summarization(Middleware):
         decisions = await asyncio.to_thread(key_decisions, replaced, earlier)
         summary = written or without_model(entries, earlier, most, decisions)
         changed = await changed_files(
-            self._files_of(CallbackContext(context)),
+            self._list_files(CallbackContext(context)),
             conversation.messages,
             history=self._config.history_path_prefix,
         )
@@ -298,8 +298,9 @@ class Summarization(Middleware):
             calls=calls,
             statistics=ContextSummary(
                 messages_summarized=len(replaced),
-                original_token_count=tokens_in(conversation.summary_content) + tokens_of(replaced),
-                summarized_token_count=tokens_in(content),
+                original_token_count=count_message_tokens(conversation.summary_content)
+                + count_tokens(replaced),
+                summarized_token_count=count_message_tokens(content),
                 key_decisions=decisions,
                 files_modified=tuple(changed)[-MAX_FILES:],
                 by_model=written is not None,
@@ -414,9 +415,9 @@ def shorten(contents: Sequence[types.Content], calls: int) -> None:
 def _reached(conversation: AgentConversation, agent_name: str, limit: int) -> int | None:
     """Return the index of the first message after which the conversation has this size, or None."""
     summarized_at = conversation.summary.timestamp if conversation.summary else 0.0
-    size = tokens_in(conversation.summary_content)
+    size = count_message_tokens(conversation.summary_content)
     for index, event in enumerate(conversation.shown):
-        size += tokens_in(event.content)
+        size += count_message_tokens(event.content)
         if event.timestamp > summarized_at:  # an earlier count is of a longer conversation
             size = reported_tokens(event, agent_name) or size
         if size >= limit:

@@ -20,19 +20,19 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.budget import Budget
-from fanout.orchestrator.deep_agent.context.eviction import CONVERSATION_HISTORY, is_artifact
-from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
-from fanout.orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
-from fanout.orchestrator.deep_agent.models.tokens import (
+from ...logs import Logger
+from .. import prompts
+from ..backends.protocol import Backend
+from ..budget import Budget
+from ..failures import ModelContextExceeded
+from ..messages import is_reply, is_request, list_parts, text_of
+from ..models.tokens import (
     CHARACTERS_PER_TOKEN,
     ModelUsage,
     reply_usage,
 )
-from fanout.orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
-from fanout.orchestrator.logs import Logger
+from ..tools.todos import STATE_KEY as TODOS
+from .eviction import CONVERSATION_HISTORY, is_artifact
 
 log = Logger(__name__)
 
@@ -277,7 +277,7 @@ def summary_content(
         history: The paths of the files with the messages.
         changed: The changed files by path, each with its change.
     """
-    room = share_of(window_tokens, MAX_TASK_CHARACTERS)
+    room = share_characters(window_tokens, MAX_TASK_CHARACTERS)
     asked = [event for event in messages if _has_request(event)]
     first, last = history[0], history[-1]
     files = first if first == last else f"{first} to {last}"
@@ -293,7 +293,7 @@ def summary_content(
     return types.Content(role="user", parts=[*task, *(types.Part(text=text) for text in texts)])
 
 
-def share_of(window_tokens: int, most: int) -> int:
+def share_characters(window_tokens: int, most: int) -> int:
     """Return how many characters one part of such a content may have.
 
     Args:
@@ -323,12 +323,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def _has_request(event: Event) -> bool:
-    return is_request(event) and bool(parts_of(event))
+    return is_request(event) and bool(list_parts(event))
 
 
 def _task_parts(event: Event, most: int) -> list[types.Part]:
     text = shortened(text_of(event, "\n"), most)
-    media = [part for part in parts_of(event) if part.inline_data or part.file_data]
+    media = [part for part in list_parts(event) if part.inline_data or part.file_data]
     return [*([types.Part(text=text)] if text else []), *media]
 
 

@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.git.attributes import (
+from ...git.attributes import (
     ATTRIBUTES_FILE,
     MAX_ATTRIBUTES_BYTES,
     PLAIN,
     MergeRule,
-    folders_of,
+    attribute_folders,
     merge_rules,
 )
-from fanout.orchestrator.git.process import GitFailed
-from fanout.orchestrator.git.text_merge import is_text, merge_text, union_text
+from ...git.process import GitFailed
+from ...git.text_merge import is_text, merge_text, union_text
+from ..backends.directory import DirectoryBackend
+from ..backends.overlay import OverlayBackend, StagedFile
+from ..backends.protocol import Backend
 
 MAX_DIFF_CHARACTERS = 60_000
 """The longest diff of a conflicting change in the result: the parent has no other copy of it."""
@@ -105,7 +105,7 @@ class _Rules:
         """Return the rule of a file."""
         if self._rules is None:
             files = {}
-            for folder in folders_of(self._paths):
+            for folder in attribute_folders(self._paths):
                 name = f"{folder}/{ATTRIBUTES_FILE}" if folder else ATTRIBUTES_FILE
                 with suppress(OSError, ValueError):
                     files[name] = await self._base.read_bytes(f"/{name}", MAX_ATTRIBUTES_BYTES)

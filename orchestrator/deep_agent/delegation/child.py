@@ -37,28 +37,28 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import JsonValue
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.cancellation import cancel_or_abandon
-from fanout.orchestrator.deep_agent.adk_internals import StreamingMode
-from fanout.orchestrator.deep_agent.approval import (
+from ...approvals import InterruptOn
+from ...cancellation import cancel_or_abandon
+from ...logs import Logger, describe_error
+from ..adk_internals import StreamingMode
+from ..approval import (
     ApprovalGate,
     PendingApproval,
     pending_approvals,
 )
-from fanout.orchestrator.deep_agent.budget import shared_budget, usage_of
-from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
-from fanout.orchestrator.deep_agent.delegation.child_files import ChildFiles
-from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, RosterMember
-from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
-from fanout.orchestrator.deep_agent.delegation.task_tools import Emit
-from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
-from fanout.orchestrator.deep_agent.interruptible_tools import interruptible
-from fanout.orchestrator.deep_agent.messages import last_reply, summary_of, text_of
-from fanout.orchestrator.deep_agent.models.facts import price
-from fanout.orchestrator.deep_agent.models.replies import say_ending
-from fanout.orchestrator.deep_agent.prompts import FORKED_TASK
-from fanout.orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
-from fanout.orchestrator.logs import Logger, describe_error
+from ..budget import shared_budget, usage_of
+from ..failures import ModelFailed, ToolMistake
+from ..interruptible_tools import interruptible
+from ..messages import last_reply, summary_of, text_of
+from ..models.facts import price
+from ..models.replies import say_ending
+from ..prompts import FORKED_TASK
+from ..structured_output import OutputMismatch, OutputSchema
+from .apply_changes import AppliedChanges
+from .child_files import ChildFiles
+from .roster import ABANDON_SECONDS, RosterMember
+from .task_record import TaskRecord
+from .task_tools import Emit
 
 log = Logger(__name__)
 
@@ -144,7 +144,7 @@ class Child:
         """
         self._started = time.monotonic()
         task = task_message(description, context, forked=self._member.forks)
-        running = asyncio.create_task(self._go_on(task, emit))
+        running = asyncio.create_task(self._continue_run(task, emit))
         try:
             await asyncio.wait([running], timeout=seconds)
             in_time = running.done()
@@ -164,7 +164,7 @@ class Child:
             return Question(asked, saved)
         return await self._finished()
 
-    async def _go_on(self, task: types.Content, emit: Emit) -> None:
+    async def _continue_run(self, task: types.Content, emit: Emit) -> None:
         questions = self._run.questions
         # A paused run needs all answers at once.
         if len(self._answers) == len(questions):
@@ -349,7 +349,7 @@ class ChildRun:
     @property
     def text(self) -> str:
         """The child's answer, without its thoughts."""
-        return answer_of(self._agent, self.events)
+        return final_answer(self._agent, self.events)
 
     @property
     def error(self) -> str | None:
@@ -443,7 +443,7 @@ class InheritedApproval(BasePlugin):
         return await self._gate.before_tool(tool, tool_args, tool_context)
 
 
-def answer_of(node: BaseNode, events: Sequence[Event]) -> str:
+def final_answer(node: BaseNode, events: Sequence[Event]) -> str:
     """Return the answer that an agent's run ended with; empty if there is none.
 
     It is the last message; of a ParallelAgent the last one of each branch; of a workflow the output
@@ -455,7 +455,8 @@ def answer_of(node: BaseNode, events: Sequence[Event]) -> str:
     """
     if isinstance(node, ParallelAgent):
         parts = {
-            branch.name: answer_of(branch, _events_of(branch, events)) for branch in node.sub_agents
+            branch.name: final_answer(branch, _list_events(branch, events))
+            for branch in node.sub_agents
         }
         return "\n\n".join(f"{name}:\n{text}" for name, text in parts.items() if text)
     if not isinstance(node, BaseAgent):
@@ -465,7 +466,7 @@ def answer_of(node: BaseNode, events: Sequence[Event]) -> str:
     return text_of(last_reply(events))
 
 
-def _events_of(agent: BaseAgent, events: Sequence[Event]) -> list[Event]:
+def _list_events(agent: BaseAgent, events: Sequence[Event]) -> list[Event]:
     names = {agent.name, *(below.name for below in _all_below(agent))}
     return [event for event in events if event.author in names]
 

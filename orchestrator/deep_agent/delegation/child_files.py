@@ -25,18 +25,18 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.backends.local_shell import OUTPUT_ROOT, LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, Execution, OutputSink
-from fanout.orchestrator.deep_agent.delegation.apply_changes import (
+from ...git.process import GitFailed, run_git
+from ...git.text_merge import is_text
+from ...path_text import os_path, path_text
+from ..backends import processes
+from ..backends.local_shell import OUTPUT_ROOT, LocalShellBackend
+from ..backends.overlay import OverlayBackend, StagedFile
+from ..backends.protocol import Backend, Execution, OutputSink
+from .apply_changes import (
     AppliedChanges,
     PathLock,
     apply_changes,
 )
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.git.text_merge import is_text
-from fanout.orchestrator.path_text import os_path, path_text
 
 MAX_COPIED_FILES = 20_000
 """A tree of sources has fewer; a tree with installed packages has more, and copying it for each
@@ -70,7 +70,7 @@ def fits(root: Path) -> bool:
     return True
 
 
-def marks_of(root: Path, max_files: int) -> Marks | None:
+def mark_files(root: Path, max_files: int) -> Marks | None:
     """Return the marks of all files of a folder but those of Git; None if there are too many."""
     found = {}
     for path, status in _entries(root):
@@ -106,7 +106,7 @@ class FolderCopy:
         self._folder = Path(tempfile.mkdtemp(prefix="fanout-copy-", dir=OUTPUT_ROOT))
         # The same name as the original's: commands show it, and some use it.
         self.path = self._folder / "files" / (root.name or "root")
-        self._before = self._folder / "before"
+        self._base_content = self._folder / "before"
         self._git = self._folder / "git"
         self._marks: dict[str, tuple[int, ...]] = {}
 
@@ -119,7 +119,7 @@ class FolderCopy:
         with self._busy:
             shutil.copytree(self._root, self.path, symlinks=True, ignore=_special_files)
             shutil.copytree(
-                self.path, self._before, symlinks=True, ignore=shutil.ignore_patterns(".git")
+                self.path, self._base_content, symlinks=True, ignore=shutil.ignore_patterns(".git")
             )
             for name in ("objects", "refs", "info"):
                 (self._git / name).mkdir(parents=True)
@@ -157,7 +157,9 @@ class FolderCopy:
         """Return what commands changed since the last call of `put` or `seen` for each file."""
         now = dict(_entries(self.path))
         changed = [path for path, status in now.items() if self._marks.get(path) != _mark(status)]
-        ignored = self._ignored([path for path in changed if not (self._before / path).exists()])
+        ignored = self._ignored(
+            [path for path in changed if not (self._base_content / path).exists()]
+        )
         found = CopyChanges(marks={path: _mark(now[path]) for path in changed})
         for path in changed:
             status = now[path]
@@ -166,7 +168,7 @@ class FolderCopy:
             else:
                 found.files.append(self._staged(path, status))
         for path in self._marks.keys() - now.keys():
-            found.files.append(StagedFile(path, _content(self._before / path), None))
+            found.files.append(StagedFile(path, _content(self._base_content / path), None))
         found.files.sort(key=lambda file: file.path)
         found.removed_folders = self._removed_folders()
         return found
@@ -183,7 +185,7 @@ class FolderCopy:
         if is_text(data):  # a command may have written where it ran
             data = data.replace(os.fsencode(self.path), os.fsencode(self._root))
         mode = stat.S_IMODE(status.st_mode)
-        before = self._before / path
+        before = self._base_content / path
         with suppress(OSError):
             if mode == stat.S_IMODE(before.stat().st_mode):
                 return StagedFile(path, _content(before), data, status.st_mtime)
@@ -211,8 +213,8 @@ class FolderCopy:
     def _removed_folders(self) -> list[str]:
         return [
             name
-            for folder, names, _ in os.walk(self._before)
-            for name in (os.path.relpath(Path(folder) / each, self._before) for each in names)
+            for folder, names, _ in os.walk(self._base_content)
+            for name in (os.path.relpath(Path(folder) / each, self._base_content) for each in names)
             if not (self.path / name).exists()
         ]
 
@@ -389,7 +391,7 @@ class DirectFiles:
     def __init__(self, files: Backend, turn: asyncio.Semaphore) -> None:
         self._files = files
         self._turn = turn
-        self._before: Marks | None = None
+        self._base_content: Marks | None = None
 
     @property
     def backend(self) -> Backend:
@@ -400,7 +402,7 @@ class DirectFiles:
     async def opened(self) -> AsyncIterator[None]:
         """See `ChildFiles.opened`."""
         async with self._turn:
-            self._before = await self._marks()
+            self._base_content = await self._marks()
             yield
 
     def dump(self) -> JsonValue:
@@ -416,7 +418,7 @@ class DirectFiles:
 
     async def left_behind(self) -> AppliedChanges:
         """See `ChildFiles.left_behind`."""
-        before, now = self._before, await self._marks()
+        before, now = self._base_content, await self._marks()
         if before is None or now is None:
             self.note = "It worked directly on your files; what it changed is not listed here."
             return AppliedChanges()
@@ -439,7 +441,7 @@ class DirectFiles:
         if not isinstance(self._files, LocalShellBackend):
             return None
         root = Path(os_path(self._files.search_root))
-        return await asyncio.to_thread(marks_of, root, MAX_WATCHED_FILES)
+        return await asyncio.to_thread(mark_files, root, MAX_WATCHED_FILES)
 
 
 class ShellOverlay(OverlayBackend):
@@ -486,7 +488,7 @@ class ShellOverlay(OverlayBackend):
             if on_output is not None:
                 await on_output(data.replace(os.fsencode(here), os.fsencode(there)))
 
-        done = await self._shell.execute_in(
+        done = await self._shell.execute_in_folder(
             copy.path,
             _replaced(command, there, here),
             timeout_seconds,
@@ -495,7 +497,7 @@ class ShellOverlay(OverlayBackend):
             marker=self._marker,
         )
         await self.take_over()
-        return _output_with(done, os.fsencode(here), os.fsencode(there))
+        return _replace_output_path(done, os.fsencode(here), os.fsencode(there))
 
     async def take_over(self) -> None:
         """Stage what commands changed since the last call.
@@ -549,7 +551,7 @@ def _replaced(text: str, old: str, new: str) -> str:
     return re.sub(re.escape(old) + r"(?![\w.-])", lambda _: new, text)
 
 
-def _output_with(done: Execution, old: bytes, new: bytes) -> Execution:
+def _replace_output_path(done: Execution, old: bytes, new: bytes) -> Execution:
     """Return the outcome with one path in its output replaced by another."""
     head = done.output[: done.head_bytes].replace(old, new)
     tail = done.output[done.head_bytes :].replace(old, new)

@@ -16,13 +16,13 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.dangling_calls import (
+from ..dangling_calls import (
     DanglingCall,
     answered,
     insert_before_next_message,
 )
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import TASKS_ABANDONED
+from ..middleware import Middleware
+from ..prompts import TASKS_ABANDONED
 
 DEFERRED_STATUS = "waiting_for_tasks"
 

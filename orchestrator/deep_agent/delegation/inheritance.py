@@ -12,28 +12,28 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
-from fanout.orchestrator.approvals import InterruptOn
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
-from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
-from fanout.orchestrator.deep_agent.delegation.child import InheritedApproval
-from fanout.orchestrator.deep_agent.delegation.roster import (
+from ...approvals import InterruptOn
+from ..backends.protocol import Backend
+from ..context.summarization import SummarizationConfig
+from ..knowledge import Notify
+from ..loop_guard import LoopPolicy
+from ..middleware import BackendSource
+from ..models.rate_limiter import RateLimiter
+from ..permissions import Permission
+from .apply_changes import PathLock
+from .child import InheritedApproval
+from .roster import (
     GENERAL_PURPOSE,
     SubAgentLimits,
     SubAgentSpec,
     agent_identifier,
-    built_in_tools_of,
-    roster_of,
+    inherited_built_in_tools,
+    make_roster,
     tool_name,
 )
-from fanout.orchestrator.deep_agent.delegation.subagents import Subagents
-from fanout.orchestrator.deep_agent.delegation.task_tools import DelegationStyle
-from fanout.orchestrator.deep_agent.delegation.team import Team
-from fanout.orchestrator.deep_agent.knowledge import Notify
-from fanout.orchestrator.deep_agent.loop_guard import LoopPolicy
-from fanout.orchestrator.deep_agent.middleware import BackendSource
-from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.permissions import Permission
+from .subagents import Subagents
+from .task_tools import DelegationStyle
+from .team import Team
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""
@@ -82,7 +82,7 @@ class Inheritance:
             approval.guarded(made) if isinstance(made, BaseNode) else made for made in subagents
         ]
         team = Team(
-            members=roster_of(guarded, {*self.built_in_tools, *map(tool_name, self.tools)}),
+            members=make_roster(guarded, {*self.built_in_tools, *map(tool_name, self.tools)}),
             make=self._child,
             approval=approval,
             built_in_tools=self.built_in_tools,
@@ -112,7 +112,7 @@ class Inheritance:
             backend=files,
             interrupt_on=spec.get("interrupt_on"),
             inherited_interrupt_on=self.interrupt_on,
-            built_in_tools=built_in_tools_of(spec, self.built_in_tools),
+            built_in_tools=inherited_built_in_tools(spec, self.built_in_tools),
             loops=self.loops,
             permissions=spec.get("permissions", ()),
             inherited_permissions=self.permissions,

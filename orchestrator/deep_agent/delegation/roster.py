@@ -12,9 +12,9 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
 
-from fanout.orchestrator.deep_agent.permissions import Permission
-from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
-from fanout.orchestrator.deep_agent.structured_output import OutputType
+from ..permissions import Permission
+from ..prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
+from ..structured_output import OutputType
 
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the original task."""
@@ -107,7 +107,7 @@ def tool_name(tool: Any) -> str:
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
 
 
-def built_in_tools_of(spec: SubAgentSpec, inherited: Collection[str]) -> Collection[str]:
+def inherited_built_in_tools(spec: SubAgentSpec, inherited: Collection[str]) -> Collection[str]:
     """Return the names of a sub-agent's built-in tools.
 
     Args:
@@ -117,7 +117,7 @@ def built_in_tools_of(spec: SubAgentSpec, inherited: Collection[str]) -> Collect
     return spec.get("built_in_tools", () if "tools" in spec else inherited)
 
 
-def roster_of(
+def make_roster(
     subagents: Sequence[SubAgentSpec | BaseNode], taken: Collection[str]
 ) -> dict[str, RosterMember]:
     """Return the sub-agents by their names as identifiers, a general-purpose one included.

@@ -27,17 +27,20 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 
-from fanout.orchestrator.cancellation import cancel_or_abandon
-from fanout.orchestrator.deep_agent.approval import PendingApproval
-from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
-from fanout.orchestrator.deep_agent.delegation.child import Child, Question
-from fanout.orchestrator.deep_agent.delegation.roster import ABANDON_SECONDS, MAX_DEPTH
-from fanout.orchestrator.deep_agent.delegation.task_record import (
+from ...cancellation import cancel_or_abandon
+from ..approval import PendingApproval
+from ..backends.state import DictState, StateBackend
+from ..middleware import Middleware
+from ..prompts import delegation_prompt
+from ..tool import CheckedTool
+from .child import Child, Question
+from .roster import ABANDON_SECONDS, MAX_DEPTH
+from .task_record import (
     TaskRecord,
     TaskResult,
     combined_answer,
 )
-from fanout.orchestrator.deep_agent.delegation.task_tools import (
+from .task_tools import (
     DelegationStyle,
     DelegationTexts,
     Emit,
@@ -45,10 +48,7 @@ from fanout.orchestrator.deep_agent.delegation.task_tools import (
     TaskTools,
     with_progress,
 )
-from fanout.orchestrator.deep_agent.delegation.team import Task, Team
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import delegation_prompt
-from fanout.orchestrator.deep_agent.tool import CheckedTool
+from .team import Task, Team
 
 PAUSED_CALL_PREFIX = "subagents:"
 """Prefix of the state key of a paused call; its id follows."""
@@ -241,7 +241,7 @@ class Subagents(Middleware):
         self._delegation = delegation
         no_files = StateBackend(DictState())
         probes = [(member, team.agent(member, no_files)) for member in team.members.values()]
-        self.depth = 1 + max(_depth_of(probe) for _, probe in probes)
+        self.depth = 1 + max(_count_levels(probe) for _, probe in probes)
         """Levels of agents below the parent."""
         if self.depth > MAX_DEPTH:
             raise ValueError(f"Sub-agents are {self.depth} levels deep; {MAX_DEPTH} are allowed.")
@@ -296,7 +296,7 @@ def _tools_below(node: BaseNode) -> list[Any]:
     return [tool for each in _tree(node) if isinstance(each, LlmAgent) for tool in each.tools]
 
 
-def _depth_of(node: BaseNode) -> int:
+def _count_levels(node: BaseNode) -> int:
     """Return the number of levels of sub-agents below an agent."""
     return max(
         (tool.levels for tool in _tools_below(node) if isinstance(tool, CheckedTool)), default=0

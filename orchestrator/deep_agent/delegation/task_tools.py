@@ -25,10 +25,10 @@ from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.deep_agent.delegation.roster import agent_identifier
-from fanout.orchestrator.deep_agent.delegation.task_record import TaskResult
-from fanout.orchestrator.deep_agent.tool import CheckedTool, ProgressTool, tabular
+from ...cancellation import cancel_and_wait
+from ..tool import CheckedTool, ProgressTool, tabular
+from .roster import agent_identifier
+from .task_record import TaskResult
 
 TaskSteps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""

@@ -23,16 +23,18 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
-from fanout.orchestrator.deep_agent.dangling_calls import (
+from ..backends.local_shell import LocalShellBackend
+from ..backends.protocol import Backend, Shell
+from ..dangling_calls import (
     answered,
     is_frameworks,
     unanswered_calls,
 )
-from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
-from fanout.orchestrator.deep_agent.delegation.child import Child, ChildRun, InheritedApproval
-from fanout.orchestrator.deep_agent.delegation.child_files import (
+from ..middleware import BackendSource
+from ..prompts import FORKED_CALL
+from .apply_changes import PathLock
+from .child import Child, ChildRun, InheritedApproval
+from .child_files import (
     ChildFiles,
     DirectFiles,
     OwnFiles,
@@ -40,21 +42,19 @@ from fanout.orchestrator.deep_agent.delegation.child_files import (
     StagedShellFiles,
     fits,
 )
-from fanout.orchestrator.deep_agent.delegation.roster import (
+from .roster import (
     GENERAL_PURPOSE,
     RosterMember,
     SubAgentLimits,
     SubAgentSpec,
     agent_identifier,
-    built_in_tools_of,
+    inherited_built_in_tools,
 )
-from fanout.orchestrator.deep_agent.delegation.task_tools import (
+from .task_tools import (
     SubagentType,
     first_fault,
     task_refusal,
 )
-from fanout.orchestrator.deep_agent.middleware import BackendSource
-from fanout.orchestrator.deep_agent.prompts import FORKED_CALL
 
 ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 """Creates a child that works on these files."""
@@ -144,7 +144,7 @@ class Team:
         run = ChildRun(
             self.agent(member, files.backend),
             parent,
-            given=conversation_of(parent) if member.forks else (),
+            given=copy_conversation(parent) if member.forks else (),
             plugins=[self.approval] if isinstance(member.made, BaseNode) else (),
         )
         return Child(
@@ -159,7 +159,7 @@ class Team:
         files = self.files(context)
         if isinstance(member.made, BaseNode):
             return OwnFiles(files, self.lock)
-        if "execute" not in built_in_tools_of(member.made, self.built_in_tools):
+        if "execute" not in inherited_built_in_tools(member.made, self.built_in_tools):
             return StagedFiles(files, self.lock)
         if not isinstance(files, Shell):
             return StagedFiles(files, self.lock)
@@ -197,7 +197,7 @@ def _runs_anywhere(files: Backend) -> TypeGuard[LocalShellBackend]:
     )
 
 
-def conversation_of(parent: InvocationContext) -> list[Event]:
+def copy_conversation(parent: InvocationContext) -> list[Event]:
     """Return copies of a conversation's messages and summaries, with its open calls answered.
 
     Args:

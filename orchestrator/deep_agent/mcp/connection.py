@@ -31,22 +31,22 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from fanout.orchestrator.deep_agent.failures import (
+from ...shortening import one_line
+from ..failures import (
     McpServerFailed,
     McpServerUnresponsive,
     ToolMistake,
 )
-from fanout.orchestrator.deep_agent.mcp.schemas import cut, find_fault, make_validator
-from fanout.orchestrator.deep_agent.mcp.server import McpServer
-from fanout.orchestrator.deep_agent.mcp.transport import (
+from ..tool import error_result
+from ..tools.images import MAX_IMAGE_BYTES, detect_media_type
+from .schemas import cut, find_fault, make_validator
+from .server import McpServer
+from .transport import (
     MAX_MESSAGE_BYTES,
     MessageTooBig,
     Trace,
     transport,
 )
-from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGE_BYTES, media_type_of
-from fanout.orchestrator.shortening import one_line
 
 CLOSE_SECONDS = 1.0
 """How long a session may take to close; a cancelled job must end within two seconds."""
@@ -398,7 +398,7 @@ def _image(blocks: Sequence[mcp_types.ContentBlock]) -> ImageContent | None:
     for block in blocks:
         if isinstance(block, ImageContent) and len(block.data) * 3 // 4 <= MAX_IMAGE_BYTES:
             try:
-                kind = media_type_of(base64.b64decode(block.data, validate=True))
+                kind = detect_media_type(base64.b64decode(block.data, validate=True))
             except (binascii.Error, ValueError):
                 continue
             if kind == block.mime_type and kind.startswith("image/"):

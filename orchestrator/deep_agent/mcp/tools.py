@@ -24,23 +24,23 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
-from fanout.orchestrator.deep_agent.mcp.schemas import (
+from ...shortening import one_line
+from ..failures import McpServerFailed, ToolMistake
+from ..middleware import Middleware
+from ..prompts import MCP, MCP_LEFT_OUT
+from ..tool import error_result
+from .schemas import (
     cut,
     find_fault,
     make_validator,
     shown_schema,
 )
-from fanout.orchestrator.deep_agent.mcp.server import McpServer
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MCP, MCP_LEFT_OUT
-from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.shortening import one_line
+from .server import McpServer
 
 if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when it is used
     from mcp_types import Tool
 
-    from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
+    from .connection import McpConnection
 
 log = structlog.get_logger(__name__)
 

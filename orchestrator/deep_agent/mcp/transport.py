@@ -32,14 +32,14 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, REQUEST_TI
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from fanout.orchestrator.deep_agent.mcp.schemas import (
+from ...valid_text import clean
+from .schemas import (
     arguments_schema,
     cut,
     type_name,
     without_faults,
 )
-from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
-from fanout.orchestrator.valid_text import clean
+from .server import McpServer, ServerProcess
 
 MAX_MESSAGE_BYTES = 16 << 20
 """The size of a server's message: several large images fit, and so do messages for many jobs."""

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from fanout.orchestrator.deep_agent.models.facts import PROVIDERS
+from .facts import PROVIDERS
 
 CHAT = "chat/"
 """The prefix of models of any server that speaks OpenAI's Chat Completions."""
@@ -149,7 +149,7 @@ _SERVICES = {
 _OLLAMA = ModelService("openai", "openai", (), ("OLLAMA_HOST",), f"http://127.0.0.1:{OLLAMA_PORT}")
 
 
-def service_of(name: str) -> ModelService | None:
+def find_service(name: str) -> ModelService | None:
     """Return how a model is reached; None for one that is known to ADK's registry only, or to none.
 
     Args:
@@ -171,7 +171,7 @@ def service_of(name: str) -> ModelService | None:
 
 def key_variables(name: str) -> tuple[str, ...]:
     """Return the variables of which one has to be set now to reach a model; empty for none."""
-    found = service_of(name)
+    found = find_service(name)
     return () if found is None else found.key_variables
 
 
@@ -186,7 +186,7 @@ def uses_litellm(name: str) -> bool:
 
     `openai/NAME` is asked through OpenAI's own client where only that is installed.
     """
-    found = service_of(name)
+    found = find_service(name)
     return found is not None and found.package == "litellm"
 
 
@@ -199,7 +199,7 @@ def access_fault(name: str) -> str | None:
     Args:
         name: One name as for `resolve_model`.
     """
-    found = service_of(name)
+    found = find_service(name)
     fault = "" if found is None else _fault(found, needs_address=name.startswith(CHAT))
     return f"{name} {fault}" if fault else None
 
@@ -237,14 +237,14 @@ def service_faults() -> dict[str, str]:
     faults = {
         name: _fault(found, needs_address=name == chat)
         for name, model in models.items()
-        if (found := service_of(model)) is not None
+        if (found := find_service(model)) is not None
     }
     return {name: fault for name, fault in faults.items() if fault}
 
 
 def lacking_package(name: str) -> str | None:
     """Return a sentence if the client of a model's service is not installed; None otherwise."""
-    found = service_of(name)
+    found = find_service(name)
     fault = "" if found is None else _package_fault(found)
     return f"{name} {fault}" if fault else None
 

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from fanout.orchestrator.deep_agent.failures import ModelDenied
+from ..failures import ModelDenied
 
 HOSTS: Mapping[str, tuple[str, ...]] = {
     "abliteration": ("api.abliteration.ai",),
@@ -198,7 +198,7 @@ class Origin:
         host = parts.hostname.lower().rstrip(".")
         return cls(parts.scheme, "127.0.0.1" if host in _THIS_MACHINE else host, port)
 
-    def leads_to(self, other: Origin) -> bool:
+    def is_same_server(self, other: Origin) -> bool:
         """Return whether another server is the same, or the same with TLS at the usual ports."""
         is_secured = (self.port, other.port) == (80, 443) and other.scheme == "https"
         return self.host == other.host and (
@@ -250,7 +250,7 @@ class Destinations:
         raise self.refusal
 
     def _include(self, asked: Origin) -> bool:
-        if any(origin.leads_to(asked) for origin in self.origins):
+        if any(origin.is_same_server(asked) for origin in self.origins):
             return True
         named = (
             asked.host if asked.port == _DEFAULT_PORTS["https"] else f"{asked.host}:{asked.port}"
@@ -263,7 +263,7 @@ current: ContextVar[Destinations | None] = ContextVar("current", default=None)
 
 
 @contextmanager
-def limited_to(destinations: Destinations) -> Iterator[None]:
+def limit_servers(destinations: Destinations) -> Iterator[None]:
     """Let the requests in the context go to some servers only.
 
     Raises:

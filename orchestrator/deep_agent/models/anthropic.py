@@ -34,22 +34,22 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.clients import (
+from . import access
+from .clients import (
     CONNECT_TIMEOUT_SECONDS,
     NO_KEY,
     UNREACHABLE_URL,
-    client_of,
+    loop_client,
     warm_up,
 )
-from fanout.orchestrator.deep_agent.models.errors import NotAReply, UnusableReply
-from fanout.orchestrator.deep_agent.models.own_search import is_search_request
-from fanout.orchestrator.deep_agent.models.replies import (
+from .errors import NotAReply, UnusableReply
+from .own_search import is_search_request
+from .replies import (
     chat_reason,
     check_is_stream,
     marked_arguments,
     quoted,
-    raise_error_in,
+    raise_reply_error,
 )
 
 VARIABLES = (
@@ -133,7 +133,7 @@ class Claude(AnthropicLlm):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncAnthropic:
         """Return the client of a loop; creating it blocks."""
-        return client_of(loop, _make_client, VARIABLES)
+        return loop_client(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See `Preloading.preload`."""
@@ -255,7 +255,7 @@ class CheckedAnthropic:
 
 
 def _checked_message(message: Any) -> Any:
-    raise_error_in(message)
+    raise_reply_error(message)
     if not hasattr(message, "content"):
         raise NotAReply(quoted(message))
     if message.content is None:
@@ -276,7 +276,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
     """The arguments of calls that are not complete: what the block began with, then the pieces."""
     has_begun = False
     async for event in events:
-        raise_error_in(event)
+        raise_reply_error(event)
         if event.type == "message_start":
             has_begun = True
             event.message.usage = _counted(event.message.usage, anthropic_types.Usage)

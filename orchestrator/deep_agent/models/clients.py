@@ -46,7 +46,7 @@ class Preloading(Protocol):
         """
 
 
-def client_of(
+def loop_client(
     loop: asyncio.AbstractEventLoop | None, make: Callable[[], Client], variables: tuple[str, ...]
 ) -> Client:
     """Return the client of a loop; a client's connections belong to one loop.

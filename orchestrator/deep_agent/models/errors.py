@@ -22,7 +22,8 @@ from typing import Any
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.failures import (
+from ...shortening import one_line
+from ..failures import (
     ModelContextExceeded,
     ModelContextSuspected,
     ModelDenied,
@@ -32,9 +33,8 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelReplyUnusable,
     ModelUnresponsive,
 )
-from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.tokens import input_tokens, request_tokens
-from fanout.orchestrator.shortening import one_line
+from .facts import context_window
+from .tokens import input_tokens, request_tokens
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
@@ -232,7 +232,7 @@ class UnusableReply(Exception):
         self.usage = usage
 
 
-def error_in(body: Any) -> ReplyFailed | None:
+def find_error(body: Any) -> ReplyFailed | None:
     """Return the error that a decoded answer with a good status reports; None if it has none."""
     held = (
         next((each for each in body if isinstance(each, Mapping)), {})
@@ -241,7 +241,7 @@ def error_in(body: Any) -> ReplyFailed | None:
     )
     if not isinstance(held, Mapping) or not held.get("error"):
         return None
-    found = _error_in(held)
+    found = _find_error(held)
     names = [found.get(name) for name in ("code", "type", "status")]
     numbers = (int(str(name)) for name in names if str(name).isdecimal())
     status = next((number for number in numbers if number >= HTTPStatus.BAD_REQUEST), None)
@@ -259,12 +259,12 @@ def translated(error: Exception, model: str) -> ModelFailed:
     """
     if isinstance(error, ModelFailed):
         return error
-    failure = _failure_of(error, model)
+    failure = _make_failure(error, model)
     failure.status = _status(error)
     return failure
 
 
-def _failure_of(error: Exception, model: str) -> ModelFailed:
+def _make_failure(error: Exception, model: str) -> ModelFailed:
     status, words = _status(error), _words(error)
     described = f"{status}: {words}" if status else words
     if status in REDIRECT_STATUS:
@@ -300,12 +300,12 @@ def _failure_of(error: Exception, model: str) -> ModelFailed:
     return ModelRefused(f"{model} refused the request ({described}).")
 
 
-def status_of(error: Exception) -> int | None:
+def http_status(error: Exception) -> int | None:
     """Return the HTTP status of a client's exception; None if it has none."""
     return _status(error)
 
 
-def words_of(error: Exception) -> str:
+def provider_words(error: Exception) -> str:
     """Return the service's own words in an exception, on one line, without keys."""
     return _words(error)
 
@@ -399,10 +399,10 @@ def _message(error: Exception) -> str:
 
 def _error_object(error: Exception) -> Mapping[str, Any]:
     """Return what the body of a response, as its client keeps it, says of the error."""
-    return _error_in(getattr(error, "body", None) or getattr(error, "details", None))
+    return _find_error(getattr(error, "body", None) or getattr(error, "details", None))
 
 
-def _error_in(body: Any) -> Mapping[str, Any]:
+def _find_error(body: Any) -> Mapping[str, Any]:
     """Return the error in a decoded body as one object with a `message`; empty if there is none.
 
     Services put an object, a text or a list under `error`, or a text under `detail`, and Gemini
@@ -488,7 +488,7 @@ class PassedRequests:
             name: The model's name.
             request: The request that failed.
         """
-        status, words = status_of(error), words_of(error)
+        status, words = http_status(error), provider_words(error)
         is_rejected = status in REJECTED_STATUS and type(failure) is ModelRefused
         is_failed = status in FAILED_STATUS and type(failure) in {ModelUnresponsive, ModelRefused}
         is_suspect = (is_rejected or is_failed) and _ABOUT_LENGTH.search(words)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fanout.orchestrator.deep_agent.prompts import PATCHING, SEVERAL_EDITS
+from ..prompts import PATCHING, SEVERAL_EDITS
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
 
-    from fanout.orchestrator.deep_agent.models.tokens import ModelUsage
+    from .tokens import ModelUsage
 
 
 WINDOWS_NOT_IN_THE_TABLE = {
@@ -163,7 +163,7 @@ PROFILES: Mapping[str, ModelProfile] = {
 on apply_patch from GPT-4.1 on."""
 
 
-def profile_of(model: str) -> ModelProfile:
+def find_profile(model: str) -> ModelProfile:
     """Return the profile of a model.
 
     Args:
@@ -177,7 +177,7 @@ def profile_of(model: str) -> ModelProfile:
     return next(found, DEFAULT_PROFILE)
 
 
-def edit_tools_for(
+def choose_edit_tools(
     profile: ModelProfile, built_in_tools: Collection[str] | None
 ) -> tuple[EditTool, ...]:
     """Return the tools with which an agent changes existing files.

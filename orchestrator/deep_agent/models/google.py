@@ -17,16 +17,16 @@ from google.adk.models.gemma_llm import Gemma as AdkGemma
 from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
-from fanout.orchestrator.deep_agent.adk_internals import check_answers
-from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.clients import (
+from ..adk_internals import check_answers
+from . import access
+from .clients import (
     NO_KEY,
     UNREACHABLE_URL,
-    client_of,
+    loop_client,
     warm_up,
 )
-from fanout.orchestrator.deep_agent.models.errors import NotAReply, error_in
-from fanout.orchestrator.deep_agent.models.replies import ended_with, marked_arguments, quoted
+from .errors import NotAReply, find_error
+from .replies import ending_failure, marked_arguments, quoted
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -108,7 +108,7 @@ class Gemini(AdkGemini):
     def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
         """Return the client of a loop; creating it blocks."""
         make = _make_vertex_client if self.model.startswith(_RESOURCES) else _make_client
-        return client_of(loop, make, VARIABLES)
+        return loop_client(loop, make, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See `Preloading.preload`."""
@@ -145,7 +145,7 @@ def check_body(body: Any) -> bool:
 
     Returns whether anything was changed; raises as `checked_text`.
     """
-    if (failed := error_in(body)) is not None:
+    if (failed := find_error(body)) is not None:
         raise failed
     if not isinstance(body, dict):
         raise NotAReply(quoted(body))
@@ -153,7 +153,7 @@ def check_body(body: Any) -> bool:
     for candidate in body.get("candidates") or ():
         reason = str(candidate.get("finishReason") or "")
         if reason and reason.upper() not in _KNOWN_REASONS:
-            raise ended_with(reason, candidate.get("finishMessage"))
+            raise ending_failure(reason, candidate.get("finishMessage"))
         content = candidate.get("content")
         for part in (content.get("parts") if isinstance(content, dict) else None) or ():
             call = part.get("functionCall") if isinstance(part, dict) else None

@@ -17,17 +17,17 @@ from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
-from fanout.orchestrator.deep_agent.adk_internals import import_litellm
-from fanout.orchestrator.deep_agent.models import access, addresses
-from fanout.orchestrator.deep_agent.models.addresses import HOSTS
-from fanout.orchestrator.deep_agent.models.clients import NO_KEY, UNREACHABLE_URL, warm_up
-from fanout.orchestrator.deep_agent.models.errors import UnusableReply
-from fanout.orchestrator.deep_agent.models.replies import (
+from ..adk_internals import import_litellm
+from . import access, addresses
+from .addresses import HOSTS
+from .clients import NO_KEY, UNREACHABLE_URL, warm_up
+from .errors import UnusableReply
+from .replies import (
     chat_reason,
     check_is_stream,
     checked_reply,
     checked_stream,
-    ended_with,
+    ending_failure,
     repaired,
 )
 
@@ -124,17 +124,17 @@ class NamedClient(CheckedClient):
     """The client of a model that was named: its requests go to known and configured addresses."""
 
     def _checked_requests(self, model: str) -> contextlib.AbstractContextManager[None]:
-        return addresses.limited_to(destinations_of(model))
+        return addresses.limit_servers(find_destinations(model))
 
 
-def destinations_of(model: str) -> addresses.Destinations:
+def find_destinations(model: str) -> addresses.Destinations:
     """Return where LiteLLM may send the requests of a model.
 
     Args:
         model: Its name, `provider/model`.
     """
     provider = model.partition("/")[0]
-    service = access.service_of(model)
+    service = access.find_service(model)
     own = addresses.Origin.of(service.address) if service and service.address else None
     origins = (*addresses.configured_origins(), *([own] if own else []))
     return addresses.Destinations(origins, HOSTS.get(provider, ()))
@@ -166,7 +166,7 @@ async def _with_reason(chunks: AsyncIterable[Any], reasons: list[str]) -> AsyncI
     async for chunk in chunks:
         yield chunk
     if reasons:
-        raise ended_with(reasons[-1])
+        raise ending_failure(reasons[-1])
 
 
 class QuietLiteLlm(lite_llm.LiteLlm):
@@ -202,7 +202,7 @@ class QuietLiteLlm(lite_llm.LiteLlm):
 
 def _own_server(model: str) -> dict[str, str]:
     """Return LiteLLM's arguments for a server of a person's own that it would not find."""
-    service = access.service_of(model)
+    service = access.find_service(model)
     if service is None or not service.is_own_server:
         return {}
     if service.address_variable in {"OLLAMA_HOST", ""}:

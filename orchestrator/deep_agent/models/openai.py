@@ -18,24 +18,24 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
-from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.clients import (
+from . import access
+from .clients import (
     CONNECT_TIMEOUT_SECONDS,
     NO_KEY,
     UNREACHABLE_URL,
-    client_of,
+    loop_client,
     warm_up,
 )
-from fanout.orchestrator.deep_agent.models.errors import NotAReply, ReplyFailed, UnusableReply
-from fanout.orchestrator.deep_agent.models.replies import (
+from .errors import NotAReply, ReplyFailed, UnusableReply
+from .replies import (
     chat_reason,
     check_is_stream,
     checked_reply,
     checked_stream,
-    ended_with,
+    ending_failure,
     marked,
     quoted,
-    raise_error_in,
+    raise_reply_error,
 )
 
 VARIABLES = (
@@ -49,7 +49,7 @@ _STATUSES = frozenset({None, "completed", "incomplete", "failed", "cancelled"})
 
 
 def _make_client() -> AsyncOpenAI:
-    service = access.service_of(access.CHAT)
+    service = access.find_service(access.CHAT)
     is_own = service is not None and service.is_own_server
     return _client(
         service.address if service else "",
@@ -58,7 +58,7 @@ def _make_client() -> AsyncOpenAI:
 
 
 def _make_ollama_client() -> AsyncOpenAI:
-    service = access.service_of(access.OLLAMA)
+    service = access.find_service(access.OLLAMA)
     address = f"{service.address}/v1" if service else ""
     return _client(address, os.environ.get("OLLAMA_API_KEY") or access.NO_KEY_NEEDED)
 
@@ -154,7 +154,7 @@ class _OpenAiAccess:
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""
-        return client_of(loop, _make_client, VARIABLES)
+        return loop_client(loop, _make_client, VARIABLES)
 
 
 class ChatCompletions(_OpenAiAccess, CheckedChat):
@@ -179,7 +179,7 @@ class Ollama(ChatCompletions):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """Return the client of a loop; creating it blocks."""
-        return client_of(loop, _make_ollama_client, OLLAMA_VARIABLES)
+        return loop_client(loop, _make_ollama_client, OLLAMA_VARIABLES)
 
 
 class Responses(_OpenAiAccess, CheckedResponses):
@@ -197,13 +197,13 @@ class Responses(_OpenAiAccess, CheckedResponses):
 
 def _checked_response(reply: Any) -> Any:
     """Return a reply of the responses interface, changed so that ADK's class can read it."""
-    raise_error_in(reply)
+    raise_reply_error(reply)
     if not hasattr(reply, "output"):
         raise NotAReply(quoted(reply))
     if reply.output is None:
         raise UnusableReply(f"it has no output: {quoted(reply)}")
     if reply.status not in _STATUSES:
-        raise ended_with(str(reply.status))
+        raise ending_failure(str(reply.status))
     for item in reply.output:
         if getattr(item, "type", None) == "function_call":
             item.arguments = marked(item.arguments)
@@ -214,7 +214,7 @@ async def _checked_events(events: Any) -> AsyncIterator[Any]:
     """Yield the events of a streamed reply, the last of which has the whole reply."""
     is_whole = False
     async for event in events:
-        raise_error_in(event)
+        raise_reply_error(event)
         if event.type in {"response.completed", "response.incomplete"}:
             event.response, is_whole = _checked_response(event.response), True
         is_whole = is_whole or event.type in {"response.failed", "error"}

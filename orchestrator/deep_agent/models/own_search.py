@@ -8,7 +8,7 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.models.retries import ResilientModel
+from .retries import ResilientModel
 
 
 @runtime_checkable

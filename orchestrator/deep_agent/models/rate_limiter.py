@@ -9,8 +9,8 @@ from uuid import uuid4
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
-from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from fanout.orchestrator.deep_agent.models.tokens import reply_usage, request_tokens
+from .errors import asked_for_seconds, is_rate_limited
+from .tokens import reply_usage, request_tokens
 
 
 @runtime_checkable

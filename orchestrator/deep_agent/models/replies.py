@@ -18,9 +18,9 @@ from typing import Any
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.models.errors import NotAReply, UnusableReply, error_in
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import REPLACEMENT, clean, clean_text
+from ...shortening import one_line
+from ...valid_text import REPLACEMENT, clean, clean_text
+from .errors import NotAReply, UnusableReply, find_error
 
 UNUSABLE_REPLY = "UNUSABLE_REPLY"
 """The error code of a reply that replaces an unusable one; its message says why."""
@@ -76,11 +76,11 @@ def chat_reason(reason: str | None) -> str | None:
         return None
     known = (word for reasons, word in _CHAT_REASONS if str(reason).lower() in reasons)
     if (found := next(known, None)) is None:
-        raise ended_with(str(reason))
+        raise ending_failure(str(reason))
     return found
 
 
-def ended_with(
+def ending_failure(
     reason: str,
     message: str | None = None,
     usage: types.GenerateContentResponseUsageMetadata | None = None,
@@ -112,7 +112,7 @@ def settle_ending(response: LlmResponse) -> None:
         drop_calls(response)
     elif reason not in _MALFORMED:
         message = response.error_message
-        raise ended_with(_shown(response), message, response.usage_metadata)
+        raise ending_failure(_shown(response), message, response.usage_metadata)
 
 
 def say_ending(code: object) -> str:
@@ -172,7 +172,7 @@ def _text(value: object) -> str:
     return str(getattr(value, "value", value) or "")
 
 
-def raise_error_in(reply: Any) -> None:
+def raise_reply_error(reply: Any) -> None:
     """Raise what a reply with a good status says of an error.
 
     Args:
@@ -186,7 +186,7 @@ def raise_error_in(reply: Any) -> None:
         raise NotAReply(quoted(reply))
     is_json = isinstance(reply, list | dict)
     body = _as_json(reply) if is_json else {"error": _as_json(getattr(reply, "error", None))}
-    if (failed := error_in(body)) is not None:
+    if (failed := find_error(body)) is not None:
         raise failed
 
 
@@ -218,7 +218,7 @@ async def check_is_stream(answer: Any) -> None:
         body = json.loads(text)
     except (ValueError, RecursionError):
         raise NotAReply(quoted(text)) from None
-    raise error_in(body) or UnusableReply(f"it is no stream: {quoted(text)}")
+    raise find_error(body) or UnusableReply(f"it is no stream: {quoted(text)}")
 
 
 def _as_json(value: Any) -> Any:
@@ -293,7 +293,7 @@ def checked_reply(reply: Any, arguments: Arguments) -> Any:
         NotAReply: It is no answer of a model's service.
         UnusableReply: It has nothing that may be used.
     """
-    raise_error_in(reply)
+    raise_reply_error(reply)
     if not hasattr(reply, "choices"):
         raise NotAReply(quoted(reply))
     if not reply.choices:
@@ -329,7 +329,7 @@ async def checked_stream(chunks: Any, arguments: Arguments) -> AsyncIterator[Any
     """
     held, reason, last = _HeldCalls(), None, None
     async for chunk in chunks:
-        raise_error_in(chunk)
+        raise_reply_error(chunk)
         choice = next(iter(getattr(chunk, "choices", None) or ()), None)
         if choice is not None and getattr(choice, "delta", None) is None:
             chunk.choices = []

@@ -23,29 +23,29 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.registry import LLMRegistry
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.adk_internals import (
-    is_registered_as,
+from ...model_names import SCRIPTED, name_fault
+from ..adk_internals import (
+    is_registered_prefix,
     registered_models,
 )
-from fanout.orchestrator.deep_agent.failures import (
+from ..failures import (
     ModelDenied,
     ModelFailed,
     ModelNotConfigured,
     ModelRefused,
     ModelReplyUnusable,
 )
-from fanout.orchestrator.deep_agent.models import access
-from fanout.orchestrator.deep_agent.models.access import missing_key
-from fanout.orchestrator.deep_agent.models.clients import Preloading
-from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
-from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.models.retries import (
+from . import access
+from .access import missing_key
+from .clients import Preloading
+from .facts import PROVIDERS, context_window
+from .rate_limiter import RateLimiter
+from .retries import (
     DEFAULT_RETRIES,
     ResilientModel,
     RetryPolicy,
 )
-from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
-from fanout.orchestrator.model_names import SCRIPTED, name_fault
+from .scripted_model import ScriptedModel
 
 KNOWN_NAMES = (
     "gemini-…, claude-…, gpt-…, responses/gpt-…, chat/NAME (any server that speaks OpenAI's "
@@ -79,7 +79,7 @@ def key_variable(name: str) -> str | None:
         name: One name. Of LiteLLM's, `provider/model`, it is the variable that LiteLLM itself reads
             for most providers.
     """
-    found = access.service_of(name)
+    found = access.find_service(name)
     if found is None or found.is_own_server:
         return None
     provider, slash, _ = name.partition("/")
@@ -154,26 +154,26 @@ def _checked(model: BaseLlm) -> BaseLlm:
     if not kind.__module__.startswith("google.adk."):
         return model
     if kind.__name__ == "Gemini":
-        from fanout.orchestrator.deep_agent.models import google  # noqa: PLC0415 - large
+        from . import google  # noqa: PLC0415 - large
 
-        return _as(google.CheckedGemini, model)
+        return _with_class(google.CheckedGemini, model)
     if kind.__name__ == "LiteLlm":
-        from fanout.orchestrator.deep_agent.models import litellm  # noqa: PLC0415 - optional
+        from . import litellm  # noqa: PLC0415 - optional
 
         return litellm.checked(cast("Any", model))
     if kind.__name__ == "AnthropicLlm":
-        from fanout.orchestrator.deep_agent.models import anthropic  # noqa: PLC0415 - optional
+        from . import anthropic  # noqa: PLC0415 - optional
 
-        return _as(anthropic.CheckedClaude, model)
+        return _with_class(anthropic.CheckedClaude, model)
     if kind.__name__ in {"OpenAILlm", "OpenAIResponsesLlm"}:
-        from fanout.orchestrator.deep_agent.models import openai  # noqa: PLC0415 - optional
+        from . import openai  # noqa: PLC0415 - optional
 
         is_chat = kind.__name__ == "OpenAILlm"
-        return _as(openai.CheckedChat if is_chat else openai.CheckedResponses, model)
+        return _with_class(openai.CheckedChat if is_chat else openai.CheckedResponses, model)
     return model
 
 
-def _as(kind: type[BaseLlm], model: BaseLlm) -> BaseLlm:
+def _with_class(kind: type[BaseLlm], model: BaseLlm) -> BaseLlm:
     """Return a model of another class with the same fields."""
     return kind(**{name: getattr(model, name) for name in type(model).model_fields})
 
@@ -221,13 +221,13 @@ def _single(name: str, agent_name: str) -> BaseLlm:
 
 
 def _gemini(name: str) -> BaseLlm:
-    from fanout.orchestrator.deep_agent.models.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+    from .google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
     return Gemini(model=name)
 
 
 def _gemma(name: str) -> BaseLlm:
-    from fanout.orchestrator.deep_agent.models.google import Gemma  # noqa: PLC0415 - as above
+    from .google import Gemma  # noqa: PLC0415 - as above
 
     return Gemma(model=name)
 
@@ -236,14 +236,14 @@ def _claude(name: str) -> BaseLlm:
     if access.is_claude_on_vertex():
         return made_by_registry(name)  # on Vertex AI, as ADK's registry has it
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models.anthropic import claude  # noqa: PLC0415 - optional
+    from .anthropic import claude  # noqa: PLC0415 - optional
 
     return claude(name)
 
 
 def _openai(name: str) -> BaseLlm:
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models import openai  # noqa: PLC0415 - optional
+    from . import openai  # noqa: PLC0415 - optional
 
     if name.startswith(access.RESPONSES):
         return openai.Responses(model=name.removeprefix(access.RESPONSES))
@@ -256,7 +256,7 @@ def _litellm(name: str) -> BaseLlm:
     if not access.uses_litellm(name):
         return _openai(f"{access.CHAT}{name.partition('/')[2]}")
     _require_package(name)
-    from fanout.orchestrator.deep_agent.models import litellm  # noqa: PLC0415 - optional
+    from . import litellm  # noqa: PLC0415 - optional
 
     if (provider := name.partition("/")[0]) in litellm.UNGUARDED:
         raise ModelNotConfigured(
@@ -356,7 +356,7 @@ def registered_class(name: str) -> str | None:
     Unlike the registry itself it does not load LiteLLM, which takes seconds, to look for more.
     """
     entries = registered_models()
-    if prefixed := _class_in(name):
+    if prefixed := _find_class(name):
         return prefixed
     found = next((entry for regex, entry in entries.items() if re.fullmatch(regex, name)), None)
     return None if found is None else _name_of(found)
@@ -364,7 +364,7 @@ def registered_class(name: str) -> str | None:
 
 def without_class(name: str) -> str:
     """Return a model's name without the class before its colon."""
-    return name.partition(":")[2] if _class_in(name) else name
+    return name.partition(":")[2] if _find_class(name) else name
 
 
 def made_by_registry(name: str) -> BaseLlm:
@@ -380,13 +380,13 @@ def made_by_registry(name: str) -> BaseLlm:
         raise ModelNotConfigured(f"{name} cannot be used: {why}") from error
 
 
-def _class_in(name: str) -> str | None:
+def _find_class(name: str) -> str | None:
     """Return the registered class before a name's colon, in any spelling."""
     prefix, colon, _ = name.partition(":")
     if not colon:
         return None
     classes = map(_name_of, registered_models().values())
-    return next((each for each in classes if is_registered_as(prefix, each)), None)
+    return next((each for each in classes if is_registered_prefix(prefix, each)), None)
 
 
 def _name_of(entry: type[BaseLlm] | tuple[str, str]) -> str:

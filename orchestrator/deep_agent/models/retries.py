@@ -28,8 +28,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import PrivateAttr
 
-from fanout.orchestrator.deep_agent.adk_internals import LlmCapabilities
-from fanout.orchestrator.deep_agent.failures import (
+from ...logs import Logger
+from ..adk_internals import LlmCapabilities
+from ..failures import (
     ModelContextExceeded,
     ModelContextSuspected,
     ModelDenied,
@@ -38,18 +39,17 @@ from fanout.orchestrator.deep_agent.failures import (
     ModelReplyUnusable,
     ModelUnresponsive,
 )
-from fanout.orchestrator.deep_agent.models.access import missing_key
-from fanout.orchestrator.deep_agent.models.errors import (
+from .access import missing_key
+from .errors import (
     PassedRequests,
     UnusableReply,
     asked_for_seconds,
+    provider_words,
     translated,
-    words_of,
 )
-from fanout.orchestrator.deep_agent.models.facts import context_window
-from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
-from fanout.orchestrator.deep_agent.models.replies import clean_reply, settle_ending, unusable
-from fanout.orchestrator.logs import Logger
+from .facts import context_window
+from .rate_limiter import LimitedRequest, RateLimiter
+from .replies import clean_reply, settle_ending, unusable
 
 GEMINI_MIN_TOKENS = 32_768
 """The size of the previous request from which a cache is created. Creating it is billed like one
@@ -153,7 +153,7 @@ def watcher() -> ModelProgress | None:
     return _watching.get()
 
 
-def caching_of(model: str) -> ContextCacheConfig | None:
+def cache_settings(model: str) -> ContextCacheConfig | None:
     """Return the cache settings for a model.
 
     None if its provider caches without being asked, or not at all.
@@ -380,7 +380,7 @@ class ResilientModel(BaseLlm):
                     if not is_last:
                         raise _NoReply(failure) from None
                     reply = error if isinstance(error, UnusableReply) else None
-                    yield unusable(candidate.model, words_of(error), reply)
+                    yield unusable(candidate.model, provider_words(error), reply)
                     return
                 await self._pause(failure, attempt, asked_for_seconds(error))
             else:
@@ -501,6 +501,6 @@ def _copy(request: LlmRequest, model: str, *, may_cache: bool) -> LlmRequest:
         "model": model,
         "contents": list(request.contents),
         "config": request.config.model_copy(),
-        "cache_config": caching_of(model) if is_cached else None,
+        "cache_config": cache_settings(model) if is_cached else None,
     }
     return request.model_copy(update=update)

@@ -47,11 +47,11 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.deep_agent.adk_internals import LlmCapabilities
-from fanout.orchestrator.deep_agent.failures import ScriptFailed
-from fanout.orchestrator.deep_agent.messages import above_summary, summed_up_replies
-from fanout.orchestrator.regular_files import read_regular_file
-from fanout.orchestrator.valid_text import not_utf_8
+from ...regular_files import read_regular_file
+from ...valid_text import not_utf_8
+from ..adk_internals import LlmCapabilities
+from ..failures import ScriptFailed
+from ..messages import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies without `usage`."""

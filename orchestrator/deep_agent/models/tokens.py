@@ -16,7 +16,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 from pydantic import BaseModel
 
-from fanout.orchestrator.deep_agent.adk_internals import declaration_of
+from ..adk_internals import tool_declaration
 
 DEFAULT_WINDOW_TOKENS = 128_000
 """The window of a model that is not in the table: most models have at least this much."""
@@ -39,15 +39,15 @@ MODEL_CALLS = "model_calls"
 """Key of a summary event's metadata: the number of model calls that wrote it."""
 
 
-def tokens_in(content: types.Content | None) -> int:
+def count_message_tokens(content: types.Content | None) -> int:
     """Return the estimated size of a message."""
     parts = (content.parts if content else None) or []
     return sum(map(_part_characters, parts)) // CHARACTERS_PER_TOKEN
 
 
-def tokens_of(events: Iterable[Event]) -> int:
+def count_tokens(events: Iterable[Event]) -> int:
     """Return the estimated size of messages together."""
-    return sum(tokens_in(event.content) for event in events)
+    return sum(count_message_tokens(event.content) for event in events)
 
 
 def reported_tokens(event: Event, agent_name: str) -> int | None:
@@ -67,7 +67,7 @@ def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) 
     for event in _since_summary(events, scope):
         if (reported := reported_tokens(event, agent_name)) is not None:
             return reported + added
-        added += tokens_in(event.content)
+        added += count_message_tokens(event.content)
     return None
 
 
@@ -106,11 +106,11 @@ async def fixed_tokens(context: InvocationContext, request: LlmRequest) -> int:
     agent, tools = context.agent, list[BaseTool]()
     if isinstance(agent, LlmAgent):
         tools = await agent.canonical_tools(ReadonlyContext(context))
-    declared = map(declaration_of, tools)
-    return fixed_tokens_of(declared, request)
+    declared = map(tool_declaration, tools)
+    return count_fixed_tokens(declared, request)
 
 
-def fixed_tokens_of(declared: Iterable[BaseModel | None], request: LlmRequest) -> int:
+def count_fixed_tokens(declared: Iterable[BaseModel | None], request: LlmRequest) -> int:
     """Return the estimated size of declarations and of a request's system instruction."""
     texts = [found.model_dump_json(exclude_none=True) for found in declared if found]
     texts.append(str(request.config.system_instruction or ""))
@@ -126,7 +126,7 @@ def request_tokens(request: LlmRequest) -> int:
 def input_tokens(request: LlmRequest) -> int:
     """Return the estimated size of a request, in tokens; rather too few."""
     tools = [tool for tool in request.config.tools or [] if isinstance(tool, types.Tool)]
-    return fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
+    return count_fixed_tokens(tools, request) + sum(map(count_message_tokens, request.contents))
 
 
 def characters(value: Any) -> int:

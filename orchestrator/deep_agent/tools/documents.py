@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fanout.orchestrator.bounded_process import ProcessBounds
-from fanout.orchestrator.deep_agent.backends import processes
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools import text_program
-from fanout.orchestrator.turns import OwnerTurns, TooManyWaiting
+from ...bounded_process import ProcessBounds
+from ...turns import OwnerTurns, TooManyWaiting
+from ..backends import processes
+from ..failures import ToolMistake
+from . import text_program
 
 MAX_DOCUMENT_BYTES = 20 * 1024**2
 """The largest document that is converted to text."""

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from ..backends.protocol import MAX_FILE_BYTES
+from ..failures import ToolMistake
 
 MAX_COMPARED_LINES = 1_000_000
 """The product of the numbers of lines that are compared one by one: at most about a second. Above
@@ -69,7 +69,7 @@ def without_carriage_returns(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def with_line_ends_of(before: str, after: str, end: str) -> str:
+def match_line_ends(before: str, after: str, end: str) -> str:
     """Return a new text in which each line has the end that it had before.
 
     Args:
@@ -92,7 +92,7 @@ def with_line_ends_of(before: str, after: str, end: str) -> str:
     return "".join(ended) + new_last
 
 
-def line_end_at(text: str, line_feed: int) -> str:
+def find_line_end(text: str, line_feed: int) -> str:
     """Return the line end whose line feed is at a position; a line feed if there is none."""
     return "\r\n" if line_feed > 0 and text[line_feed - 1] == "\r" else "\n"
 
@@ -207,9 +207,9 @@ def _parts_with_line_ends(text: str, seen: str, old: str, new: str) -> Iterator[
     while at != -1:
         start, stop = position.in_file(at), position.in_file(at + len(old))
         yield text[done:start]
-        place = text[start:stop], line_ends.next_from(stop)
+        place = text[start:stop], line_ends.next_line_start(stop)
         if place not in made:  # most places are alike
-            made[place] = with_line_ends_of(place[0], new, place[1])
+            made[place] = match_line_ends(place[0], new, place[1])
         yield made[place]
         done = stop
         at = seen.find(old, at + len(old))
@@ -235,7 +235,7 @@ class _LineEnds:
         self._text = text
         self._break = text.find("\n")
 
-    def next_from(self, at: int) -> str:
+    def next_line_start(self, at: int) -> str:
         """Return the end of the line that a position is in; of the last line, the one before it.
 
         Positions must not decrease from call to call.
@@ -245,7 +245,7 @@ class _LineEnds:
             if found == -1:
                 break
             self._break = found
-        return line_end_at(self._text, self._break)
+        return find_line_end(self._text, self._break)
 
 
 def near_miss(text: str, wanted: str) -> str:

@@ -17,14 +17,14 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.adk_internals import StreamingMode
-from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink, Shell
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.knowledge import files_to_read
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.prompts import PROCESSES_ENDED, SAME_FILES, SHELL
-from fanout.orchestrator.deep_agent.tool import MethodTool, emit_events
-from fanout.orchestrator.portable.command_output import BoundedOutput
+from ...portable.command_output import BoundedOutput
+from ..adk_internals import StreamingMode
+from ..backends.protocol import Execution, OutputSink, Shell
+from ..failures import ToolMistake
+from ..knowledge import files_to_read
+from ..middleware import BackendSource, Middleware
+from ..prompts import PROCESSES_ENDED, SAME_FILES, SHELL
+from ..tool import MethodTool, emit_events
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 """Long enough for most builds and test runs."""

@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, text_of_pdf
-from fanout.orchestrator.deep_agent.tools.editing import (
+from ...portable.text_search import is_binary
+from ..backends.protocol import MAX_FILE_BYTES, Backend, Shell
+from ..failures import ToolMistake
+from .documents import text_of_notebook, text_of_pdf
+from .editing import (
     Edit,
     edited,
-    line_end_at,
+    find_line_end,
+    match_line_ends,
     split_byte_order_mark,
-    with_line_ends_of,
     without_carriage_returns,
 )
-from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.portable.text_search import is_binary
+from .locating import Locator
 
 MAX_RESULT_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""
@@ -251,13 +251,13 @@ class Files:
                 raise ToolMistake(f"{path} is a binary file, not text.")
             await _off_loop(data, lambda: window.add(data))
             is_whole = len(data) <= MAX_FILE_BYTES
-            version = version_of(data) if is_whole else PARTLY_READ
+            version = hash_version(data) if is_whole else PARTLY_READ
             if not is_whole:
-                is_whole = await self._read_on(path, window, len(data))
+                is_whole = await self._read_window(path, window, len(data))
         content = await _off_loop(data, lambda: window.content(is_whole=is_whole))
         return ReadResult(content=content, version=version, lossy=window.lossy)
 
-    async def _read_on(self, path: str, window: LineWindow, position: int) -> bool:
+    async def _read_window(self, path: str, window: LineWindow, position: int) -> bool:
         """Read a large file from a position until the window is full; return whether to its end.
 
         Raises:
@@ -335,7 +335,7 @@ class Files:
             except FileExistsError:
                 existing = await self._backend.stat(path)
             else:
-                return WriteResult(path=path, version=version_of(data))
+                return WriteResult(path=path, version=hash_version(data))
         if overwrite:
             return await self._overwritten(path, content, seen_version)
         if existing.kind == "directory":
@@ -349,10 +349,10 @@ class Files:
         if before and seen_version is None:
             raise ToolMistake(f"{path} exists and you have not read it. Read it first.")
         _check_seen(path, before, seen_version)
-        data = encoded(await asyncio.to_thread(_in_form_of, before, content))
+        data = encoded(await asyncio.to_thread(_match_form, before, content))
         async with self._locator.errors(path):
             await self._backend.write_bytes(path, data)
-        return WriteResult(path=path, version=version_of(data))
+        return WriteResult(path=path, version=hash_version(data))
 
     async def edit(
         self, path: str, edits: Sequence[Edit], *, seen_version: str | None = None
@@ -375,7 +375,7 @@ class Files:
         new_data = encoded(mark + new_text)
         async with self._locator.errors(path):
             await self._backend.write_bytes(path, new_data)
-        return WriteResult(path=path, version=version_of(new_data), occurrences=occurrences)
+        return WriteResult(path=path, version=hash_version(new_data), occurrences=occurrences)
 
     async def current(self, path: str, seen_version: str | None) -> bytes:
         """Return the UTF-8 content of a file that is to be changed.
@@ -433,7 +433,7 @@ async def _part_of(text: str, data: bytes, offset: int, limit: int) -> ReadResul
         window.add(encoded_text)
         return window.content(is_whole=True)
 
-    return ReadResult(content=await _off_loop(encoded_text, content), version=version_of(data))
+    return ReadResult(content=await _off_loop(encoded_text, content), version=hash_version(data))
 
 
 def _check_window(offset: int, limit: int) -> None:
@@ -447,13 +447,13 @@ async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
     return await asyncio.to_thread(work) if len(data) > LARGE_BYTES else work()
 
 
-def _in_form_of(before: bytes, content: str) -> str:
+def _match_form(before: bytes, content: str) -> str:
     """Return the content with the byte order mark and the line ends that the file has."""
     mark, old = split_byte_order_mark(before.decode(errors="replace"))
     content = content.removeprefix(mark)
     if "\r\n" in old:
-        line_end = line_end_at(old, old.find("\n"))
-        content = with_line_ends_of(old, without_carriage_returns(content), line_end)
+        line_end = find_line_end(old, old.find("\n"))
+        content = match_line_ends(old, without_carriage_returns(content), line_end)
     return mark + content
 
 
@@ -464,11 +464,11 @@ def _without_byte_order_mark(edit: Edit) -> Edit:
 
 
 def _check_seen(path: str, data: bytes, seen_version: str | None) -> None:
-    if seen_version not in {None, version_of(data)}:
+    if seen_version not in {None, hash_version(data)}:
         raise ToolMistake(f"{path} changed since you read it. Read it again before you edit it.")
 
 
-def version_of(data: bytes) -> str:
+def hash_version(data: bytes) -> str:
     """Return a hash of a file's bytes."""
     return hashlib.sha256(data).hexdigest()[:16]
 

@@ -15,19 +15,19 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from fanout.orchestrator.deep_agent.backends.protocol import Entry
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.knowledge import files_to_read
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.models.facts import EDIT_TOOLS, EditTool
-from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
-from fanout.orchestrator.deep_agent.tool import MethodTool
-from fanout.orchestrator.deep_agent.tools.editing import Edit
-from fanout.orchestrator.deep_agent.tools.files import Files
-from fanout.orchestrator.deep_agent.tools.images import MEDIA_ENDINGS, media_content
-from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.deep_agent.tools.patches import Patching, parse_patch, patched_paths
-from fanout.orchestrator.deep_agent.tools.search import (
+from ..backends.protocol import Entry
+from ..failures import ToolMistake
+from ..knowledge import files_to_read
+from ..middleware import BackendSource, Middleware
+from ..models.facts import EDIT_TOOLS, EditTool
+from ..prompts import FILES, ROOT
+from ..tool import MethodTool
+from .editing import Edit
+from .files import Files
+from .images import MEDIA_ENDINGS, media_content
+from .locating import Locator
+from .patches import Patching, parse_patch, patched_paths
+from .search import (
     MAX_ENTRIES,
     MAX_GREP_HITS,
     FileSearch,

@@ -20,14 +20,14 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.failures import ModelRefused, ToolMistake
-from fanout.orchestrator.deep_agent.messages import with_response
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.models.facts import takes_inline
-from fanout.orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
-from fanout.orchestrator.deep_agent.tools.documents import MAX_DOCUMENT_BYTES
-from fanout.orchestrator.deep_agent.tools.files import Files
-from fanout.orchestrator.deep_agent.unusable_replies import IMAGES_REFUSED, as_placeholder_call
+from ..failures import ModelRefused, ToolMistake
+from ..messages import with_response
+from ..middleware import Middleware
+from ..models.facts import takes_inline
+from ..prompts import IMAGES_LEFT_OUT
+from ..unusable_replies import IMAGES_REFUSED, as_placeholder_call
+from .documents import MAX_DOCUMENT_BYTES
+from .files import Files
 
 MAX_IMAGE_BYTES = 3_750_000
 """The largest file that is shown unchanged: 5 MB in base64, the smallest limit on an image among
@@ -92,7 +92,7 @@ async def media_content(
     """
     most = MAX_DOCUMENT_BYTES if path.lower().endswith(".pdf") else MAX_IMAGE_BYTES
     data = await files.read_bytes(path, most)
-    media_type = media_type_of(data)
+    media_type = detect_media_type(data)
     if media_type is None:
         return None
     is_taken = takes(media_type)
@@ -109,7 +109,7 @@ async def media_content(
     return {"type": kind, "media_type": media_type, "data": encoded}
 
 
-def media_type_of(data: bytes) -> str | None:
+def detect_media_type(data: bytes) -> str | None:
     """Return the media type of an image, a PDF, a sound or a film; None for anything else."""
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12])
@@ -133,7 +133,7 @@ class ImagesInView(Middleware):
         """Replace base64 by media, and older images by a note; the session is unchanged."""
         del callback_context
         contents = llm_request.contents
-        total, refused = _count(contents), _count(contents[: _rejected_up_to(contents)])
+        total, refused = _count(contents), _count(contents[: _last_rejected(contents)])
         if total:
             first = total - MAX_IMAGES_IN_VIEW + 1
             llm_request.contents = list(_in_view(contents, first, refused, llm_request.model or ""))
@@ -150,16 +150,14 @@ class ImagesInView(Middleware):
         contents = llm_request.contents
         # Images from before the last rejection are the user's own, and remain.
         parts = (
-            part
-            for content in contents[_rejected_up_to(contents) :]
-            for part in content.parts or []
+            part for content in contents[_last_rejected(contents) :] for part in content.parts or []
         )
         if not isinstance(error, ModelRefused) or not any(part.inline_data for part in parts):
             return None
         return as_placeholder_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
 
 
-def image_in(response: Any) -> dict[str, str] | None:
+def find_media(response: Any) -> dict[str, str] | None:
     """Return the image, document, sound or film in a tool's result, or None."""
     content = response.get("content") if isinstance(response, dict) else None
     if isinstance(content, dict) and content.get("type") in SENSES:
@@ -170,14 +168,14 @@ def image_in(response: Any) -> dict[str, str] | None:
 def _images(content: types.Content) -> Sequence[dict[str, str] | None]:
     """Return the image of each part, or None."""
     answers = (part.function_response for part in content.parts or [])
-    return [image_in(answer.response) if answer else None for answer in answers]
+    return [find_media(answer.response) if answer else None for answer in answers]
 
 
 def _count(contents: Sequence[types.Content]) -> int:
     return sum(image is not None for content in contents for image in _images(content))
 
 
-def _rejected_up_to(contents: Sequence[types.Content]) -> int:
+def _last_rejected(contents: Sequence[types.Content]) -> int:
     """Return the index of the last request that was rejected for its images; 0 if there is none.
 
     The images before it are not sent again.

@@ -9,9 +9,9 @@ import posixpath
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from fanout.orchestrator.deep_agent.backends import matching
-from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, Backend
-from fanout.orchestrator.deep_agent.failures import ToolMistake
+from ..backends import matching
+from ..backends.protocol import AccessRefused, Backend
+from ..failures import ToolMistake
 
 MAX_HINTS = 3
 """Paths that a hint names: more is a search, for which there is glob."""

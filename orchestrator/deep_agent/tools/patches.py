@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools.editing import (
+from ..backends.protocol import Backend
+from ..failures import ToolMistake
+from .editing import (
     in_plain_characters,
+    match_line_ends,
     near_miss,
     split_byte_order_mark,
-    with_line_ends_of,
     without_carriage_returns,
 )
-from fanout.orchestrator.deep_agent.tools.files import Files, encoded, version_of
-from fanout.orchestrator.deep_agent.tools.locating import Locator
+from .files import Files, encoded, hash_version
+from .locating import Locator
 
 BEGIN, END = "*** Begin Patch", "*** End Patch"
 ADD, UPDATE, DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
@@ -209,7 +209,7 @@ def patched(text: str, hunks: Sequence[Hunk], path: str) -> str:
         stop = start + len(hunk.old)
         after = "".join(f"{line}\n" for line in _new_lines(hunk, file.seen[start:stop]))
         before = "".join(file.ended[start:stop])
-        parts += [*file.ended[done:start], with_line_ends_of(before, after, file.end_near(start))]
+        parts += [*file.ended[done:start], match_line_ends(before, after, file.end_near(start))]
         done = stop
     return file.joined([*parts, *file.ended[done:]])
 
@@ -321,7 +321,7 @@ class PatchedFile:
     @property
     def version(self) -> str | None:
         """The version of the new content."""
-        return None if self.after is None else version_of(self.after)
+        return None if self.after is None else hash_version(self.after)
 
 
 def patched_paths(sections: Sequence[Section], locator: Locator) -> list[str]:

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
-from fanout.orchestrator.deep_agent.backends.matching import (
+from ..backends.matching import (
     filter_pattern,
     hidden_last,
     normal_pattern,
     select,
     static_part,
 )
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tools.files import MAX_RESULT_CHARACTERS
-from fanout.orchestrator.deep_agent.tools.locating import Locator
+from ..backends.protocol import Backend, Entry, Hit, Hits
+from ..failures import ToolMistake
+from .files import MAX_RESULT_CHARACTERS
+from .locating import Locator
 
 MAX_ENTRIES = 500
 """Entries of ls and glob in one result: about 80,000 characters."""

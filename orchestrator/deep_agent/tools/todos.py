@@ -14,10 +14,10 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field, WithJsonSchema
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import PLAN
-from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
+from ..failures import ToolMistake
+from ..middleware import Middleware
+from ..prompts import PLAN
+from ..tool import MethodTool, tabular
 
 STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")

@@ -14,7 +14,7 @@ from google.adk.events import Event
 from google.protobuf.json_format import MessageToDict
 from pydantic import ValidationError
 
-from fanout.orchestrator.extras.a2a.approval_requests import CONFIRMATION, LONG_RUNNING
+from .approval_requests import CONFIRMATION, LONG_RUNNING
 
 INTERNAL_METADATA = ("adk_actions", "adk_custom_metadata", "adk_invocation_id")
 """The metadata in which ADK adds its own state: the harness keeps the agent's plan and files there.

@@ -15,12 +15,12 @@ from a2a.types import Message, Part, Role
 from google.protobuf.json_format import MessageToDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fanout.orchestrator.extras.a2a.protocol import context_of, data_part
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import escape_hidden, printable
+from ...jobs.approvals import Approval
+from ...jobs.state import JobRecord
+from ...server.owned_jobs import OwnedJobs
+from ...shortening import one_line
+from ...valid_text import escape_hidden, printable
+from .protocol import data_part, job_context
 
 HITL_URI = "https://kagent.dev/extensions/hitl/v1"
 LONG_RUNNING = "adk_is_long_running"
@@ -150,7 +150,7 @@ def asking(record: JobRecord, waiting: Sequence[AwaitedCall], *, hitl: bool) -> 
     message = Message(
         message_id=f"{record.id}:{ids}"[:200],
         task_id=record.id,
-        context_id=context_of(record),
+        context_id=job_context(record),
         role=Role.ROLE_AGENT,
         parts=[Part(text=_question(waiting)), *map(_confirmation, waiting)],
     )
@@ -222,6 +222,6 @@ def _typed(record: JobRecord, waiting: Sequence[AwaitedCall]) -> ToolApprovalReq
     child = next(iter(jobs.values()))
     entry = HitlTool(id=child.id, call_id=child.id, name=child.agent)
     nested = NestedRequest(
-        subagent_name=child.agent, task_id=child.id, context_id=context_of(child), tools=tools
+        subagent_name=child.agent, task_id=child.id, context_id=job_context(child), tools=tools
     )
     return ToolApprovalRequest(hint=_hint(waiting), tools=[entry], nested=nested)

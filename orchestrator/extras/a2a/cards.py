@@ -18,9 +18,9 @@ from a2a.types import (
 )
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 
-from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
-from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI
-from fanout.orchestrator.version import VERSION
+from ...configuration.agent_definitions import AgentDefinitions
+from ...version import VERSION
+from .approval_requests import HITL_URI
 
 PATH = "/a2a"
 DEFAULT_AGENT = "general-purpose"

@@ -12,11 +12,11 @@ from importlib import import_module
 
 from a2a.types import Message, Part, Role
 
-from fanout.orchestrator.extras.a2a.protocol import MESSAGE_LABEL, context_of
-from fanout.orchestrator.jobs.failures import BlobMissing
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from ...jobs.failures import BlobMissing
+from ...jobs.state import JobRecord
+from ...jobs.store.journal import BEGINNING, EventType, JournalEvent
+from ...server.owned_jobs import OwnedJobs
+from .protocol import MESSAGE_LABEL, job_context
 
 SHOWN = frozenset({EventType.MODEL_REPLY, EventType.TOOL_RESULT, EventType.SESSION_EVENT})
 """The entries that hold an event of the agent."""
@@ -52,15 +52,15 @@ async def history(
             break
     messages = [await convert_entry(jobs, record, one) for one in newest]
     found = [one for one in messages if one is not None]
-    return ([_task_of(record), *found] if count < limit else found), after
+    return ([_task_message(record), *found] if count < limit else found), after
 
 
-def _task_of(record: JobRecord) -> Message:
+def _task_message(record: JobRecord) -> Message:
     """Return the message that started a job."""
     return Message(
         message_id=record.labels.get(MESSAGE_LABEL, record.id),
         task_id=record.id,
-        context_id=context_of(record),
+        context_id=job_context(record),
         role=Role.ROLE_USER,
         parts=[Part(text=record.description)],
     )
@@ -69,7 +69,7 @@ def _task_of(record: JobRecord) -> Message:
 async def convert_entry(jobs: OwnedJobs, record: JobRecord, entry: JournalEvent) -> Message | None:
     """Return an entry of a journal as a message; None for one without content for clients."""
     message = Message(
-        message_id=f"{record.id}:{entry.id}", task_id=record.id, context_id=context_of(record)
+        message_id=f"{record.id}:{entry.id}", task_id=record.id, context_id=job_context(record)
     )
     if entry.type is EventType.MESSAGE:
         message.role = Role.ROLE_USER
@@ -89,6 +89,6 @@ async def _filled(message: Message, jobs: OwnedJobs, entry: JournalEvent) -> boo
     if content is None:
         return False
     await asyncio.to_thread(import_module, AGENT_EVENTS)
-    from fanout.orchestrator.extras.a2a.agent_events import fill  # noqa: PLC0415 - see there
+    from .agent_events import fill  # noqa: PLC0415 - see there
 
     return fill(message, content)

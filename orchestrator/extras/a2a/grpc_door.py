@@ -21,27 +21,27 @@ from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import VersionNotSupportedError
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
-from fanout.orchestrator.extras.a2a.handler import (
+from ...configuration.api_settings import ApiSettings, is_loopback
+from ...jobs.failures import LedgerUnavailable
+from ...jobs.trace_context import TraceContext, read_traceparent
+from ...server.access.authenticator import presented
+from ...server.access.callers import (
+    AuthenticationUnavailable,
+    Caller,
+    NotAllowed,
+    NotAuthenticated,
+)
+from ...server.access.limits import Buckets, TooManyAttempts
+from ...server.http.requests import Service
+from ...server.middleware import TRACEPARENT
+from ...tracing import spans
+from .handler import (
     AGENT,
     BASE_URL,
     CALLER,
     JobRequestHandler,
     KnownCaller,
 )
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.trace_context import TraceContext, read_traceparent
-from fanout.orchestrator.server.access.authenticator import presented
-from fanout.orchestrator.server.access.callers import (
-    AuthenticationUnavailable,
-    Caller,
-    NotAllowed,
-    NotAuthenticated,
-)
-from fanout.orchestrator.server.access.limits import Buckets, TooManyAttempts
-from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.middleware import TRACEPARENT
-from fanout.orchestrator.tracing import spans
 
 NEEDS_KEY = "Send a key as the metadata `authorization: Bearer …` (fanout keys create)."
 TOO_MANY = "Too many requests a minute: wait a moment."
@@ -67,7 +67,7 @@ class GrpcUnusable(Exception):
 class Authenticates(Protocol):
     """The part that finds callers by their keys and tokens."""
 
-    async def caller_of(self, credential: str, address: str) -> Caller:
+    async def request_caller(self, credential: str, address: str) -> Caller:
         """Return the caller of a key or a token, or raise one of the kinds of `STATUS`."""
 
 
@@ -211,7 +211,7 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
             credential = presented(_metadata(context))
             if credential is None:
                 raise NotAuthenticated(NEEDS_KEY)
-            caller = await self._authenticator.caller_of(credential, _address(context.peer()))
+            caller = await self._authenticator.request_caller(credential, _address(context.peer()))
         except tuple(STATUS) as refusal:
             status = next(STATUS[kind] for kind in type(refusal).__mro__ if kind in STATUS)
             await context.abort(status, str(refusal))

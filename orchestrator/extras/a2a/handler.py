@@ -59,31 +59,31 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.extras.a2a import cards, received
-from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI
-from fanout.orchestrator.extras.a2a.cards import PATH, card
-from fanout.orchestrator.extras.a2a.protocol import DIGEST_LABEL, context_of, plain
-from fanout.orchestrator.extras.a2a.push import PushConfigs
-from fanout.orchestrator.extras.a2a.received import (
-    find_place,
-    give_decisions,
-    read_decisions,
-    read_files,
-)
-from fanout.orchestrator.extras.a2a.tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
-from fanout.orchestrator.jobs.failures import (
+from ...cancellation import cancel_and_wait
+from ...configuration.api_settings import Scope
+from ...jobs.failures import (
     JobFailure,
     LedgerFull,
     LedgerUnavailable,
     UnknownAgent,
     UnknownJob,
 )
-from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
-from fanout.orchestrator.server.http.requests import Service, caller_of
-from fanout.orchestrator.server.owned_jobs import KeyReused, OwnedJobs
-from fanout.orchestrator.server.problems import Problem
+from ...server.access.callers import Caller, NotAllowed, NotAuthenticated
+from ...server.http.requests import Service, request_caller
+from ...server.owned_jobs import KeyReused, OwnedJobs
+from ...server.problems import Problem
+from . import cards, received
+from .approval_requests import HITL_URI
+from .cards import PATH, card
+from .protocol import DIGEST_LABEL, job_context, plain
+from .push import PushConfigs
+from .received import (
+    find_place,
+    give_decisions,
+    read_decisions,
+    read_files,
+)
+from .tasks import Snapshot, TaskUpdates, TaskView, Update, list_tasks
 
 CALLER = "caller"
 AGENT = "agent"
@@ -140,7 +140,7 @@ class CallerContexts(ServerCallContextBuilder):
         Raises:
             NotAuthenticated: The request has no caller.
         """
-        caller = caller_of(request)
+        caller = request_caller(request)
         version = request.headers.get(VERSION_HEADER)
         return ServerCallContext(
             user=KnownCaller(caller),
@@ -382,7 +382,7 @@ class JobRequestHandler(RequestHandler):
         A text is never a decision: the task continues to wait, and repeats how to answer.
         """
         start = await view.snapshot(message.task_id, 0)
-        if message.context_id and message.context_id != context_of(start.record):
+        if message.context_id and message.context_id != job_context(start.record):
             raise InvalidParamsError("This task belongs to another context.")
         if start.has_ended:
             raise UnsupportedOperationError(

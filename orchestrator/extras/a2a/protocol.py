@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fanout.orchestrator.jobs.state import JobRecord, JobState
+from ...jobs.state import JobRecord, JobState
 
 CONTEXT_LABEL = "a2a.context"
 MESSAGE_LABEL = "a2a.message"
@@ -32,12 +32,12 @@ EXACT = 2**53
 """The limit up to which a floating-point number is exactly the whole number that was sent."""
 
 
-def context_of(record: JobRecord) -> str:
+def job_context(record: JobRecord) -> str:
     """Return the context of a job: that of its first message, or the job itself."""
     return record.labels.get(CONTEXT_LABEL, record.id)
 
 
-def changed_at(record: JobRecord) -> float:
+def state_changed_time(record: JobRecord) -> float:
     """Return when a job entered its state, as far as its record shows it."""
     return record.finished_at or record.started_at or record.submitted_at
 

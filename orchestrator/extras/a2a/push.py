@@ -21,22 +21,22 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.json_format import MessageToJson
 from pydantic import SecretStr, ValidationError
 
-from fanout.orchestrator.extras.a2a.protocol import STATES, context_of, to_timestamp
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.subscription import (
+from ...jobs.state import JobState
+from ...jobs.store.subscription import (
     APPROVAL,
     Notification,
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.server.notifications.messages import (
+from ...server.notifications.messages import (
     SECRET_PREFIX,
     JobsToRead,
     OutgoingMessage,
     signed_headers,
 )
-from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
+from ...server.notifications.subscriptions import Subscriptions
+from ...server.owned_jobs import OwnedJobs
+from .protocol import STATES, job_context, to_timestamp
 
 KIND = "a2a_push"
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 - a header's name
@@ -152,7 +152,7 @@ class PushMessages:
         )
         update = TaskStatusUpdateEvent(
             task_id=record.id,
-            context_id=context_of(record),
+            context_id=job_context(record),
             status=TaskStatus(state=state, timestamp=to_timestamp(sent.at)),
         )
         body = MessageToJson(StreamResponse(status_update=update), indent=None)

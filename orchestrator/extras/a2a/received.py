@@ -19,28 +19,28 @@ from a2a.types import Message, Part
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from pydantic import JsonValue, ValidationError
 
-from fanout.orchestrator.approvals import DECISIONS, Decision
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.extras.a2a.approval_requests import (
+from ...approvals import DECISIONS, Decision
+from ...client.job_pages import JobFilter
+from ...jobs.failures import UnknownJob
+from ...jobs.spec import JobSpec
+from ...jobs.state import TERMINAL_STATES, JobRecord
+from ...server.access.callers import Caller
+from ...server.http.models import JobRequest
+from ...server.owned_jobs import OwnedJobs
+from .approval_requests import (
     CONFIRMATION,
     MalformedAnswer,
     read_response,
 )
-from fanout.orchestrator.extras.a2a.cards import DEFAULT_AGENT, INPUT_MODES
-from fanout.orchestrator.extras.a2a.protocol import (
+from .cards import DEFAULT_AGENT, INPUT_MODES
+from .protocol import (
     CONTEXT_LABEL,
     DIGEST_LABEL,
     MESSAGE_LABEL,
     collect_texts,
-    context_of,
+    job_context,
     plain,
 )
-from fanout.orchestrator.jobs.failures import UnknownJob
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord
-from fanout.orchestrator.server.access.callers import Caller
-from fanout.orchestrator.server.http.models import JobRequest
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
 
 MAX_FILES = 1_000
 """The most files of one message: more are sent as an archive to `/v1/snapshots`."""
@@ -351,7 +351,7 @@ async def find_place(
     """
     if message.reference_task_ids:
         earlier = await jobs.get(message.reference_task_ids[0])
-        context = context_of(earlier)
+        context = job_context(earlier)
         if message.context_id and message.context_id != context:
             raise InvalidParamsError("The referenced task belongs to another context.")
         if not earlier.state.is_terminal:

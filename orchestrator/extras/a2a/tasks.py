@@ -28,36 +28,36 @@ from a2a.types import (
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import validate_page_size
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.extras.a2a.approval_requests import (
+from ...cancellation import cancel_and_wait
+from ...client.job_pages import JobFilter
+from ...jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
+from ...jobs.failure_texts import what_happened
+from ...jobs.failures import BlobMissing
+from ...jobs.result import JobResult
+from ...jobs.state import LIVE_STATES, JobRecord, JobState
+from ...jobs.store.journal import EventType, JournalEvent
+from ...server.event_feed import ChangedJobs
+from ...server.owned_jobs import OwnedJobs
+from ...server.pages import make_cursor, read_cursor
+from ...server.problems import Problem
+from .approval_requests import (
     LONG_RUNNING,
     AwaitedCall,
     asking,
     waiting_below,
     waiting_calls,
 )
-from fanout.orchestrator.extras.a2a.conversation import convert_entry, history
-from fanout.orchestrator.extras.a2a.protocol import (
+from .conversation import convert_entry, history
+from .protocol import (
     CONTEXT_LABEL,
     STATES,
-    changed_at,
-    context_of,
     data_part,
     file_part,
+    job_context,
     link_part,
+    state_changed_time,
     to_timestamp,
 )
-from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle, PatchFailed
-from fanout.orchestrator.jobs.failure_texts import what_happened
-from fanout.orchestrator.jobs.failures import BlobMissing
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from fanout.orchestrator.server.event_feed import ChangedJobs
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.pages import cursor_of, position_of
-from fanout.orchestrator.server.problems import Problem
 
 PATCH_TYPE = "text/x-diff"
 BINARY_TYPE = "application/octet-stream"
@@ -196,7 +196,7 @@ class TaskView:
     ) -> Task:
         """Return a job as a task of a list, without its history."""
         result = await self.jobs.result(record.id) if record.state.is_terminal else None
-        task = Task(id=record.id, context_id=context_of(record))
+        task = Task(id=record.id, context_id=job_context(record))
         task.status.CopyFrom(self.status(record, waiting, result))
         task.metadata.update({"fanout.agent": record.agent, "fanout.state": record.state.value})
         if artifacts and result is not None:
@@ -218,9 +218,11 @@ class TaskView:
             return TaskStatus(
                 state=TaskState.TASK_STATE_INPUT_REQUIRED,
                 message=asking(record, waiting, hitl=self._hitl),
-                timestamp=to_timestamp(max(asked, changed_at(record))),
+                timestamp=to_timestamp(max(asked, state_changed_time(record))),
             )
-        status = TaskStatus(state=STATES[record.state], timestamp=to_timestamp(changed_at(record)))
+        status = TaskStatus(
+            state=STATES[record.state], timestamp=to_timestamp(state_changed_time(record))
+        )
         if record.state.is_terminal and record.state is not JobState.SUCCEEDED:
             status.message.CopyFrom(_failure(record, result))
         return status
@@ -234,7 +236,7 @@ def _failure(record: JobRecord, result: JobResult | None) -> Message:
     message = Message(
         message_id=f"{record.id}:end",
         task_id=record.id,
-        context_id=context_of(record),
+        context_id=job_context(record),
         role=Role.ROLE_AGENT,
         parts=[Part(text=text)],
     )
@@ -265,7 +267,7 @@ async def list_tasks(view: TaskView, params: ListTasksRequest) -> ListTasksRespo
     for record in page.records:
         below = [one for one in waiting if one.record.root_id == record.root_id]
         await _add(response, view, params, record, [] if record.state.is_terminal else below)
-    response.next_page_token = cursor_of(page.next) or ""
+    response.next_page_token = make_cursor(page.next) or ""
     response.total_size = await view.jobs.count(wanted, MAX_COUNTED)
     return response
 
@@ -279,7 +281,7 @@ async def _add(
 ) -> None:
     after = params.status_timestamp_after
     if params.HasField("status_timestamp_after") and (
-        changed_at(record) < after.ToNanoseconds() / NANOSECONDS
+        state_changed_time(record) < after.ToNanoseconds() / NANOSECONDS
     ):
         return
     task = await view.listed(record, waiting, artifacts=params.include_artifacts)
@@ -292,12 +294,12 @@ async def _add(
 
 def _position(token: str) -> int | None:
     try:
-        return position_of(token or None)
+        return read_cursor(token or None)
     except Problem:
         raise InvalidParamsError("pageToken is the nextPageToken of the previous page.") from None
 
 
-def state_after(step: Message) -> TaskState:
+def next_state(step: Message) -> TaskState:
     """Return the state of a task whose agent did this step."""
     asks = any(
         LONG_RUNNING in part.metadata
@@ -408,7 +410,7 @@ class TaskUpdates:
         message = await convert_entry(self._view.jobs, self._record, entry)
         if message is None:
             return []
-        state = state_after(message)
+        state = next_state(message)
         status = TaskStatus(state=state, message=message, timestamp=to_timestamp(entry.at))
         return [self._status(status, entry)]
 
@@ -427,7 +429,7 @@ class TaskUpdates:
         self, status: TaskStatus, entry: JournalEvent | None = None
     ) -> TaskStatusUpdateEvent:
         update = TaskStatusUpdateEvent(
-            task_id=self._record.id, context_id=context_of(self._record), status=status
+            task_id=self._record.id, context_id=job_context(self._record), status=status
         )
         if entry is not None:
             update.metadata.update({"fanout.event_id": entry.id, "fanout.attempt": entry.attempt})

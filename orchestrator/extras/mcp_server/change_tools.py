@@ -11,14 +11,14 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from fanout.orchestrator.extras.mcp_server import texts
-from fanout.orchestrator.extras.mcp_server.doors import DoorTools, ToolContext
-from fanout.orchestrator.extras.mcp_server.reports import Applied, Patch
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.store.journal import BEGINNING
-from fanout.orchestrator.server.event_feed import position
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.workspace.merge_report import MergeReport
+from ...jobs.failures import InvalidJob
+from ...jobs.store.journal import BEGINNING
+from ...server.event_feed import position
+from ...server.owned_jobs import OwnedJobs
+from ...workspace.merge_report import MergeReport
+from . import texts
+from .doors import DoorTools, ToolContext
+from .reports import Applied, Patch
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MERGES = ToolAnnotations(

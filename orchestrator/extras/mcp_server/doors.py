@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, Protocol
 
 from mcp.server.mcpserver import Context
 
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import StartFiles
-from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
-from fanout.orchestrator.server.http.requests import Service, caller_of
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.person_folders import MergeFolders
-from fanout.orchestrator.server.uploads import Uploads
-from fanout.orchestrator.workspace.exchange.cloned import GitSource, check_source
+from ...client import JobClient
+from ...configuration.api_settings import EVERYBODY, Scope
+from ...jobs.failures import InvalidJob
+from ...jobs.spec import StartFiles
+from ...server.access.callers import Caller, NotAuthenticated
+from ...server.http.requests import Service, request_caller
+from ...server.owned_jobs import OwnedJobs
+from ...server.person_folders import MergeFolders
+from ...server.uploads import Uploads
+from ...workspace.exchange.cloned import GitSource, check_source
 
 _GIT = "https://"
 OPERATOR = Caller("operator", EVERYBODY, EVERYBODY, frozenset(Scope), policy=None)
@@ -207,7 +207,7 @@ class ServiceDoor:
         service, request = self._service, context.request_context.request
         if request is None:
             raise NotAuthenticated("This server is reached over HTTP only.")
-        caller = caller_of(request)
+        caller = request_caller(request)
         jobs = OwnedJobs(service.client, caller, service.audit)
         yield Opened(jobs, RemoteWorkspaces(jobs, service.uploads))
 

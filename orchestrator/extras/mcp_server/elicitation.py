@@ -15,16 +15,16 @@ from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 from mcp_types.version import is_version_at_least
 from pydantic import JsonValue
 
-from fanout.orchestrator.approvals import DECISIONS, Decision
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.extras.mcp_server import texts
-from fanout.orchestrator.extras.mcp_server.doors import ToolContext
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.bounds import fit
-from fanout.orchestrator.jobs.failures import AnsweredAlready, InvalidAnswer
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import escape_hidden, printable
+from ...approvals import DECISIONS, Decision
+from ...configuration.api_settings import Scope
+from ...jobs.approvals import Approval
+from ...jobs.bounds import fit
+from ...jobs.failures import AnsweredAlready, InvalidAnswer
+from ...server.owned_jobs import OwnedJobs
+from ...shortening import one_line
+from ...valid_text import escape_hidden, printable
+from . import texts
+from .doors import ToolContext
 
 ASKS_BY_RESULT = "2026-07-28"
 """The first protocol version in which a question is a result."""

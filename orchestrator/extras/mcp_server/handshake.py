@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fanout.orchestrator.version import VERSION
+from ...version import VERSION
 
 DECLARED = Path(__file__).with_name("declared.json")
 """Method -> the result for a client of this machine; `make mcp-tools` writes it."""

@@ -11,19 +11,26 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import InputRequiredResult, ToolAnnotations
 from pydantic import Field
 
-from fanout.orchestrator.approvals import Decision
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.extras.mcp_server import texts
-from fanout.orchestrator.extras.mcp_server.doors import (
+from ...approvals import Decision
+from ...client.job_pages import JobFilter
+from ...configuration.agent_definitions import COORDINATOR
+from ...configuration.api_settings import Scope
+from ...jobs.approvals import Approval
+from ...jobs.failures import InvalidJob
+from ...jobs.spec import JobSpec, StartFiles
+from ...jobs.state import JobRecord, JobState
+from ...server.http.models import JobRequest
+from ...server.owned_jobs import OwnedJobs
+from ...server.pages import make_cursor, read_cursor
+from . import texts
+from .doors import (
     DoorTools,
     Opened,
     StoredWorkspace,
     ToolContext,
 )
-from fanout.orchestrator.extras.mcp_server.elicitation import Elicitation
-from fanout.orchestrator.extras.mcp_server.reports import (
+from .elicitation import Elicitation
+from .reports import (
     AgentLine,
     AgentLines,
     Answered,
@@ -36,13 +43,6 @@ from fanout.orchestrator.extras.mcp_server.reports import (
     links,
     progress_line,
 )
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.server.http.models import JobRequest
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.pages import cursor_of, position_of
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 MAX_LISTED = 50
@@ -124,9 +124,9 @@ class ListTools(DoorTools):
             text=text,
         )
         async with self._door.open(context) as opened:
-            page = await opened.jobs.page(wanted, position_of(cursor), limit)
+            page = await opened.jobs.page(wanted, read_cursor(cursor), limit)
         lines = [JobLine.of(record) for record in page.records]
-        return JobLines(jobs=lines, next_cursor=cursor_of(page.next))
+        return JobLines(jobs=lines, next_cursor=make_cursor(page.next))
 
     async def list_agents(self, context: ToolContext) -> AgentLines:
         """Return the agents that jobs may name."""

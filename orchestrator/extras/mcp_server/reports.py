@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.bounds import cut_text, fit, json_bytes
-from fanout.orchestrator.jobs.changes import FileChange
-from fanout.orchestrator.jobs.failure_texts import what_happened
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.shortening import one_line
-from fanout.orchestrator.valid_text import printable
+from ...jobs.approvals import Approval
+from ...jobs.bounds import cut_text, fit, json_bytes
+from ...jobs.changes import FileChange
+from ...jobs.failure_texts import what_happened
+from ...jobs.result import JobResult, Usage
+from ...jobs.state import JobRecord, JobState
+from ...shortening import one_line
+from ...valid_text import printable
 
 SHOWN_CHARACTERS = 300
 """The longest part of a description: the submitter knows it."""

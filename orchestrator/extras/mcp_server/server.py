@@ -18,29 +18,29 @@ from mcp.types import CallToolResult, InputRequiredResult
 from pydantic import AnyUrl, ValidationError
 from starlette.routing import BaseRoute
 
-from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
-from fanout.orchestrator.extras.mcp_server import texts
-from fanout.orchestrator.extras.mcp_server.change_tools import ChangeTools, Resources
-from fanout.orchestrator.extras.mcp_server.doors import Door, ServiceDoor
-from fanout.orchestrator.extras.mcp_server.job_tools import (
+from ...configuration.agent_definitions import InvalidAgentDefinition
+from ...jobs.changes import MalformedBundle, PatchFailed
+from ...jobs.failures import JobFailure, UnknownJob
+from ...server.access.callers import (
+    AuthenticationUnavailable,
+    NotAllowed,
+    NotAuthenticated,
+)
+from ...server.http.requests import Service
+from ...server.owned_jobs import KeyReused
+from ...server.problems import Problem
+from ...version import VERSION
+from ...workspace.blobs import BlobStoreUnusable
+from ...workspace.workspace import WorkspaceUnusable
+from . import texts
+from .change_tools import ChangeTools, Resources
+from .doors import Door, ServiceDoor
+from .job_tools import (
     ApprovalTools,
     ListTools,
     SubmitTools,
     WaitTools,
 )
-from fanout.orchestrator.jobs.changes import MalformedBundle, PatchFailed
-from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
-from fanout.orchestrator.server.access.callers import (
-    AuthenticationUnavailable,
-    NotAllowed,
-    NotAuthenticated,
-)
-from fanout.orchestrator.server.http.requests import Service
-from fanout.orchestrator.server.owned_jobs import KeyReused
-from fanout.orchestrator.server.problems import Problem
-from fanout.orchestrator.version import VERSION
-from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
-from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from fanout.orchestrator.extras.mcp_server.handshake import Handshake
-from fanout.orchestrator.extras.mcp_server.server import FanoutServer
-from fanout.orchestrator.valid_text import clean_json
+from ...valid_text import clean_json
+from .handshake import Handshake
+from .server import FanoutServer
 
 Message = SessionMessage | Exception
 

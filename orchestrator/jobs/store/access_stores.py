@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.api_keys import KeyStore
-from fanout.orchestrator.jobs.store.audit_stream import AuditStream
-from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions
-from fanout.orchestrator.jobs.store.connection import connect, identity
-from fanout.orchestrator.jobs.store.keys import Keys
+from .api_keys import KeyStore
+from .audit_stream import AuditStream
+from .browser_sessions import BrowserSessions
+from .connection import connect, identity
+from .keys import Keys
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ cannot starve a small one, and queued jobs hold no slot. The limits are in the l
 
 from __future__ import annotations
 
-from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from .ledger import Ledger
+from .queue import CeleryQueue
 
 BATCH = 64
 """The most jobs in one call of the ledger."""

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.spec import ANYTHING, DEFINITIONS_ONLY, CallerPolicy
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from ..failures import LedgerUnavailable
+from ..spec import ANYTHING, DEFINITIONS_ONLY, CallerPolicy
+from .keys import Keys
+from .redis_errors import redis_failures
 
 ALPHABET = string.digits + string.ascii_letters
 ID_CHARACTERS = 12

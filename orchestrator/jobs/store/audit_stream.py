@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from .keys import Keys
+from .redis_errors import redis_failures
 
 MAX_ENTRIES = 50_000
 """The most entries kept in Redis, some 20 MB. Every entry is also a line of the server's log, which

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.api_keys import fingerprint
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from .api_keys import fingerprint
+from .keys import Keys
+from .redis_errors import redis_failures
 
 SECRET_BYTES = 32
 """The random bytes of a session's id and of a link's token, so that nobody guesses them."""

@@ -21,14 +21,14 @@ from redis.asyncio.sentinel import (
 )
 from redis.backoff import ExponentialBackoff, NoBackoff
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.jobs.redis_url import (
+from ...cancellation import cancel_and_wait
+from ..redis_url import (
     SentinelAddress,
     canonical_url,
     sentinel_address,
     tls_options,
 )
-from fanout.orchestrator.jobs.store.redis_errors import (
+from .redis_errors import (
     EndedAfterHandshake,
     is_worth_repeating,
     redis_failure,

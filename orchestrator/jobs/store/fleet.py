@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.connection import server_time_ms
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.registrations import Registrations
-from fanout.orchestrator.jobs.worker_info import WorkerLoad
+from ..worker_info import WorkerLoad
+from .connection import server_time_ms
+from .keys import Keys
+from .redis_errors import redis_failures
+from .registrations import Registrations
 
 MAX_CLASSES = 200
 """The most classes of jobs whose queues are read, and the most tenants and trees at their limit. An

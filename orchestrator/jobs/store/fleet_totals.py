@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.totals import MODEL, OTHER, SERIES, Label, spent
+from ..totals import MODEL, OTHER, SERIES, Label, spent
+from .keys import Keys
+from .lua_scripts import Scripts
+from .redis_errors import redis_failures
 
 MAX_MODELS = 50
 """The most models with totals of their own; further ones are added up as `other`. A job may name

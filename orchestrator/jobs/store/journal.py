@@ -20,30 +20,30 @@ from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.jobs.approvals import answer_fingerprint
-from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES
-from fanout.orchestrator.jobs.failures import (
+from ...cancellation import cancel_and_wait
+from ...valid_text import clean, clean_text
+from ..approvals import answer_fingerprint
+from ..bounds import MAX_RECORD_BYTES
+from ..failures import (
     BlobCorrupt,
     BlobMissing,
     InvalidJob,
     LeaseLost,
     UnknownJob,
 )
-from fanout.orchestrator.jobs.payloads import (
+from ..payloads import (
     PAYLOADS,
     PAYLOADS_WIRE,
     list_payload_names,
     put_back,
     unpacked,
 )
-from fanout.orchestrator.jobs.spec import JobId, WireModel
-from fanout.orchestrator.jobs.state import TERMINAL_STATES
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts
-from fanout.orchestrator.jobs.store.outage import through_outage
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.valid_text import clean, clean_text
+from ..spec import JobId, WireModel
+from ..state import TERMINAL_STATES
+from .keys import Keys
+from .lua_scripts import Scripts
+from .outage import through_outage
+from .redis_errors import redis_failures
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0

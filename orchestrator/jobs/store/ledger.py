@@ -21,9 +21,11 @@ from uuid import uuid4
 from pydantic import JsonValue
 from redis.asyncio import Redis
 
-from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.jobs import versions
-from fanout.orchestrator.jobs.approvals import (
+from ...approvals import ApprovalAnswer
+from ...valid_models import valid_json
+from ...valid_text import clean, clean_text
+from .. import versions
+from ..approvals import (
     KEPT_SECONDS,
     Approval,
     answer_fingerprint,
@@ -31,8 +33,8 @@ from fanout.orchestrator.jobs.approvals import (
     awaited_tools,
     refusal,
 )
-from fanout.orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
-from fanout.orchestrator.jobs.failures import (
+from ..bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
+from ..failures import (
     InvalidJob,
     LedgerFull,
     LimitReached,
@@ -41,22 +43,23 @@ from fanout.orchestrator.jobs.failures import (
     UnknownJob,
     out_of_time,
 )
-from fanout.orchestrator.jobs.policy import AdmissionPolicy
-from fanout.orchestrator.jobs.result import (
+from ..policy import AdmissionPolicy
+from ..result import (
     CollectedChanges,
     CollectionState,
     JobResult,
     ResultSoFar,
 )
-from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
-from fanout.orchestrator.jobs.state import JobState
-from fanout.orchestrator.jobs.store.connection import identity
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
-from fanout.orchestrator.jobs.store.memory import ADVICE
-from fanout.orchestrator.jobs.store.records import NOTHING, Records, Stored
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.stored import (
+from ..spec import JobSpec, TreeBounds
+from ..state import JobState
+from ..worker_info import WorkerAbility, WorkerInfo
+from .connection import identity
+from .keys import Keys
+from .lua_scripts import Scripts, milliseconds
+from .memory import ADVICE
+from .records import NOTHING, Records, Stored
+from .redis_errors import redis_failures
+from .stored import (
     Submission,
     entry_of_child,
     owner_key,
@@ -65,9 +68,6 @@ from fanout.orchestrator.jobs.store.stored import (
     submission,
     unique_key,
 )
-from fanout.orchestrator.jobs.worker_info import WorkerAbility, WorkerInfo
-from fanout.orchestrator.valid_models import valid_json
-from fanout.orchestrator.valid_text import clean, clean_text
 
 INSTALLATION_BYTES = 8
 """The random bytes of an id: enough that no two installations ever have the same one."""

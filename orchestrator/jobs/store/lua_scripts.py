@@ -10,9 +10,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.valid_text import clean
+from ...valid_text import clean
+from .keys import Keys
+from .redis_errors import redis_failures
 
 _DEFINITION = re.compile(
     r"^local (?:function )?(?P<name>\w+).*\n(?:(?!local |--|\n).*\n)*", re.MULTILINE

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.jobs.policy import StorageShares
+from ..policy import StorageShares
 
 MIB = 1024**2
 ADVICE = (

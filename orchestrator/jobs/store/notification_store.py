@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.bounds import MAX_REASON_CHARACTERS, cut_text
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.subscription import Notification, Subscription
+from ..bounds import MAX_REASON_CHARACTERS, cut_text
+from ..failures import InvalidJob
+from .keys import Keys
+from .lua_scripts import Scripts, milliseconds
+from .redis_errors import redis_failures
+from .subscription import Notification, Subscription
 
 MAX_SUBSCRIPTIONS = 20
 """The most subscriptions to one job: each state change writes a notification for each."""

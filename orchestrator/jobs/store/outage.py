@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fanout.orchestrator.jobs.failures import LedgerFull, LedgerUnavailable
+from ..failures import LedgerFull, LedgerUnavailable
 
 OUTAGE_SECONDS = 30.0
 """A restart that loads the append-only file, or a failover by Sentinel, takes less."""

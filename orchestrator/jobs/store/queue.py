@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from fanout.orchestrator.jobs.redis_url import (
+from ..redis_url import (
     canonical_url,
     celery_url,
     sentinel_address,
     tls_options,
 )
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.store.connection import COMMAND_SECONDS
-from fanout.orchestrator.jobs.store.ledger import Dispatched
-from fanout.orchestrator.jobs.store.redis_errors import redis_failure
-from fanout.orchestrator.jobs.store.signatures import MessageSigner
+from ..spec import JobSpec
+from .connection import COMMAND_SECONDS
+from .ledger import Dispatched
+from .redis_errors import redis_failure
+from .signatures import MessageSigner
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -18,11 +18,11 @@ from functools import partial
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.spec import ModelRate
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
-from fanout.orchestrator.jobs.store.outage import through_outage
+from ..failures import LedgerUnavailable
+from ..spec import ModelRate
+from .keys import Keys
+from .lua_scripts import Scripts, milliseconds
+from .outage import through_outage
 
 LATE_SECONDS = 1.0
 """A turn that is not used by then is requested again: the process was suspended, or Redis was

@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.accounts import JobAccount, read_account
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.failures import UnknownJob
-from fanout.orchestrator.jobs.policy import AdmissionPolicy
-from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.connection import server_time_ms
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.lua_scripts import Scripts
-from fanout.orchestrator.jobs.store.memory import RedisMemory, redis_memory
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.registrations import Registrations
-from fanout.orchestrator.jobs.store.stored import (
+from ..accounts import JobAccount, read_account
+from ..approvals import Approval
+from ..failures import UnknownJob
+from ..policy import AdmissionPolicy
+from ..result import JobResult, ResultSoFar, Usage
+from ..spec import JobSpec
+from ..state import JobRecord
+from ..worker_info import WorkerInfo
+from .connection import server_time_ms
+from .keys import Keys
+from .lua_scripts import Scripts
+from .memory import RedisMemory, redis_memory
+from .redis_errors import redis_failures
+from .registrations import Registrations
+from .stored import (
     read,
     read_labels,
     read_record,
@@ -31,7 +32,6 @@ from fanout.orchestrator.jobs.store.stored import (
     stored_approval,
     unique_key,
 )
-from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 FEW_LIVE = 1_000
 """The most live jobs that are read at once: Redis takes half a millisecond."""

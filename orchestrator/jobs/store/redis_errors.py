@@ -10,13 +10,13 @@ from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.sentinel import MasterNotFoundError as SyncMasterNotFound
 
-from fanout.orchestrator.jobs.failures import (
+from ..failures import (
     LedgerForbidden,
     LedgerFull,
     LedgerMisconfigured,
     LedgerUnavailable,
 )
-from fanout.orchestrator.jobs.store.memory import ADVICE
+from .memory import ADVICE
 
 NO_RIGHT = (
     "Redis does not allow this to the user in FANOUT_REDIS_URL: grant the rights that "

@@ -9,10 +9,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.connection import server_time_ms
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.worker_info import Worker, read_worker
+from ..worker_info import Worker, read_worker
+from .connection import server_time_ms
+from .keys import Keys
+from .redis_errors import redis_failures
 
 REGISTRATIONS_AT_ONCE = 500
 """Registrations in one round trip: of short ones Redis takes two milliseconds."""

@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from .keys import Keys
+from .redis_errors import redis_failures
 
 MAX_REMEMBERED = 10_000
 """The most snapshots of one owner, the newest ones; each takes some 100 bytes."""

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.config import ExtraValues
 
-from fanout.orchestrator.jobs import versions
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
-from fanout.orchestrator.jobs.failure_texts import next_step, what_happened
-from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import Activity, JobRecord, JobState
-from fanout.orchestrator.jobs.timeline import LandedChanges, Phase, read_phases
-from fanout.orchestrator.jobs.trace_context import find_trace_id
-from fanout.orchestrator.shortening import short_id
-from fanout.orchestrator.valid_models import valid_json
+from ...shortening import short_id
+from ...valid_models import valid_json
+from .. import versions
+from ..approvals import Approval
+from ..bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
+from ..failure_texts import next_step, what_happened
+from ..failures import InvalidJob, NotUnderstood
+from ..spec import JobSpec
+from ..state import Activity, JobRecord, JobState
+from ..timeline import LandedChanges, Phase, read_phases
+from ..trace_context import find_trace_id
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)

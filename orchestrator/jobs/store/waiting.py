@@ -9,12 +9,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.jobs.policy import AdmissionPolicy
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.jobs.store.keys import Keys
-from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from fanout.orchestrator.jobs.store.registrations import Registrations
-from fanout.orchestrator.jobs.worker_info import WorkerAbility
+from ..policy import AdmissionPolicy
+from ..state import JobRecord, JobState
+from ..worker_info import WorkerAbility
+from .keys import Keys
+from .redis_errors import redis_failures
+from .registrations import Registrations
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
-from fanout.orchestrator.jobs.store.access_stores import AccessStores
-from fanout.orchestrator.server.access.audit import AuditLog
-from fanout.orchestrator.server.access.authentication import AuthenticationMiddleware
-from fanout.orchestrator.server.access.authenticator import Authenticator, TokenCheck
-from fanout.orchestrator.server.access.hosts import HostCheck, check_bind
-from fanout.orchestrator.server.access.limits import CallerLimits, FailedAttempts
-from fanout.orchestrator.server.access.sessions import Sessions, create_login_link
+from ...configuration.api_settings import ApiSettings
+from ...jobs.store.access_stores import AccessStores
+from .audit import AuditLog
+from .authentication import AuthenticationMiddleware
+from .authenticator import Authenticator, TokenCheck
+from .hosts import HostCheck, check_bind
+from .limits import CallerLimits, FailedAttempts
+from .sessions import Sessions, create_login_link
 
 ALLOWED_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID",

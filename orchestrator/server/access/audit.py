@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.audit_stream import (
+from ...configuration.api_settings import Scope
+from ...jobs.failures import LedgerUnavailable
+from ...jobs.store.audit_stream import (
     AuditEntry,
     AuditPage,
     AuditStream,
 )
-from fanout.orchestrator.server.access.callers import Caller
+from .callers import Caller
 
 MAX_PAGE_ENTRIES = 500
 """The most entries of one page: some 150 kB."""

@@ -15,19 +15,19 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.access.audit import RequestFacts, request_facts
-from fanout.orchestrator.server.access.authenticator import Authenticator, presented
-from fanout.orchestrator.server.access.callers import (
+from ...configuration.api_settings import ApiSettings
+from ...jobs.failures import LedgerUnavailable
+from .audit import RequestFacts, request_facts
+from .authenticator import Authenticator, presented
+from .callers import (
     AuthenticationUnavailable,
     Caller,
     NotAllowed,
     NotAuthenticated,
 )
-from fanout.orchestrator.server.access.limits import TooManyAttempts
-from fanout.orchestrator.server.access.refusals import refuse
-from fanout.orchestrator.server.access.sessions import (
+from .limits import TooManyAttempts
+from .refusals import refuse
+from .sessions import (
     CSRF_HEADER,
     LOGIN_PATH,
     Sessions,
@@ -180,7 +180,7 @@ class AuthenticationMiddleware:
         pairs = header_pairs(scope)
         credential = presented(pairs)
         if credential is not None:
-            return await self._authenticator.caller_of(credential, client_address(scope))
+            return await self._authenticator.request_caller(credential, client_address(scope))
         session_id = self._sessions.id_of([value for name, value in pairs if name == "cookie"])
         caller = None if session_id is None else await self._sessions.caller(session_id)
         if session_id is None or caller is None:

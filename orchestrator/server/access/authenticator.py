@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanout.orchestrator.configuration.api_settings import (
+from ...configuration.api_settings import (
     CallerSettings,
     Scope,
     StaticKey,
 )
-from fanout.orchestrator.jobs.store.api_keys import ApiKey, KeyStore, fingerprint, is_key
-from fanout.orchestrator.server.access.callers import TOKEN, Caller, NotAuthenticated
-from fanout.orchestrator.server.access.limits import FailedAttempts
+from ...jobs.store.api_keys import ApiKey, KeyStore, fingerprint, is_key
+from .callers import TOKEN, Caller, NotAuthenticated
+from .limits import FailedAttempts
 
 AUTHORIZATION, API_KEY = "authorization", "x-api-key"
 BEARER = "bearer"
@@ -90,9 +90,9 @@ class Authenticator:
         credential = presented(headers)
         if credential is None:
             raise NotAuthenticated(SEND_A_KEY)
-        return await self.caller_of(credential, address)
+        return await self.request_caller(credential, address)
 
-    async def caller_of(self, credential: str, address: str, *, tokens: bool = True) -> Caller:
+    async def request_caller(self, credential: str, address: str, *, tokens: bool = True) -> Caller:
         """Return the caller of a key or a token.
 
         Args:
@@ -189,7 +189,7 @@ def caller_of_key(record: ApiKey, callers: CallerSettings) -> Caller:
         tenant=record.tenant,
         scopes=frozenset(Scope(name) for name in record.scopes if name in known),
         key_id=record.id,
-        policy=callers.policy_of(record.tenant, record.name, record.own_policy),
+        policy=callers.make_policy(record.tenant, record.name, record.own_policy),
     )
 
 
@@ -201,6 +201,6 @@ def _static(name: str, key: StaticKey, callers: CallerSettings) -> _Static:
         tenant=key.tenant,
         scopes=frozenset(Scope(scope) for scope in key.scopes),
         key_id=f"{STATIC}{name}:{digest[:STATIC_ID_CHARACTERS]}",
-        policy=callers.policy_of(key.tenant, name),
+        policy=callers.make_policy(key.tenant, name),
     )
     return _Static(digest, caller)

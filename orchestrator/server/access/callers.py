@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, Scope, share_of
-from fanout.orchestrator.jobs.spec import DEFINITIONS_ONLY, CallerPolicy
+from ...configuration.api_settings import EVERYBODY, Scope, share_characters
+from ...jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"
 """The credential of a person with access to this machine or its Redis, and the owner of that
@@ -79,7 +79,7 @@ class Caller:
     @property
     def submits_as(self) -> tuple[str, str]:
         """The owner and the tenant of the jobs that the caller submits."""
-        tenant = share_of(self.tenant)
+        tenant = share_characters(self.tenant)
         if self.key_id == OPERATOR:  # the name is a person's, and a key may have it
             return OPERATOR, tenant
         return self.name if self.owner == EVERYBODY else self.owner, tenant

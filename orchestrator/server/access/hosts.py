@@ -6,15 +6,15 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings, is_loopback
-from fanout.orchestrator.public_addresses import (
+from ...configuration.api_settings import ApiSettings, is_loopback
+from ...public_addresses import (
     Address,
     ascii_name,
     parse_address,
     parse_host,
     split_authority,
 )
-from fanout.orchestrator.server.access.refusals import refuse
+from .refusals import refuse
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 NOT_OURS = (

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fanout.orchestrator.configuration.api_settings import ApiSettings
-from fanout.orchestrator.jobs.store.api_keys import fingerprint
-from fanout.orchestrator.server.access.callers import Caller
-from fanout.orchestrator.server.access.refusals import refuse
+from ...configuration.api_settings import ApiSettings
+from ...jobs.store.api_keys import fingerprint
+from .callers import Caller
+from .refusals import refuse
 
 MAX_BUCKETS = 10_000
 """The most buckets of one process, in some 2 MB; with more, the least recently used one is removed.

@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.server.access.assembly import ServerAccess
-from fanout.orchestrator.server.access.authentication import check_own_page, client_address
-from fanout.orchestrator.server.access.callers import Caller, NotAllowed, NotAuthenticated
-from fanout.orchestrator.server.access.limits import TooManyAttempts
-from fanout.orchestrator.server.access.sessions import LOGIN_PATH, csrf_token, is_operator
+from ...jobs.failures import LedgerUnavailable
+from .assembly import ServerAccess
+from .authentication import check_own_page, client_address
+from .callers import Caller, NotAllowed, NotAuthenticated
+from .limits import TooManyAttempts
+from .sessions import LOGIN_PATH, csrf_token, is_operator
 
 MAX_FORM_BYTES = 8192
 """The largest form: a key or a token, and the page after the login."""
@@ -110,7 +110,7 @@ class Login:
     async def _by_key(self, request: Request, key: str, following: str) -> Response:
         access, address = self._access, client_address(request.scope)
         try:
-            caller = await access.authenticator.caller_of(key, address, tokens=False)
+            caller = await access.authenticator.request_caller(key, address, tokens=False)
         except NotAuthenticated as refusal:
             await access.audit.record(None, "login", outcome="wrong key")
             return _page(following, notice=str(refusal), status=401)

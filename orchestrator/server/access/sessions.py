@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 from starlette.datastructures import State
 
-from fanout.orchestrator.configuration.api_settings import EVERYBODY, ApiSettings, Scope
-from fanout.orchestrator.jobs.store.browser_sessions import BrowserSessions, Grant
-from fanout.orchestrator.server.access.callers import OPERATOR, Caller
+from ...configuration.api_settings import EVERYBODY, ApiSettings, Scope
+from ...jobs.store.browser_sessions import BrowserSessions, Grant
+from .callers import OPERATOR, Caller
 
 if TYPE_CHECKING:  # `fanout up` makes a link, and needs none of the libraries of tokens
-    from fanout.orchestrator.server.access.authenticator import Authenticator
+    from .authenticator import Authenticator
 
 COOKIE = "fanout_session"
 HOST_PREFIX = "__Host-"

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
-from fanout.orchestrator.client.fleet_view import FleetView
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.jobs.failures import LedgerUnavailable
-from fanout.orchestrator.jobs.store.audit_stream import AuditPage
-from fanout.orchestrator.server.access.audit import MAX_PAGE_ENTRIES
-from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.problems import Problem
-from fanout.orchestrator.version import VERSION
+from ...client.fleet_view import FleetView
+from ...configuration.api_settings import Scope
+from ...jobs.failures import LedgerUnavailable
+from ...jobs.store.audit_stream import AuditPage
+from ...version import VERSION
+from ..access.audit import MAX_PAGE_ENTRIES
+from ..problems import Problem
+from .requests import Jobs, Shared
 
 router = APIRouter(tags=["service"])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.server.http.models import (
+from ...configuration.api_settings import Scope
+from .models import (
     AgentLine,
     AgentList,
     Answered,
     ApprovalDecision,
     ApprovalList,
 )
-from fanout.orchestrator.server.http.requests import Jobs
+from .requests import Jobs
 
 router = APIRouter(prefix="/v1")
 

@@ -12,14 +12,14 @@ import anyio
 from fastapi import APIRouter, Header, Query, Response
 from sse_starlette import EventSourceResponse
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.jobs.store.journal import BEGINNING, JournalEvent
-from fanout.orchestrator.server.http.jobs import job_lines
-from fanout.orchestrator.server.http.models import EventList, TreeLine
-from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.problems import Problem
+from ...cancellation import cancel_and_wait
+from ...configuration.api_settings import Scope
+from ...jobs.store.journal import BEGINNING, JournalEvent
+from ..owned_jobs import OwnedJobs
+from ..problems import Problem
+from .jobs import job_lines
+from .models import EventList, TreeLine
+from .requests import Jobs, Shared
 
 PING_SECONDS = 15
 """The time between two comments on a silent stream: proxies close a stream without data."""

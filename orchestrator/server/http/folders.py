@@ -7,37 +7,37 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from fanout.orchestrator.configuration.api_settings import Scope
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.spec import JobId
-from fanout.orchestrator.server.access.sessions import is_operator
-from fanout.orchestrator.server.http.jobs import IdempotencyKey, links, make_spec
-from fanout.orchestrator.server.http.models import JobRequest, SubmittedJob, Text
-from fanout.orchestrator.server.http.requests import Jobs, Shared, caller_of, service_of
-from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
-from fanout.orchestrator.server.person_folders import MAX_PATH_CHARACTERS, PersonFolders
-from fanout.orchestrator.server.problems import Problem
-from fanout.orchestrator.workspace.merge_report import MergeReport
+from ...configuration.api_settings import Scope
+from ...jobs.failures import InvalidJob
+from ...jobs.spec import JobId
+from ...workspace.merge_report import MergeReport
+from ..access.sessions import is_operator
+from ..person_folders import MAX_PATH_CHARACTERS, PersonFolders
+from ..problems import Problem
+from .jobs import IdempotencyKey, links, make_spec
+from .models import JobRequest, SubmittedJob, Text
+from .requests import Jobs, Shared, find_service, request_caller
+from .webhooks import add_webhooks, check_webhooks
 
 router = APIRouter(prefix="/v1/folders", include_in_schema=False)
 
 FolderPath = Annotated[Text, Field(min_length=1, max_length=MAX_PATH_CHARACTERS)]
 
 
-def _folders_of(request: Request) -> PersonFolders:
+def _allowed_folders(request: Request) -> PersonFolders:
     """Return the folders, for the browser of the person who owns the service.
 
     Raises:
         Problem: Another person asks, or others use the service too.
     """
-    folders = service_of(request).folders
-    if folders is None or not is_operator(caller_of(request), request.state):
+    folders = find_service(request).folders
+    if folders is None or not is_operator(request_caller(request), request.state):
         raise Problem(404, "This service has no folders for you: send an archive.")
-    caller_of(request).require(Scope.SUBMIT)
+    request_caller(request).require(Scope.SUBMIT)
     return folders
 
 
-Folders = Annotated[PersonFolders, Depends(_folders_of)]
+Folders = Annotated[PersonFolders, Depends(_allowed_folders)]
 
 
 class _Body(BaseModel):

@@ -11,14 +11,17 @@ from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.responses import StreamingResponse
 
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
-from fanout.orchestrator.jobs.changes import FileChange, SkippedFile
-from fanout.orchestrator.jobs.result import JobResult
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord, JobState
-from fanout.orchestrator.landing.conflicts import task_conflicts
-from fanout.orchestrator.server.http.models import (
+from ...client.job_pages import JobFilter
+from ...jobs.bounds import MAX_KEY_CHARACTERS
+from ...jobs.changes import FileChange, SkippedFile
+from ...jobs.result import JobResult
+from ...jobs.spec import JobSpec
+from ...jobs.state import JobRecord, JobState
+from ...landing.conflicts import task_conflicts
+from ..owned_jobs import OwnedJobs
+from ..pages import DEFAULT_LIMIT, MAX_LIMIT, make_cursor, read_cursor
+from ..problems import Problem
+from .models import (
     MANY,
     MAX_BATCH,
     ONE,
@@ -32,11 +35,8 @@ from fanout.orchestrator.server.http.models import (
     TreeLine,
     TreeList,
 )
-from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
-from fanout.orchestrator.server.problems import Problem
+from .requests import Jobs, Shared
+from .webhooks import add_webhooks, check_webhooks
 
 Line = TypeVar("Line", bound=JobLine)
 
@@ -158,9 +158,9 @@ async def list_jobs(
         roots_only=roots_only,
         text=q,
     )
-    page = await jobs.page(wanted, position_of(cursor), limit)
+    page = await jobs.page(wanted, read_cursor(cursor), limit)
     lines = await job_lines(JobLine, jobs, page.records)
-    return JobList(items=lines, next_cursor=cursor_of(page.next))
+    return JobList(items=lines, next_cursor=make_cursor(page.next))
 
 
 async def job_lines(kind: type[Line], jobs: OwnedJobs, records: Sequence[JobRecord]) -> list[Line]:

@@ -15,12 +15,12 @@ from pydantic import (
     model_validator,
 )
 
-from fanout.orchestrator.approvals import Decision, InterruptOn
-from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
-from fanout.orchestrator.jobs.approvals import Approval
-from fanout.orchestrator.jobs.bounds import MAX_KEY_CHARACTERS
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.spec import (
+from ...approvals import Decision, InterruptOn
+from ...configuration.agent_definitions import COORDINATOR
+from ...jobs.approvals import Approval
+from ...jobs.bounds import MAX_KEY_CHARACTERS
+from ...jobs.result import JobResult, Usage
+from ...jobs.spec import (
     AgentName,
     BlobId,
     EventId,
@@ -30,15 +30,15 @@ from fanout.orchestrator.jobs.spec import (
     MaxReworks,
     ShellCommand,
 )
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.jobs.store.journal import JournalEvent
-from fanout.orchestrator.jobs.store.subscription import (
+from ...jobs.state import JobRecord
+from ...jobs.store.journal import JournalEvent
+from ...jobs.store.subscription import (
     MAX_URL_CHARACTERS,
     NotifiedEvent,
     Subscription,
 )
-from fanout.orchestrator.jobs.timeline import LandedChanges, Phase
-from fanout.orchestrator.workspace.exchange.cloned import MAX_DEPTH, GitSource
+from ...jobs.timeline import LandedChanges, Phase
+from ...workspace.exchange.cloned import MAX_DEPTH, GitSource
 
 MAX_BATCH = 1_000
 """The most jobs of one request: they are stored within half a second."""

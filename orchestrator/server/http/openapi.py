@@ -14,9 +14,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from fanout.orchestrator.server.access.sessions import COOKIE
-from fanout.orchestrator.server.http.models import RunRequest
-from fanout.orchestrator.server.problems import PROBLEM
+from ..access.sessions import COOKIE
+from ..problems import PROBLEM
+from .models import RunRequest
 
 TAGS = {
     "runs": "A goal and a workspace in, a patch or an archive out.",

@@ -7,15 +7,15 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.server.access.audit import AuditLog
-from fanout.orchestrator.server.access.callers import Caller, NotAuthenticated
-from fanout.orchestrator.server.event_feed import ChangedJobs, EventFeed
-from fanout.orchestrator.server.metrics import Metrics
-from fanout.orchestrator.server.notifications.notifier import Notifications
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.person_folders import PersonFolders
-from fanout.orchestrator.server.uploads import Uploads
+from ...client import JobClient
+from ..access.audit import AuditLog
+from ..access.callers import Caller, NotAuthenticated
+from ..event_feed import ChangedJobs, EventFeed
+from ..metrics import Metrics
+from ..notifications.notifier import Notifications
+from ..owned_jobs import OwnedJobs
+from ..person_folders import PersonFolders
+from ..uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Service:
     """The folders of the one person who owns this service; None where others use it."""
 
 
-def service_of(request: Request) -> Service:
+def find_service(request: Request) -> Service:
     """Return the common parts of all requests."""
     service: Service = request.app.state.service
     return service
 
 
-def caller_of(request: Request) -> Caller:
+def request_caller(request: Request) -> Caller:
     """Return the authenticated caller.
 
     Raises:
@@ -53,9 +53,9 @@ def caller_of(request: Request) -> Caller:
 
 def jobs_of(request: Request) -> OwnedJobs:
     """Return the jobs of the caller."""
-    service = service_of(request)
-    return OwnedJobs(service.client, caller_of(request), service.audit)
+    service = find_service(request)
+    return OwnedJobs(service.client, request_caller(request), service.audit)
 
 
 Jobs = Annotated[OwnedJobs, Depends(jobs_of)]
-Shared = Annotated[Service, Depends(service_of)]
+Shared = Annotated[Service, Depends(find_service)]

@@ -13,13 +13,17 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
-from fanout.orchestrator.cancellation import cancel_and_wait
-from fanout.orchestrator.client.job_pages import JobFilter
-from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.orchestrator.jobs.state import JobRecord
-from fanout.orchestrator.server.http import jobs as job_routes
-from fanout.orchestrator.server.http.jobs import IdempotencyKey
-from fanout.orchestrator.server.http.models import (
+from ...cancellation import cancel_and_wait
+from ...client.job_pages import JobFilter
+from ...jobs.spec import JobSpec
+from ...jobs.state import JobRecord
+from ...workspace.exchange.cloned import check_source
+from ..owned_jobs import OwnedJobs
+from ..pages import DEFAULT_LIMIT, MAX_LIMIT, make_cursor, read_cursor
+from ..problems import Problem, invalid
+from . import jobs as job_routes
+from .jobs import IdempotencyKey
+from .models import (
     LeftOutFile,
     RunLine,
     RunList,
@@ -29,12 +33,8 @@ from fanout.orchestrator.server.http.models import (
     StoredSnapshot,
     SubmittedRun,
 )
-from fanout.orchestrator.server.http.requests import Jobs, Shared, service_of
-from fanout.orchestrator.server.http.webhooks import add_webhooks, check_webhooks
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.pages import DEFAULT_LIMIT, MAX_LIMIT, cursor_of, position_of
-from fanout.orchestrator.server.problems import Problem, invalid
-from fanout.orchestrator.workspace.exchange.cloned import check_source
+from .requests import Jobs, Shared, find_service
+from .webhooks import add_webhooks, check_webhooks
 
 Answer = TypeVar("Answer")
 
@@ -168,7 +168,7 @@ async def _snapshot(
     known = await jobs.known_as(spec)
     if known is not None:  # a branch may name another commit by now
         return known.snapshot
-    cloning = service_of(request).uploads.repository(jobs, source)
+    cloning = find_service(request).uploads.repository(jobs, source)
     return (await _while_connected(request, cloning)).snapshot
 
 
@@ -200,14 +200,14 @@ async def list_runs(
 
     Every job that no other job has submitted is a run.
     """
-    page = await jobs.page(JobFilter(roots_only=True), position_of(cursor), limit)
+    page = await jobs.page(JobFilter(roots_only=True), read_cursor(cursor), limit)
     usages = await jobs.usages(page.records)
     states = await jobs.tree_states(page.records)
     items = [
         RunLine.of_run(record, usage, counted)
         for record, usage, counted in zip(page.records, usages, states, strict=True)
     ]
-    return RunList(items=items, next_cursor=cursor_of(page.next))
+    return RunList(items=items, next_cursor=make_cursor(page.next))
 
 
 @router.get("/runs/{run_id}")

@@ -7,15 +7,15 @@ from typing import Protocol
 
 from fastapi import APIRouter
 
-from fanout.orchestrator.server.http.models import (
+from ..notifications.subscriptions import Subscriptions
+from ..owned_jobs import OwnedJobs
+from ..problems import Problem
+from .models import (
     Webhook,
     WebhookList,
     WebhookRequest,
 )
-from fanout.orchestrator.server.http.requests import Jobs, Shared
-from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
-from fanout.orchestrator.server.owned_jobs import OwnedJobs
-from fanout.orchestrator.server.problems import Problem
+from .requests import Jobs, Shared
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 WITH_THE_JOB = "submission"

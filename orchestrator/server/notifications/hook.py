@@ -15,10 +15,10 @@ from contextlib import suppress
 
 import structlog
 
-from fanout.orchestrator.portable.commands import find_shell
-from fanout.orchestrator.process_secrets import inherited_environment, session_environment
-from fanout.orchestrator.server.notifications.messages import HookEvent
-from fanout.orchestrator.shortening import short_id
+from ...portable.commands import find_shell
+from ...process_secrets import inherited_environment, session_environment
+from ...shortening import short_id
+from .messages import HookEvent
 
 DESKTOP = "desktop"
 """The value for a desktop notification."""

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from fanout.orchestrator.jobs.failures import NotUnderstood
-from fanout.orchestrator.jobs.result import JobResult, Usage
-from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobRecord, JobState
-from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
+from ...jobs.failures import NotUnderstood
+from ...jobs.result import JobResult, Usage
+from ...jobs.state import TERMINAL_STATES, JobRecord, JobState
+from ...jobs.store.subscription import APPROVAL, Notification
 
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:-]")
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the beginning of secrets

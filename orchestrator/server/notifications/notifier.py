@@ -16,26 +16,26 @@ from typing import Protocol
 
 import structlog
 
-from fanout.orchestrator.configuration.notification_settings import NotificationSettings
-from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
-from fanout.orchestrator.jobs.store.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.subscription import APPROVAL, Notification
-from fanout.orchestrator.server.notifications.hook import Hook
-from fanout.orchestrator.server.notifications.messages import (
+from ...configuration.notification_settings import NotificationSettings
+from ...jobs.failures import LedgerUnavailable, UnknownJob
+from ...jobs.store.notification_store import NotificationStore
+from ...jobs.store.subscription import APPROVAL, Notification
+from .hook import Hook
+from .messages import (
     JobsToRead,
     MessageBuilder,
     WebhookMessages,
     describe_end,
     describe_wait,
 )
-from fanout.orchestrator.server.notifications.receivers import (
+from .receivers import (
     NotSent,
     PinnedHttp,
     ReceiverAnswer,
     Receivers,
     UrlRefused,
 )
-from fanout.orchestrator.server.notifications.subscriptions import Subscriptions
+from .subscriptions import Subscriptions
 
 MAX_TRIES = 11
 """The most tries, over a day: a receiver that is down for a night, or is repaired the next morning,

@@ -23,8 +23,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpcore2
 
-from fanout.orchestrator.jobs.store.subscription import MAX_URL_CHARACTERS
-from fanout.orchestrator.public_addresses import Address, is_public, parse_address, parse_host
+from ...jobs.store.subscription import MAX_URL_CHARACTERS
+from ...public_addresses import Address, is_public, parse_address, parse_host
 
 LOOKUP_SECONDS = 5.0
 """The time for the lookup of a name: a slower one fails, and is tried again."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanout.orchestrator.jobs.failures import InvalidJob
-from fanout.orchestrator.jobs.store.notification_store import NotificationStore
-from fanout.orchestrator.jobs.store.subscription import Subscription
-from fanout.orchestrator.server.notifications.messages import signing_key
-from fanout.orchestrator.server.notifications.receivers import Receivers, UrlRefused
+from ...jobs.failures import InvalidJob
+from ...jobs.store.notification_store import NotificationStore
+from ...jobs.store.subscription import Subscription
+from .messages import signing_key
+from .receivers import Receivers, UrlRefused
 
 
 class Subscriptions:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.workspace.exchange.unpacking import ArchiveMember, Inventory, Refused
+from ...git.process import GitFailed, run_git
+from ...jobs.failures import JobFailure
+from .unpacking import ArchiveMember, Inventory, Refused
 
 MAX_DEPTH = 1_000
 """The most commits that are fetched: a job does not need a longer history."""

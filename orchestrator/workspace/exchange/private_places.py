@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from fanout.orchestrator.private_files import make_private_folder
-from fanout.orchestrator.workspace.rooted import opened
+from ...private_files import make_private_folder
+from ..rooted import opened
 
 
 class PrivatePlaces:

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fanout.orchestrator.bounded_process import Killed, ProcessBounds, run_program
-from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.orchestrator.workspace.exchange import unpacking
+from ...bounded_process import Killed, ProcessBounds, run_program
+from ...jobs.failures import JobFailure
+from . import unpacking
 
 UNPACK_SECONDS = 300.0
 """The time for one archive: ten times as long as one of the largest size and number takes on a

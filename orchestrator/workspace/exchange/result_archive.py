@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.path_text import os_path, path_text
-from fanout.orchestrator.workspace.layers import PathChange, composed
-from fanout.orchestrator.workspace.rooted import PERMISSION_BITS
-from fanout.orchestrator.workspace.snapshots.archive import ARCHIVE_MTIME
+from ...jobs.changes import ChangeBundle
+from ...path_text import os_path, path_text
+from ..layers import PathChange, composed
+from ..rooted import PERMISSION_BITS
+from ..snapshots.archive import ARCHIVE_MTIME
 
 _CHUNK_BYTES = 256 * 1024
 """The bytes compressed at once, which is how much of a download waits in memory for a slow reader.

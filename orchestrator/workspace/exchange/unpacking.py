@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from fanout.orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, check_link
+from ..rooted import PERMISSION_BITS, PathRefused, check_link
 
 MAX_MEMBERS = 200_000
 """The most members of an archive. Five times the files of Git's largest well-known repositories

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.path_text import path_bytes, path_text
-from fanout.orchestrator.valid_text import printable
-from fanout.orchestrator.workspace.repositories.configuration import (
+from ...git.process import GitFailed, run_git
+from ...path_text import path_bytes, path_text
+from ...valid_text import printable
+from .configuration import (
     RepositoryUnreadable,
     parse_configuration,
     personal_configurations,
     read_data,
 )
-from fanout.orchestrator.workspace.repositories.repository import (
+from .repository import (
     LISTING_SECONDS,
     Repository,
     private_configuration,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.regular_files import read_regular_file
+from ...git.process import GitFailed, run_git
+from ...regular_files import read_regular_file
 
 _MAX_RULES_BYTES = 1024**2
 """The largest configuration or file of ignore rules: no person writes a longer one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from fanout.orchestrator.workspace.repositories.configuration import (
+from .configuration import (
     RepositoryUnreadable,
     parse_configuration,
 )

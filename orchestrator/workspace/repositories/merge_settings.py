@@ -10,19 +10,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from fanout.orchestrator.git.attributes import (
+from ...git.attributes import (
     ATTRIBUTES_FILE,
     MAX_ATTRIBUTES_BYTES,
     PersonalMergeSettings,
 )
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import (
+from ...path_text import path_text
+from .configuration import (
     RepositoryUnreadable,
     personal_folder,
     read_data,
     read_settings,
 )
-from fanout.orchestrator.workspace.repositories.repository import enclosing_repository
+from .repository import enclosing_repository
 
 
 def personal_merge_settings(folder: Path) -> PersonalMergeSettings:

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import (
+from ...git.process import GitFailed, run_git
+from ...path_text import path_text
+from .configuration import (
     RepositoryUnreadable,
     excludes_file,
     parse_configuration,

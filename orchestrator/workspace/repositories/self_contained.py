@@ -21,19 +21,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanout.orchestrator.git.process import GitFailed, run_git
-from fanout.orchestrator.private_files import make_private_folder
-from fanout.orchestrator.workspace.repositories.commits import Commits, open_commits
-from fanout.orchestrator.workspace.repositories.configuration import (
+from ...git.process import GitFailed, run_git
+from ...private_files import make_private_folder
+from .commits import Commits, open_commits
+from .configuration import (
     RepositoryUnreadable,
     parse_configuration,
     read_data,
 )
-from fanout.orchestrator.workspace.repositories.git_data import (
+from .git_data import (
     WORK_TREE_CONFIGURATION,
     fresh_configuration,
 )
-from fanout.orchestrator.workspace.repositories.repository import (
+from .repository import (
     MAX_INDEX_BYTES,
     Repository,
     head_commit,

@@ -17,9 +17,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from fanout.orchestrator.jobs.changes import FileKind
-from fanout.orchestrator.workspace.snapshots.contents import Contents, Member, Omitted, Progress
-from fanout.orchestrator.workspace.snapshots.scan import Tree
+from ...jobs.changes import FileKind
+from .contents import Contents, Member, Omitted, Progress
+from .scan import Tree
 
 ARCHIVE_MTIME = 315_619_200
 """1980-01-02, the time of every file in a snapshot; zip archives have no earlier day."""

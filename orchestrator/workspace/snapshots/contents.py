@@ -22,23 +22,23 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
-from fanout.orchestrator.workspace.repositories.git_data import (
+from ...jobs.changes import FileKind, SkippedFile
+from ...path_text import path_text
+from ..repositories.configuration import RepositoryUnreadable
+from ..repositories.git_data import (
     carried_content,
     carried_link,
     is_rewritten,
     object_id,
 )
-from fanout.orchestrator.workspace.repositories.repository import index_without
-from fanout.orchestrator.workspace.rooted import (
+from ..repositories.repository import index_without
+from ..rooted import (
     PERMISSION_BITS,
     READ_FLAGS,
     PathRefused,
 )
-from fanout.orchestrator.workspace.secret_files import SLICE_BYTES, may_be_secret, secret_content
-from fanout.orchestrator.workspace.snapshots.scan import OpenFolders, ScannedEntry, Tree, unreadable
+from ..secret_files import SLICE_BYTES, may_be_secret, secret_content
+from .scan import OpenFolders, ScannedEntry, Tree, unreadable
 
 _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read at once; a larger one is copied to a temporary file first, because

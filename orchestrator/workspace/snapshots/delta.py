@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
-from fanout.orchestrator.jobs.spec import BlobId
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.snapshots.archive import StoredVersion, Written
-from fanout.orchestrator.workspace.snapshots.contents import Contents, Member, Omitted, TooLarge
-from fanout.orchestrator.workspace.snapshots.scan import ScannedEntry, Tree
+from ...jobs.changes import ChangedFile, ChangeKind, FileVersion
+from ...jobs.spec import BlobId
+from ...path_text import path_text
+from .archive import StoredVersion, Written
+from .contents import Contents, Member, Omitted, TooLarge
+from .scan import ScannedEntry, Tree
 
 _SECOND = 10**9
 _COARSE_SECONDS = 2

@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable, read_data
-from fanout.orchestrator.workspace.repositories.git_data import carried_link
-from fanout.orchestrator.workspace.repositories.repository import (
+from ..repositories.configuration import RepositoryUnreadable, read_data
+from ..repositories.git_data import carried_link
+from ..repositories.repository import (
     LeadsNowhere,
     Repository,
     enclosing_repository,
@@ -21,7 +21,7 @@ from fanout.orchestrator.workspace.repositories.repository import (
     ignored_paths,
     is_submodule,
 )
-from fanout.orchestrator.workspace.repositories.self_contained import (
+from ..repositories.self_contained import (
     DataCopies,
     DataCopy,
     find_limits,

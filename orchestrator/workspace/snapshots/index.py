@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from fanout.orchestrator.jobs.changes import FileKind, SkippedFile
-from fanout.orchestrator.private_files import create_private_file, make_private_folder
-from fanout.orchestrator.workspace import rooted, secret_files
-from fanout.orchestrator.workspace.repositories import (
+from ...jobs.changes import FileKind, SkippedFile
+from ...private_files import create_private_file, make_private_folder
+from .. import rooted, secret_files
+from ..repositories import (
     configuration,
     git_data,
     repository,
     self_contained,
 )
-from fanout.orchestrator.workspace.snapshots import archive, contents, git_view, scan
-from fanout.orchestrator.workspace.snapshots.archive import StoredVersion, Written
-from fanout.orchestrator.workspace.snapshots.contents import Omitted
-from fanout.orchestrator.workspace.snapshots.delta import Base
-from fanout.orchestrator.workspace.snapshots.scan import ScannedEntry, Tree
+from . import archive, contents, git_view, scan
+from .archive import StoredVersion, Written
+from .contents import Omitted
+from .delta import Base
+from .scan import ScannedEntry, Tree
 
 _KINDS: tuple[FileKind | None, ...] = (None, "file", "symlink", "directory")
 """The kinds of versions by number; None: the snapshot has no version of an entry."""

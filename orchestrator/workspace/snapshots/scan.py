@@ -17,14 +17,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fanout.orchestrator.jobs.changes import SkippedFile
-from fanout.orchestrator.path_text import path_text
-from fanout.orchestrator.workspace.repositories.configuration import RepositoryUnreadable
-from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
-from fanout.orchestrator.workspace.repositories.self_contained import DataCopies
-from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened, step_into
-from fanout.orchestrator.workspace.secret_files import secret_name
-from fanout.orchestrator.workspace.snapshots.git_view import GitView, Seen
+from ...jobs.changes import SkippedFile
+from ...path_text import path_text
+from ..repositories.configuration import RepositoryUnreadable
+from ..repositories.git_data import is_carried, is_git_directory
+from ..repositories.self_contained import DataCopies
+from ..rooted import PathRefused, open_below, opened, step_into
+from ..secret_files import secret_name
+from .git_view import GitView, Seen
 
 _MAX_OPEN = 64
 """The most nested folders that stay open: real trees are less deep, and a process may have 1,024

@@ -36,6 +36,6 @@ _CLASSES: dict[str, type[Fault]] = {
 }
 
 
-def fault_of(planned: PlannedFault, place: Installation) -> Fault:
+def find_fault(planned: PlannedFault, place: Installation) -> Fault:
     """The fault that a plan names."""
     return _CLASSES[planned.kind](place, planned.target)

@@ -432,7 +432,7 @@ def test_retry_gives_a_new_id(fanout):
     assert (record["description"], record["labels"]) == ("again", {"a": "b"})
 
 
-def bundle_of(path: str, before: bytes, after: bytes) -> tuple[bytes, ChangedFile]:
+def make_bundle(path: str, before: bytes, after: bytes) -> tuple[bytes, ChangedFile]:
     """A change bundle with one modified file."""
     names = [hashlib.sha256(content).hexdigest() for content in (before, after)]
     versions = [
@@ -462,7 +462,7 @@ def bundle_of(path: str, before: bytes, after: bytes) -> tuple[bytes, ChangedFil
 
 
 async def test_changes_are_shown_checked_and_applied(fanout, stand_in: StandIn):
-    data, file = bundle_of("f.txt", b"\xffold\n", b"new\n")
+    data, file = make_bundle("f.txt", b"\xffold\n", b"new\n")
     job_id = submitted(fanout, "x")
     changes = await stand_in.blobs.put(data)
     await stand_in.finish(job_id, changes=changes, files_modified=Changes(files=(file,)).summary())

@@ -188,12 +188,12 @@ def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
         assert child.stderr is not None
         announced = child.stderr.readline().decode()
         login = announced.rsplit(" ", 1)[1].strip()
-        assert within(60, lambda: status_of(port, "/", None) == 401)
+        assert within(60, lambda: http_status(port, "/", None) == 401)
 
         assert login not in Path(f"/proc/{child.pid}/cmdline").read_text()
-        assert status_of(port, "/tasks", login) == 200
-        assert status_of(port, "/tasks", "fanout:wrong") == 401
-        assert status_of(port, "/api/worker/shutdown/x", login, method="POST") == 403
+        assert http_status(port, "/tasks", login) == 200
+        assert http_status(port, "/tasks", "fanout:wrong") == 401
+        assert http_status(port, "/api/worker/shutdown/x", login, method="POST") == 403
         assert re.match(r"fanout:\S{12,}$", login)
     finally:
         child.terminate()
@@ -220,8 +220,8 @@ def test_flower_takes_the_password_of_its_own_variable_or_says_what_it_looks_lik
         assert child.stderr is not None
         assert f"http://127.0.0.1:{port}" in child.stderr.readline()
         assert "not used: FLOWER_ADDRESS" in child.stderr.readline()
-        assert within(60, lambda: status_of(port, "/tasks", "me:my-own-word") == 200)
-        assert status_of(port, "/tasks", "fanout:wrong") == 401
+        assert within(60, lambda: http_status(port, "/tasks", "me:my-own-word") == 200)
+        assert http_status(port, "/tasks", "fanout:wrong") == 401
     finally:
         child.terminate()
         child.wait(60)
@@ -247,7 +247,7 @@ def test_flower_says_that_its_port_is_taken(fanout: Fanout):
     assert "Traceback" not in refused.err
 
 
-def status_of(port: int, path: str, login: str | None, method: str = "GET") -> int:
+def http_status(port: int, path: str, login: str | None, method: str = "GET") -> int:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     if login is not None:
         request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())

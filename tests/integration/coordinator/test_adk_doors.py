@@ -100,7 +100,7 @@ def traces_in_repository() -> set[str]:
     return {line[3:] for line in status.splitlines() if ".adk" in line}
 
 
-def processes_of(state_folder: str) -> list[str]:
+def list_processes(state_folder: str) -> list[str]:
     """The processes whose environment or command names the folder."""
     found = []
     for process in psutil.process_iter():
@@ -138,7 +138,7 @@ def test_adk_run_without_a_redis_starts_one_that_ends_when_it_is_idle(
     assert done.returncode == 0, done.stderr
     assert "[coordinator]: two files made" in done.stdout
     assert files(workspace) == ["a.txt", "b.txt", "kept.txt"]
-    eventually_in_thread(lambda: not processes_of(embedded["FANOUT_STATE_DIR"]))
+    eventually_in_thread(lambda: not list_processes(embedded["FANOUT_STATE_DIR"]))
 
 
 class AdkServer:
@@ -255,7 +255,7 @@ async def test_adk_web_killed_without_a_word_leaves_no_process(
 ) -> None:
     assert await embedded_web.ready() == ["orchestrator"]
     _ = [event async for event in embedded_web.run_sse("s", "the goal")]
-    assert processes_of(embedded["FANOUT_STATE_DIR"])
+    assert list_processes(embedded["FANOUT_STATE_DIR"])
     os.kill(embedded_web.process.pid, signal.SIGKILL)
 
-    await eventually(lambda: not processes_of(embedded["FANOUT_STATE_DIR"]))
+    await eventually(lambda: not list_processes(embedded["FANOUT_STATE_DIR"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.adk.task_toolset import ClientTasks, root_id_of
+from fanout.orchestrator.adk.task_toolset import ClientTasks, session_root_id
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.spec import new_job_id
 from tests.integration.coordinator.driving import (
@@ -283,5 +283,5 @@ async def test_the_same_call_is_the_same_job(coordination: Coordination) -> None
     ]
 
     assert answers[0]["job_id"] == answers[1]["job_id"]
-    assert len(await coordination.client.tree(root_id_of(context))) == 1
+    assert len(await coordination.client.tree(session_root_id(context))) == 1
     assert (coordination.workspace / "kept.txt").read_text() == "kept\nx\n"

@@ -135,8 +135,8 @@ class FaultyProvider:
     async def discard(self, job_id: str) -> None:
         await self._inner.discard(job_id)
 
-    async def changes_of(self, job_id: str) -> IO[bytes]:
-        return await self._inner.changes_of(job_id)
+    async def collect_changes(self, job_id: str) -> IO[bytes]:
+        return await self._inner.collect_changes(job_id)
 
     async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         return await self._inner.reap(is_live, keeps_files)

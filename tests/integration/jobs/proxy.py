@@ -28,7 +28,7 @@ class LossyRedis:
 
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         answers, redis = await asyncio.open_connection("127.0.0.1", self._port)
-        answering = asyncio.create_task(self._pass_on(answers, back))
+        answering = asyncio.create_task(self._forward(answers, back))
         with contextlib.suppress(OSError):
             while request := await client.read(1 << 20):
                 loses = bool(self.lose_answer_to) and self.lose_answer_to in request
@@ -44,7 +44,7 @@ class LossyRedis:
         redis.close()
         back.close()
 
-    async def _pass_on(self, answers: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    async def _forward(self, answers: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while answer := await answers.read(1 << 20):
                 back.write(answer)

@@ -58,8 +58,8 @@ async def test_the_ids_found_are_those_that_begin_or_end_so(
     for part in parts | ends:
         beginning = [part] if part in ids else sorted(i for i in ids if i.startswith(part))
         ending = sorted(i for i in ids if i.endswith(part))
-        assert await client.ids_beginning_with(part, MAX_COUNTED) == beginning, part
-        assert await client.ids_ending_with(part, MAX_COUNTED) == ending, part
+        assert await client.find_ids_by_beginning(part, MAX_COUNTED) == beginning, part
+        assert await client.find_ids_by_ending(part, MAX_COUNTED) == ending, part
 
 
 async def test_a_short_id_is_found_without_reading_the_others(
@@ -74,7 +74,7 @@ async def test_a_short_id_is_found_without_reading_the_others(
 
     used = await hand.redis.info("commandstats")
     assert "cmdstat_zscan" not in used
-    found = await client.ids_beginning_with(ids[0][:3], MAX_COUNTED)
+    found = await client.find_ids_by_beginning(ids[0][:3], MAX_COUNTED)
     assert len(found) == MAX_COUNTED + 1
 
 

@@ -197,7 +197,7 @@ def test_approvals_show_the_exact_call_and_take_every_decision(site):
     first.locator("button >> text=Approve").click()  # what was typed in it was kept
     expect(page.locator("nav .badge")).to_have_text(str(before))
 
-    decisions = [answer_of(site, job_id) for job_id in ids]
+    decisions = [final_answer(site, job_id) for job_id in ids]
     assert [one["decision"] for one in decisions] == ["approve", "edit", "reject"]
     assert decisions[0]["message"] == "go on"
     assert decisions[1]["arguments"] == {"command": "make"}
@@ -205,7 +205,7 @@ def test_approvals_show_the_exact_call_and_take_every_decision(site):
     watched.check()
 
 
-def answer_of(site: Bakery, job_id: str) -> dict[str, Any]:
+def final_answer(site: Bakery, job_id: str) -> dict[str, Any]:
     events = site.server.call(site.server.hands.client.read_events(job_id, "0-0", 100))
     return next(one.data for one in events if one.type is EventType.APPROVAL_RESOLVED)
 

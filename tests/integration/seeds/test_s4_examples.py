@@ -21,7 +21,7 @@ from fanout.orchestrator.extras.a2a.agent_events import fill
 from fanout.orchestrator.extras.a2a.approval_requests import HITL_URI, AwaitedCall, asking
 from fanout.orchestrator.extras.a2a.protocol import STATES
 from fanout.orchestrator.extras.a2a.received import CallDecision, read_decisions
-from fanout.orchestrator.extras.a2a.tasks import state_after
+from fanout.orchestrator.extras.a2a.tasks import next_state
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from tests.integration.a2a.conftest import (  # noqa: F401
@@ -171,7 +171,7 @@ def test_the_state_of_a_task_follows_from_its_agents_step(
         types.Part(function_call=types.FunctionCall(id="1", name=tool)),
         long_running_tool_ids={"1"} if long_running else set(),
     )
-    assert TaskState.Name(state_after(made)) == f"TASK_STATE_{state}"
+    assert TaskState.Name(next_state(made)) == f"TASK_STATE_{state}"
     # "with long-running tool metadata for HITL"
     assert ("adk_is_long_running" in made.parts[0].metadata) is long_running
 

@@ -176,7 +176,7 @@ async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
 
     async with local_provider.open(spec) as sandbox:
         definition = DefinitionFolder(scribe, sandbox.home)
-        await definition.copy_to(sandbox)
+        await definition.write_into(sandbox)
         skill = f"{definition.path}/skills/stamp"
         read = await sandbox.read_bytes(f"{skill}/SKILL.md")
         listed = [entry.path for entry in await sandbox.list(skill)]

@@ -122,7 +122,7 @@ async def test_half_a_character_in_a_structured_answer_is_replaced(bench: Bench)
 
 
 @asynccontextmanager
-async def changes_of(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBundle]:
+async def collect_changes(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBundle]:
     path = await bench.blobs.fetch(str(result.changes))
     with ExitStack() as stack:
         yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
@@ -184,7 +184,7 @@ async def test_a_name_that_is_no_utf_8_goes_through_tools_result_merge_and_patch
     assert base64.b64decode(str(files[SHOWN].path_bytes)) == LATIN
     assert base64.b64decode(str(files[r"to\xe9"].from_path_bytes)) == b"moved\xe9"
 
-    async with changes_of(bench, result) as bundle:
+    async with collect_changes(bench, result) as bundle:
         patch = await asyncio.to_thread(bundle.patch)
         report = await merge(Workspace(root), bundle)
         again = await merge(Workspace(root), bundle)
@@ -206,7 +206,7 @@ async def test_a_conflict_in_a_file_whose_name_is_no_utf_8_is_reported_by_its_te
     result = await worked_off(bench, job_id)
     (root / os.fsdecode(LATIN)).write_bytes(b"somebody else\n")
 
-    async with changes_of(bench, result) as bundle:
+    async with collect_changes(bench, result) as bundle:
         report = await merge(Workspace(root), bundle)
 
     assert [conflict.path for conflict in report.conflicts] == [SHOWN]

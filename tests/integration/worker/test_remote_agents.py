@@ -16,7 +16,7 @@ from fanout.orchestrator.extras import connect_agent
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-from fanout.workers.extras.remote_agents.messages import reply_of
+from fanout.workers.extras.remote_agents.messages import read_reply
 from fanout.workers.extras.remote_agents.remote_agent import STATES, stopped_task
 from tests.a2a_servers import RemoteService, remote_service
 from tests.builders import make_spec
@@ -86,7 +86,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-async def result_of(place: Installation, description: str, agent: str = "remote") -> JobResult:
+async def make_result(place: Installation, description: str, agent: str = "remote") -> JobResult:
     async with place.client() as client:
         return await client.run(make_spec(description, agent=agent))
 
@@ -160,10 +160,10 @@ async def test_a_task_for_it_lands_in_the_files_of_the_agent_that_called_it(plac
 
 async def test_it_answers_with_a_message_a_structure_or_a_failure(place, service):
     greeting, measured, prose, failed = await asyncio.gather(
-        result_of(place, "greet"),
-        result_of(place, "measure", "measuring"),
-        result_of(place, "say nothing", "measuring"),
-        result_of(place, "fail"),
+        make_result(place, "greet"),
+        make_result(place, "measure", "measuring"),
+        make_result(place, "say nothing", "measuring"),
+        make_result(place, "fail"),
     )
 
     assert (greeting.success, greeting.summary) == (True, "Hello.")
@@ -177,11 +177,11 @@ async def test_it_answers_with_a_message_a_structure_or_a_failure(place, service
 
 async def test_what_is_hostile_or_refused_ends_the_job_with_one_sentence(place, service):
     results = await asyncio.gather(
-        result_of(place, "write ../escape.txt"),
-        result_of(place, "write /etc/passwd"),
-        result_of(place, "write .git/config"),
-        result_of(place, "flood 100000", "small"),
-        result_of(place, "greet", "mute"),
+        make_result(place, "write ../escape.txt"),
+        make_result(place, "write /etc/passwd"),
+        make_result(place, "write .git/config"),
+        make_result(place, "flood 100000", "small"),
+        make_result(place, "greet", "mute"),
     )
 
     messages = [result.error.message for result in results if result.error]
@@ -238,7 +238,7 @@ async def test_files_by_address_are_fetched_from_its_own_origin_only(place, serv
 
 
 async def test_a_rejected_answer_is_sent_back_in_the_same_conversation(place, service):
-    result = await result_of(place, "try", "checked")
+    result = await make_result(place, "try", "checked")
 
     assert result.success, result
     first, again = service.messages[-2:]
@@ -343,4 +343,4 @@ async def test_other_transports_and_versions_are_spoken(options):
             await remote.cancel(taken)  # it has ended: nothing happens
 
     assert STATES[task.status.state] == "completed"
-    assert reply_of(task).text == "Did: slow one"
+    assert read_reply(task).text == "Did: slow one"

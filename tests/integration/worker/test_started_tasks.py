@@ -118,7 +118,7 @@ def lead(description: str, **fields: object) -> JobSpec:
     return make_spec(description, agent="lead", **fields)
 
 
-async def result_of(client: JobClient, job_id: str, tool: str) -> dict[str, Any]:
+async def make_result(client: JobClient, job_id: str, tool: str) -> dict[str, Any]:
     return (await answers(client, job_id, tool))[-1]
 
 
@@ -135,12 +135,12 @@ async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
     assert result.success, result.error
     # They began from the files as they were when they were started.
     assert await file_of(client, job_id, "seen.txt") == "base\n" * 3 + "own\n"
-    waited = await result_of(client, job_id, "wait_tasks")
+    waited = await make_result(client, job_id, "wait_tasks")
     assert waited["unfinished"] == []
     assert sorted(one["merge"]["applied"][0] for one in waited["results"]) == ["a.txt", "b.txt"]
-    checked = await result_of(client, job_id, "check_task")
+    checked = await make_result(client, job_id, "check_task")
     assert (checked["status"], checked["merge"]["applied"]) == ("success", ["a.txt"])
-    listed = await result_of(client, job_id, "list_tasks")
+    listed = await make_result(client, job_id, "list_tasks")
     assert [task["state"] for task in listed["tasks"]] == ["succeeded"] * 2
     assert len(await journal(client, job_id, EventType.CHILD_LANDED)) == 2
     assert (result.attempts, result.usage.model_calls) == (1, 7)
@@ -161,7 +161,7 @@ async def test_a_wait_ends_with_its_time_and_the_task_goes_on(client: JobClient)
         "success",
         "error",
     ]
-    nobody = await result_of(client, job_id, "check_task")
+    nobody = await make_result(client, job_id, "check_task")
     assert "You have no task nobody" in nobody["error"]
     assert [one["status"] for one in waited[1]["results"]] == ["error", "success"]
 
@@ -183,7 +183,7 @@ async def test_many_tasks_are_waited_for_without_a_slot(client: JobClient) -> No
     result = await client.wait(job_id, 80)
 
     assert result.success, result.error
-    waited = await result_of(client, job_id, "wait_tasks")
+    waited = await make_result(client, job_id, "wait_tasks")
     assert waited["unfinished"] == []
     assert len(await children_of(client, job_id)) == MANY
     states = [
@@ -246,7 +246,7 @@ async def test_a_wait_beside_a_task_lasts_as_long_as_the_task(client: JobClient)
     result = await client.wait(job_id, 60)
 
     assert result.success, result.error
-    waited = await result_of(client, job_id, "wait_tasks")
+    waited = await make_result(client, job_id, "wait_tasks")
     assert (len(waited["results"]), waited["unfinished"]) == (1, [])
     states = await journal(client, job_id, EventType.JOB_STATE)
     assert [event.data["state"] for event in states].count("running") == 2

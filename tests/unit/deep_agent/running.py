@@ -30,7 +30,7 @@ def scripted(replies: Sequence[dict[str, Any]] | str, name: str = "deep_agent") 
     return ResilientModel(model=model.model, candidates=[model], retries=AT_ONCE)
 
 
-def state_with(files: Mapping[str, bytes]) -> DictState:
+def make_state(files: Mapping[str, bytes]) -> DictState:
     """A state with text files, given by their absolute paths."""
     records = {
         path: {"content": data.decode(), "encoding": "utf-8"} for path, data in files.items()

@@ -82,7 +82,7 @@ def test_a_tools_declaration_has_its_name():
         """Look there."""
         return where
 
-    assert adk_internals.declaration_of(FunctionTool(look)).name == "look"
+    assert adk_internals.tool_declaration(FunctionTool(look)).name == "look"
 
 
 def test_the_registry_maps_patterns_to_classes_or_to_where_they_are():
@@ -92,8 +92,8 @@ def test_the_registry_maps_patterns_to_classes_or_to_where_they_are():
     assert all(isinstance(pattern, str) for pattern in entries)
     for entry in entries.values():
         assert isinstance(entry, tuple) or issubclass(entry, BaseLlm)
-    assert adk_internals.is_registered_as("gemini", Gemini.__name__)
-    assert not adk_internals.is_registered_as("claude", Gemini.__name__)
+    assert adk_internals.is_registered_prefix("gemini", Gemini.__name__)
+    assert not adk_internals.is_registered_prefix("claude", Gemini.__name__)
 
 
 @pytest.mark.timeout(300)  # LiteLLM's import reads thousands of files

@@ -36,7 +36,7 @@ def stdio_server(tmp_path: Path) -> dict[str, Any]:
     return {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
 
 
-async def result_of(made: dict[str, Any], **agent: Any) -> dict[str, Any]:
+async def make_result(made: dict[str, Any], **agent: Any) -> dict[str, Any]:
     run = Run(scripted([{"calls": [made]}, says("done")]), **agent)
     try:
         return (await run.to_end()).results[0]
@@ -52,7 +52,7 @@ def ended(pid: int) -> bool:
 
 async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path) -> None:
     files = FilesystemBackend(tmp_path)
-    done = await result_of(call("execute", command="pwd"), backend=files, execution="local")
+    done = await make_result(call("execute", command="pwd"), backend=files, execution="local")
     assert done["output"] == f"{tmp_path}\n"
 
 
@@ -117,7 +117,7 @@ async def test_a_whole_output_is_read_by_the_file_tools_and_by_the_shell(
 
 
 async def test_the_local_shell_goes_with_a_factory(tmp_path: Path) -> None:
-    done = await result_of(
+    done = await make_result(
         call("execute", command="pwd"),
         backend=lambda _: FilesystemBackend(tmp_path),
         execution="local",
@@ -154,12 +154,12 @@ def test_files_with_a_shell_and_another_shell_are_refused(tmp_path: Path) -> Non
 async def test_a_server_is_connected_without_the_asynchronous_factory_too(
     stdio_server: dict[str, Any],
 ) -> None:
-    assert (await result_of(call("shout", text="hey"), execution=stdio_server))["output"] == "HEY"
+    assert (await make_result(call("shout", text="hey"), execution=stdio_server))["output"] == "HEY"
 
 
 async def test_a_server_may_speak_http() -> None:
     with http_server() as running:
-        done = await result_of(
+        done = await make_result(
             call("add", a=1, b=1), execution={"uri": url_of(running), "transport": "http"}
         )
     assert done["result"] == {"result": 2}
@@ -178,7 +178,7 @@ async def test_a_server_gets_none_of_this_process_keys(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "key-canary")
     stdio_server["env"] = {"GIVEN": "yes"}
-    given = (await result_of(call("where"), execution=stdio_server))["result"]["env"]
+    given = (await make_result(call("where"), execution=stdio_server))["result"]["env"]
 
     assert given["GIVEN"] == "yes"
     assert "SOME_API_KEY" not in given
@@ -194,7 +194,7 @@ async def test_a_server_cannot_take_the_name_of_another_tool(stdio_server: dict[
     )
     assert cleanup is not None
     with pytest.raises(AmbiguousTool, match="Two tools are named shout"):
-        await result_of(call("shout", text="x"), tools=[shout], execution=stdio_server)
+        await make_result(call("shout", text="x"), tools=[shout], execution=stdio_server)
     await cleanup()
     assert agent.tools
 

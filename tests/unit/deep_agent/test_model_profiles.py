@@ -11,8 +11,8 @@ from fanout.orchestrator.deep_agent.approval import decisions_for
 from fanout.orchestrator.deep_agent.models.facts import (
     DEFAULT_PROFILE,
     EDIT_TOOLS,
-    edit_tools_for,
-    profile_of,
+    choose_edit_tools,
+    find_profile,
 )
 from tests.integration.scripts import call
 from tests.unit.deep_agent.running import Run, scripted
@@ -37,7 +37,7 @@ S2 = ["ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep
     ],
 )
 def test_a_models_edit_tools_are_found_by_its_name(model: str, tools: tuple[str, ...]) -> None:
-    assert profile_of(model).edit_tools == tools
+    assert find_profile(model).edit_tools == tools
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_models_edit_tools_are_found_by_its_name(model: str, tools: tuple[str,
 def test_a_choice_of_tools_gives_no_more_than_it_says(
     chosen: Collection[str] | None, tools: tuple[str, ...]
 ) -> None:
-    assert edit_tools_for(PATCHES, chosen) == tools
+    assert choose_edit_tools(PATCHES, chosen) == tools
 
 
 async def edits(profile: ModelProfile | None, **options: Any) -> tuple[list[str], str]:

@@ -22,7 +22,7 @@ from fanout.orchestrator.deep_agent import (
     pending_approvals,
 )
 from tests.integration.scripts import call
-from tests.unit.deep_agent.running import Run, scripted, state_with
+from tests.unit.deep_agent.running import Run, make_state, scripted
 
 NO_SECRETS = [Permission(mode="deny", paths=("/workspace/secrets",))]
 FILES = {"a.txt": "find me", "secrets/key.txt": "find me", "secrets/deep/k": "find me"}
@@ -39,7 +39,7 @@ def in_directory(folder: Path) -> Backend:
 def in_state(folder: Path) -> Backend:
     del folder
     files = {f"/workspace/{name}": text.encode() for name, text in FILES.items()}
-    return StateBackend(state_with(files), search_root="/workspace")
+    return StateBackend(make_state(files), search_root="/workspace")
 
 
 def in_composite(folder: Path) -> Backend:

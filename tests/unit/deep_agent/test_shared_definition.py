@@ -8,7 +8,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     load_agent_definitions,
 )
 from fanout.orchestrator.deep_agent import Budget, create_deep_app
-from fanout.orchestrator.deep_agent.adk_internals import declaration_of
+from fanout.orchestrator.deep_agent.adk_internals import tool_declaration
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.budget import BudgetLimits
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
@@ -58,6 +58,6 @@ def test_a_declaration_that_is_changed_in_place_is_changed_for_nobody_else() -> 
     (tool, *_), (same, *_) = TodoTools().tools(), TodoTools().tools()
     name = tool.name
 
-    declaration_of(tool).name = "prefixed_name"
+    tool_declaration(tool).name = "prefixed_name"
 
-    assert declaration_of(tool).name == name == declaration_of(same).name
+    assert tool_declaration(tool).name == name == tool_declaration(same).name

@@ -34,7 +34,7 @@ from tests.unit.deep_agent.long_conversations import (
     summaries,
     watched,
 )
-from tests.unit.deep_agent.running import Run, state_with
+from tests.unit.deep_agent.running import Run, make_state
 
 DECIDED = "I decided to keep Bread as an alias, because plugins import it."
 
@@ -154,7 +154,7 @@ async def test_what_the_shell_changed_is_in_the_summary(tmp_path: Path) -> None:
 
 
 async def test_an_overlay_knows_its_changes_exactly() -> None:
-    overlay = OverlayBackend(StateBackend(state_with({"/a": b"1", "/b": b"1", "/c": b"1"})))
+    overlay = OverlayBackend(StateBackend(make_state({"/a": b"1", "/b": b"1", "/c": b"1"})))
     await overlay.write_bytes("/b", b"2")
     await overlay.delete("/c")
     await overlay.write_bytes("/d", b"1")
@@ -165,12 +165,12 @@ async def test_an_overlay_knows_its_changes_exactly() -> None:
 async def test_files_of_the_harness_are_no_changed_files() -> None:
     own = {"/a": b"1", "/notes/past.md": b"1", "/large_tool_results_of_mine": b"1"}
     kept = {"/notes/past/s/0001.md": b"1", "/large_tool_results/x": b"1"}
-    backend = StateBackend(state_with({}))
+    backend = StateBackend(make_state({}))
     for path in (*own, *kept):
         await backend.write_bytes(path, b"1")
     changed = await changed_files(backend, [], history="/notes/past")
     assert changed == dict.fromkeys(own, "changed")
-    overlay = OverlayBackend(StateBackend(state_with({})))
+    overlay = OverlayBackend(StateBackend(make_state({})))
     for path in (*own, *kept):
         await overlay.write_bytes(path, b"2")
     assert await changed_files(overlay, [], history="/notes/past") == dict.fromkeys(own, "added")
@@ -181,4 +181,4 @@ async def test_a_backend_that_fails_costs_only_its_part_of_the_list() -> None:
         async def changed_files(self) -> dict[str, str]:
             raise RuntimeError("gone")
 
-    assert await changed_files(Broken(StateBackend(state_with({}))), []) == {}
+    assert await changed_files(Broken(StateBackend(make_state({}))), []) == {}

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode, set_span_in_context
 
-from fanout.orchestrator.tracing.collectors import exporter_of
+from fanout.orchestrator.tracing.collectors import choose_exporter
 from fanout.orchestrator.tracing.export import (
     MAX_NAME_CHARACTERS,
     STEP_OF_ITS_OWN,
@@ -130,7 +130,7 @@ def test_a_collector_that_fails_is_named_once_and_disturbs_nobody(
 def test_the_standard_variables_say_whether_and_how_spans_are_sent(
     environment: dict[str, str], exporter: str | None
 ) -> None:
-    assert exporter_of(environment) == exporter
+    assert choose_exporter(environment) == exporter
 
 
 @pytest.mark.parametrize(

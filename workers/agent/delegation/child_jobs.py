@@ -39,9 +39,10 @@ from fanout.orchestrator.jobs.store.stored import submission
 from fanout.orchestrator.tracing import spans
 from fanout.orchestrator.workspace import layers
 from fanout.orchestrator.workspace.blobs import BlobStore
-from fanout.workers.agent.services import JobServices
-from fanout.workers.heartbeat import HeldLease, elapsed_clock
-from fanout.workers.sandbox import Sandbox
+
+from ...heartbeat import HeldLease, elapsed_clock
+from ...sandbox import Sandbox
+from ..services import JobServices
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""
@@ -150,20 +151,20 @@ class ChildJobs:
                 tenant=parent.tenant,
                 owner=parent.owner,
                 caller_policy=parent.caller_policy,
-                limits=self._limits_of(task.subagent_type, task.timeout_seconds),
+                limits=self._child_limits(task.subagent_type, task.timeout_seconds),
                 interrupt_on=policies,
                 priority=parent.priority,
                 max_attempts=parent.max_attempts,
                 labels=parent.labels,
                 traceparent=traceparent or open_traceparent() or parent.traceparent,
-                model=self._model_of(task.subagent_type),
+                model=self._choose_model(task.subagent_type),
             )
             submission(child)  # raises InvalidJob if it cannot be stored
         except (InvalidJob, ValidationError) as failure:
             return failure
         return child
 
-    def _model_of(self, agent: str) -> str | None:
+    def _choose_model(self, agent: str) -> str | None:
         """Return the model that a child has from its tree; None: that of its own definition.
 
         The model that a run was given holds for all agents below it that name none themselves.
@@ -221,7 +222,7 @@ class ChildJobs:
                 priority=earlier.priority,
                 max_attempts=earlier.max_attempts,
                 traceparent=earlier.traceparent,
-                limits=self._limits_of(earlier.agent, earlier.limits.timeout_seconds),
+                limits=self._child_limits(earlier.agent, earlier.limits.timeout_seconds),
                 description=message,
                 continues=result.job_id,
                 changes=result.changes,
@@ -232,7 +233,7 @@ class ChildJobs:
             raise InvalidJob(str(failure)) from failure
         return await self.submit(completed)
 
-    def _limits_of(self, agent: str, timeout_seconds: float | None) -> Limits:
+    def _child_limits(self, agent: str, timeout_seconds: float | None) -> Limits:
         """Return a child's limits: those of its agent, but no more than its parent has or has left.
 
         A call can give a child less time than its agent's definition does, and never more.

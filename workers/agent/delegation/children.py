@@ -40,14 +40,15 @@ from fanout.orchestrator.delegation.tool_texts import OF_JOB
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.agent.delegation.child_jobs import Child, ChildJobs
-from fanout.workers.agent.delegation.collector import Collector
-from fanout.workers.agent.delegation.ledger_tasks import LedgerTasks
-from fanout.workers.agent.history import History
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import Sandbox
+
+from ...heartbeat import HeldLease
+from ...sandbox import Sandbox
+from ..history import History
+from ..services import JobServices
+from ..session_journal import AttemptJournal
+from .child_jobs import Child, ChildJobs
+from .collector import Collector
+from .ledger_tasks import LedgerTasks
 
 
 @dataclass(frozen=True)

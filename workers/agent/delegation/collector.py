@@ -31,26 +31,27 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.train import Train
 from fanout.orchestrator.tracing.spans import span
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.workers.agent.delegation.child_jobs import ChildJobs
-from fanout.workers.agent.delegation.landing import (
+
+from ...heartbeat import HeldLease
+from ...sandbox import Sandbox, merge_into
+from ..history import History
+from ..services import JobServices
+from ..session_journal import AttemptJournal
+from ..verification import run_verification
+from .child_jobs import ChildJobs
+from .landing import (
     REPRODUCIBLE,
     ConflictFiles,
     JobLanding,
     Landed,
     Sides,
-    conflicts_of,
     landed_message,
     merge_notes,
     outcome_notes,
+    read_conflicts,
     train_note,
     undo,
 )
-from fanout.workers.agent.history import History
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.agent.verification import run_verification
-from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import Sandbox, merge_into
 
 MAX_TASKS = 100
 """The most tasks of one train: the files that each touches are kept in an open file."""
@@ -313,7 +314,7 @@ class Collector:
     async def _write_conflicts(self, job_id: str) -> None:
         """Put both sides of a child's conflicts where the agent can read them."""
         landed = self._landed[job_id]
-        paths = [str(one["path"]) for one in conflicts_of(landed)]
+        paths = [str(one["path"]) for one in read_conflicts(landed)]
         if not paths or landed["outcome"] == "sent back":
             return
         result = await self._result(job_id)

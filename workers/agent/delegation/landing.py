@@ -32,10 +32,11 @@ from fanout.orchestrator.landing.train import Outcome, Train
 from fanout.orchestrator.shortening import count
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from fanout.workers.agent.session_journal import AttemptJournal
-from fanout.workers.agent.verification import run_verification
-from fanout.workers.heartbeat import HeldLease
-from fanout.workers.sandbox import WORKSPACE, Sandbox, SandboxFolder, in_folder, merge_into
+
+from ...heartbeat import HeldLease
+from ...sandbox import WORKSPACE, Sandbox, SandboxFolder, in_folder, merge_into
+from ..session_journal import AttemptJournal
+from ..verification import run_verification
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,7 @@ class JobLanding:
         self._command = command
         self._ends_at = ends_at
         self._bundles: dict[str, Path] = {}
-        self._before: RestorePoint | None = None
+        self._base_content: RestorePoint | None = None
         self._points: list[RestorePoint] = []
         self.reports: dict[str, MergeReport] = {}
         """The reports of the last merge of each job's changes."""
@@ -118,8 +119,8 @@ class JobLanding:
             JobFailure: What they touch cannot be stored, or the sandbox failed.
         """
         self._bundles = bundles
-        self._before = await self._take(list(bundles.values()))
-        before = await self._blobs.put_file(self._before.archive)
+        self._base_content = await self._take(list(bundles.values()))
+        before = await self._blobs.put_file(self._base_content.archive)
         data: dict[str, JsonValue] = {"children": [*bundles], "before": before}
         self._journal.activity.begin("landing")
         await self._journal.note(EventType.LANDING, data, f"lands {count(len(bundles), 'task')}")
@@ -173,9 +174,9 @@ class JobLanding:
 
         Its caller is cancelled, and may be cancelled again meanwhile.
         """
-        if self._before is None or not self._lease.is_held:  # another attempt may have begun
+        if self._base_content is None or not self._lease.is_held:  # another attempt may have begun
             return
-        undoing = asyncio.create_task(in_folder(self._sandbox, self._before.restore))
+        undoing = asyncio.create_task(in_folder(self._sandbox, self._base_content.restore))
         if not await ended(UNDO_SECONDS, undoing):
             await cancel_or_abandon(0, undoing)
             log.warning("landing not undone", error="TimeoutError")
@@ -184,8 +185,8 @@ class JobLanding:
 
     def close(self) -> None:
         """Delete what was kept to take changes out."""
-        if self._before is not None:
-            self._before.close()
+        if self._base_content is not None:
+            self._base_content.close()
         while self._points:
             self._points.pop().close()
 
@@ -275,11 +276,11 @@ def landed_message(landed: Landed) -> str:
     verification = landed.get("verification")
     if isinstance(verification, Mapping):
         return CHANGES_BREAK.format(**verification, why=landed["reason"])
-    lines = [f"- {one['path']}: {one['reason']}" for one in conflicts_of(landed)]
+    lines = [f"- {one['path']}: {one['reason']}" for one in read_conflicts(landed)]
     return CHANGES_CONFLICT.format(conflicts="\n".join(lines))
 
 
-def conflicts_of(landed: Landed) -> list[Mapping[str, JsonValue]]:
+def read_conflicts(landed: Landed) -> list[Mapping[str, JsonValue]]:
     """Return the conflicts of a `child.landed`: `path` and `reason` of each."""
     conflicts = landed.get("conflicts")
     found = conflicts if isinstance(conflicts, list) else []

@@ -26,8 +26,9 @@ from fanout.orchestrator.jobs.failures import (
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from fanout.workers.agent.delegation.child_jobs import ChildJobs, open_traceparent
-from fanout.workers.agent.delegation.collector import Collector
+
+from .child_jobs import ChildJobs, open_traceparent
+from .collector import Collector
 
 
 class LedgerTasks:

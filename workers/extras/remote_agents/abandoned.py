@@ -16,9 +16,10 @@ from fanout.orchestrator import extras
 from fanout.orchestrator.configuration.agent_definitions import RemoteAgentDefinition
 from fanout.orchestrator.jobs.conversation import event_json
 from fanout.orchestrator.jobs.failures import JobFailure
-from fanout.workers.agent.history import History
-from fanout.workers.agent.services import JobServices
-from fanout.workers.extras.remote_agents.conversation import RemoteConversation
+
+from ...agent.history import History
+from ...agent.services import JobServices
+from .conversation import RemoteConversation
 
 if TYPE_CHECKING:
     from a2a.types import AgentCard
@@ -67,7 +68,7 @@ class AbandonedTasks:
         self._services = services
         self._running: set[asyncio.Task[None]] = set()
 
-    def cancel_of(self, job_id: str) -> None:
+    def begin_cancel(self, job_id: str) -> None:
         """Begin to cancel the remote task of a job, if it has one and does not run."""
         task = asyncio.create_task(self._cancel_of(job_id))
         self._running.add(task)

@@ -16,7 +16,8 @@ from google.genai import types
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from fanout.orchestrator.deep_agent import NUMBER_KEY, text_of
-from fanout.workers.agent.history import History
+
+from ...agent.history import History
 
 KEY = "a2a"
 """The key in the metadata of an event for the data of a turn."""

@@ -27,8 +27,9 @@ from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.extras import RemoteConnection
 from fanout.orchestrator.jobs.failures import AgentFailed, InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
-from fanout.workers.extras.remote_agents.conversation import Turn
-from fanout.workers.sandbox import WORKSPACE, Command, Sandbox
+
+from ...sandbox import WORKSPACE, Command, Sandbox
+from .conversation import Turn
 
 MAX_RECEIVED_FILES = 10_000
 """The most files in one answer; each costs the sandbox an operation."""
@@ -223,7 +224,7 @@ class Reply:
             self.ignored.append("a file without a name")
 
 
-def reply_of(task: Task) -> Reply:
+def read_reply(task: Task) -> Reply:
     """Return what a task whose work has stopped holds.
 
     A question is its state's message; an answer is its artifacts, and that message.
@@ -235,7 +236,7 @@ def reply_of(task: Task) -> Reply:
     return reply
 
 
-def question_of(task: Task) -> Reply:
+def read_question(task: Task) -> Reply:
     """Return what a task asks a person; its structured parts are in its text too."""
     reply = Reply()
     reply.add(task.status.message.parts)
@@ -303,7 +304,7 @@ class SentFiles:
     """How many were left out because the agent does not take their type."""
 
 
-def message_of(turn: Turn, files: SentFiles) -> Message:
+def make_message(turn: Turn, files: SentFiles) -> Message:
     """Return the message of a turn; a repeated one is the same."""
     note = turn.note
     asked = note.confirmations if note.is_confirmed is not None else ()
@@ -358,14 +359,14 @@ async def files_to_send(
     parts: list[Part] = []
     for path in chosen:
         content = await sandbox.read_bytes(posixpath.join(WORKSPACE, path), definition.max_bytes)
-        types = media_types_of(path, content)
+        types = guess_media_types(path, content)
         accepted = next((one for one in types if remote.accepts(one)), None)
         if accepted is not None:
             parts.append(Part(raw=content, filename=path, media_type=accepted))
     return SentFiles(tuple(parts), len(chosen) - len(parts))
 
 
-def media_types_of(path: str, content: bytes) -> tuple[str, ...]:
+def guess_media_types(path: str, content: bytes) -> tuple[str, ...]:
     """Return the media types as which a file may be sent: by its name, then by its content."""
     guessed, encoding = mimetypes.guess_type(path)
     named = (guessed,) if guessed and not encoding else ()

@@ -34,31 +34,32 @@ from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.shortening import count
-from fanout.workers.agent.answer import AgentAnswer
-from fanout.workers.agent.checkpoint import Checkpoints
-from fanout.workers.agent.delegation.children import AwaitedTasks
-from fanout.workers.agent.history import History
-from fanout.workers.agent.services import JobServices
-from fanout.workers.agent.session_journal import AttemptJournal, LiveLog
-from fanout.workers.agent.verification import Verifier, max_reworks, rejection
-from fanout.workers.extras.remote_agents.abandoned import cancel_task
-from fanout.workers.extras.remote_agents.conversation import RemoteConversation, State, Turn
-from fanout.workers.extras.remote_agents.messages import (
+
+from ...agent.answer import AgentAnswer
+from ...agent.checkpoint import Checkpoints
+from ...agent.delegation.children import AwaitedTasks
+from ...agent.history import History
+from ...agent.services import JobServices
+from ...agent.session_journal import AttemptJournal, LiveLog
+from ...agent.verification import Verifier, max_reworks, rejection
+from ...heartbeat import HeldLease, elapsed_clock
+from ...sandbox import Sandbox
+from .abandoned import cancel_task
+from .conversation import RemoteConversation, State, Turn
+from .messages import (
     Reply,
     SentFiles,
     answer_text,
     files_to_send,
     fitting,
-    message_of,
+    make_message,
     progress_text,
     put_files,
-    question_of,
-    reply_of,
+    read_question,
+    read_reply,
     reply_of_message,
     task_text,
 )
-from fanout.workers.heartbeat import HeldLease, elapsed_clock
-from fanout.workers.sandbox import Sandbox
 
 FIRST_PAUSE_SECONDS = 0.25
 """Before a task is asked for again."""
@@ -198,13 +199,13 @@ class RemoteAgent:
     async def run(self) -> AgentAnswer:
         """See `JobWorker.run`."""
         history = await self._journal.history()
-        self._checkpoints.resume_from(history.checkpoints)
-        self._conversation = self._conversation_of(history)
+        self._checkpoints.load_checkpoints(history.checkpoints)
+        self._conversation = self._read_conversation(history)
         async with connect_agent(self._remote, self._services.secrets) as remote:
             self._card = remote.card
             await self._fetch_lost_files(remote, self._conversation.without_files)
             while True:
-                answer = await self._answer_after(history, self._conversation, remote)
+                answer = await self._converse(history, self._conversation, remote)
                 if not answer.is_final or not self._verifier.is_wanted:
                     return answer
                 history = await self._journal.history()
@@ -221,15 +222,15 @@ class RemoteAgent:
         """See `JobWorker.abandon`: the agent is informed that its task is cancelled."""
         try:
             if self._conversation is None:
-                self._conversation = self._conversation_of(await self._journal.history())
+                self._conversation = self._read_conversation(await self._journal.history())
         except JobFailure:  # its journal cannot be read
             return
         await cancel_task(self._remote, self._services, self._conversation, self._card)
 
-    def _conversation_of(self, history: History) -> RemoteConversation:
+    def _read_conversation(self, history: History) -> RemoteConversation:
         return RemoteConversation(self._definition.name, self._spec.id, history)
 
-    async def _answer_after(
+    async def _converse(
         self, history: History, conversation: RemoteConversation, remote: RemoteConnection
     ) -> AgentAnswer:
         """Converse until the agent answers, or waits for a person."""
@@ -244,7 +245,7 @@ class RemoteAgent:
                 approval = self._approval(turn)
                 if approval.id not in history.answers:
                     return AgentAnswer(approvals=(approval,))
-                await self._pass_on(history.answers[approval.id], turn, conversation)
+                await self._forward(history.answers[approval.id], turn, conversation)
             elif is_rejected:
                 is_rejected = False
                 parts = rejection(history.verifications[-1]).parts or ()
@@ -254,7 +255,7 @@ class RemoteAgent:
             else:
                 return await self._answer(turn)
 
-    async def _pass_on(
+    async def _forward(
         self, answer: ApprovalAnswer, turn: Turn, conversation: RemoteConversation
     ) -> None:
         """Begin the turn that answers the question of another one."""
@@ -314,7 +315,7 @@ class RemoteAgent:
         left = max(self._ends_at - elapsed_clock(), LEAST_SECONDS)
         is_taken = False
         try:
-            async for update in remote.send(message_of(turn, files), left):
+            async for update in remote.send(make_message(turn, files), left):
                 if update.HasField("message"):
                     reply = reply_of_message(update.message)
                     await self._take(turn, conversation, remote, reply, "completed")
@@ -333,7 +334,7 @@ class RemoteAgent:
         """Take what a task holds whose work has stopped."""
         state = STATES[task.status.state]
         if state in QUESTIONS:
-            question = question_of(task)
+            question = read_question(task)
             said = {
                 "asked_by": task.status.message.message_id,
                 "confirmations": question.confirmations,
@@ -341,7 +342,7 @@ class RemoteAgent:
             event = conversation.ended(turn, question.text, state=state, **said)
             await self._note(conversation, event)
         else:
-            await self._take(turn, conversation, remote, reply_of(task), state)
+            await self._take(turn, conversation, remote, read_reply(task), state)
 
     async def _take(
         self,
@@ -412,7 +413,7 @@ class RemoteAgent:
                     "The files of the remote agent's answer were lost with their host, and it made "
                     "no task that has them: submit the job again."
                 )
-            await self._put_files(reply_of(await remote.task(turn.note.task)), remote)
+            await self._put_files(read_reply(await remote.task(turn.note.task)), remote)
 
     async def _note_files(self, files: SentFiles) -> None:
         if files.parts or files.not_accepted:

@@ -13,8 +13,9 @@ from importlib import resources
 from typing import Any
 
 from fanout.orchestrator.jobs.spec import Limits
-from fanout.workers.sandbox.inside.forward import PORT
-from fanout.workers.sandbox.protocol import WORKSPACE
+
+from ..inside.forward import PORT
+from ..protocol import WORKSPACE
 
 AGENT_ID = 10001
 """The group of a job's processes, and their user where it has none of its own. Numeric: engines may

@@ -35,8 +35,8 @@ from docker.utils import kwargs_from_env, parse_host
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.portable.command_output import BoundedOutput
-from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.errors import (
+
+from ..errors import (
     EngineForbidden,
     EngineUnavailable,
     ImageMissing,
@@ -44,6 +44,7 @@ from fanout.workers.sandbox.errors import (
     SandboxStartFailed,
     unreachable,
 )
+from .image_failures import image_missing
 
 _READ_AHEAD_BYTES = 1024 * 1024
 """The bytes of a sandbox's output that are buffered in memory: one part of a reply fits."""
@@ -116,7 +117,7 @@ class EngineAddress:
         except (OSError, TimeoutError) as error:
             raise EngineUnavailable(f"No Docker engine answers at {self.url}.") from error
 
-    async def status_of(self, path: str) -> int:
+    async def http_status(self, path: str) -> int:
         """Return the status of the engine's answer to a GET request.
 
         Raises:
@@ -126,7 +127,7 @@ class EngineAddress:
         """
         stream = await self.connect()
         try:
-            return await stream.status_of(path)
+            return await stream.http_status(path)
         finally:
             await stream.close()
 
@@ -177,7 +178,7 @@ class AttachStream:
             failure = _REFUSALS.get(status, EngineUnavailable)
             raise failure(f"The Docker engine refused to attach: {message}")
 
-    async def status_of(self, path: str) -> int:
+    async def http_status(self, path: str) -> int:
         """Return the status of the engine's answer to a GET request, of which no more is read.
 
         Raises:
@@ -338,7 +339,7 @@ class Engine:
         try:
             async with asyncio.timeout(timeout_seconds):
                 for path in _PINGS:
-                    status = await address.status_of(path)
+                    status = await address.http_status(path)
                     if status not in {_FORBIDDEN, _GONE}:
                         break
         except (OSError, EOFError, TimeoutError, EngineUnavailable) as error:
@@ -494,7 +495,7 @@ class Engine:
         )
         return str(made["Mountpoint"])
 
-    async def labels_of(self, kind: str, name: str) -> dict[str, str] | None:
+    async def read_labels(self, kind: str, name: str) -> dict[str, str] | None:
         """Return the labels of a `container` or a `volume`; None when there is none of the name."""
 
         def look(api: docker.APIClient) -> dict[str, str] | None:

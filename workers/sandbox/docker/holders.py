@@ -21,9 +21,10 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.engine import AttachStream, Engine
-from fanout.workers.sandbox.docker.naming import Names
+
+from . import container_config
+from .engine import AttachStream, Engine
+from .naming import Names
 
 SHARED = "/shared"
 """The path of the shared volume for its holder."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fanout.orchestrator import spelling
-from fanout.workers.sandbox.errors import ImageMissing, ImageUnfit
+
+from ..errors import ImageMissing, ImageUnfit
 
 BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
 """Each image of ours and the one that it is built on, in the order of building."""

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.shortening import count
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.naming import INSTALLATION, WORKER
-from fanout.workers.sandbox.errors import EngineUnavailable
+
+from ..errors import EngineUnavailable
+from .engine import Engine
+from .naming import INSTALLATION, WORKER
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 

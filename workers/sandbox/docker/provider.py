@@ -21,20 +21,44 @@ import structlog
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.disk_quota import (
+
+from ..egress.proxy import Egress
+from ..egress.tls import install_bundle
+from ..egress.traffic import Traffic
+from ..egress.uplink import AllowedHosts, Uplink
+from ..errors import (
+    ChangesUnreadable,
+    DiskLimitExceeded,
+    EngineUnfit,
+    FilesMissing,
+    SandboxDied,
+    SandboxStartFailed,
+)
+from ..protocol import (
+    Command,
+    IsLive,
+    Process,
+    Sandbox,
+    SandboxSpec,
+    SnapshotSource,
+    nobody,
+)
+from ..resident.sandbox import ResidentSandbox
+from ..resident.tunnels import resident_process
+from . import container_config
+from .disk_quota import (
     RESERVE_BYTES,
     RESERVE_SETTING,
     DiskQuota,
     DiskSettings,
     DiskWatch,
 )
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.holders import EmptyNetworks, networks_are_slow
-from fanout.workers.sandbox.docker.image_failures import image_missing
-from fanout.workers.sandbox.docker.naming import JOB, Names
-from fanout.workers.sandbox.docker.removals import Leftovers, LivingWorkers, Removals
-from fanout.workers.sandbox.docker.starts import (
+from .engine import Engine
+from .holders import EmptyNetworks, networks_are_slow
+from .image_failures import image_missing
+from .naming import JOB, Names
+from .removals import Leftovers, LivingWorkers, Removals
+from .starts import (
     Container,
     ContainerStarts,
     Owner,
@@ -44,31 +68,8 @@ from fanout.workers.sandbox.docker.starts import (
     lighter_runtime,
     require_limits,
 )
-from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.docker.warm_pool import WARM_PER_CORE, Opening, WarmPool
-from fanout.workers.sandbox.egress.proxy import Egress
-from fanout.workers.sandbox.egress.tls import install_bundle
-from fanout.workers.sandbox.egress.traffic import Traffic
-from fanout.workers.sandbox.egress.uplink import AllowedHosts, Uplink
-from fanout.workers.sandbox.errors import (
-    ChangesUnreadable,
-    DiskLimitExceeded,
-    EngineUnfit,
-    FilesMissing,
-    SandboxDied,
-    SandboxStartFailed,
-)
-from fanout.workers.sandbox.protocol import (
-    Command,
-    IsLive,
-    Process,
-    Sandbox,
-    SandboxSpec,
-    SnapshotSource,
-    nobody,
-)
-from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
-from fanout.workers.sandbox.resident.tunnels import resident_process
+from .steward_client import Steward
+from .warm_pool import WARM_PER_CORE, Opening, WarmPool
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
@@ -401,8 +402,8 @@ class DockerProvider:
         """
         await uninterrupted(self._discard(job_id))
 
-    async def changes_of(self, job_id: str) -> IO[bytes]:
-        """See `SandboxProvider.changes_of`.
+    async def collect_changes(self, job_id: str) -> IO[bytes]:
+        """See `SandboxProvider.collect_changes`.
 
         Raises:
             FilesMissing: nothing is left of the job here.

@@ -21,8 +21,11 @@ from typing import Any
 import structlog
 
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.naming import (
+
+from ..protocol import IsLive
+from ..resident.client import ResidentClient
+from .engine import Engine
+from .naming import (
     EXPIRES,
     JOB,
     PROCESS,
@@ -32,9 +35,7 @@ from fanout.workers.sandbox.docker.naming import (
     WORKER,
     Names,
 )
-from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.protocol import IsLive
-from fanout.workers.sandbox.resident.client import ResidentClient
+from .steward_client import Steward
 
 log = structlog.get_logger(__name__)
 

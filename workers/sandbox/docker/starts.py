@@ -20,26 +20,27 @@ import structlog
 from fanout.orchestrator.cancellation import uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits
-from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.container_config import named_hosts
-from fanout.workers.sandbox.docker.engine import AttachStream, Engine
-from fanout.workers.sandbox.docker.holders import NONE, EmptyNetworks, Holder
-from fanout.workers.sandbox.docker.image_failures import unfit
-from fanout.workers.sandbox.docker.naming import Names, Role
-from fanout.workers.sandbox.docker.steward_client import Prepared, Steward
-from fanout.workers.sandbox.egress.proxy import Egress
-from fanout.workers.sandbox.errors import (
+
+from ..egress.proxy import Egress
+from ..errors import (
     DiskLimitExceeded,
     EngineUnfit,
     SandboxDied,
     SandboxNotSecluded,
     SandboxStartFailed,
 )
-from fanout.workers.sandbox.inside.commands import OUTPUT_FOLDER
-from fanout.workers.sandbox.inside.seclusion import REFUSAL
-from fanout.workers.sandbox.protocol import WORKSPACE, SandboxSpec
-from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.replies import integer
+from ..inside.commands import OUTPUT_FOLDER
+from ..inside.seclusion import REFUSAL
+from ..protocol import WORKSPACE, SandboxSpec
+from ..resident.client import ResidentClient
+from ..resident.replies import integer
+from . import container_config
+from .container_config import named_hosts
+from .engine import AttachStream, Engine
+from .holders import NONE, EmptyNetworks, Holder
+from .image_failures import unfit
+from .naming import Names, Role
+from .steward_client import Prepared, Steward
 
 _SOME_HOST = ("host.invalid",)
 """A container has no network of its own: only whether there are hosts is part of it."""

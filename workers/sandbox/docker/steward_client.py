@@ -23,24 +23,25 @@ from typing import IO, Any, Self
 import structlog
 
 from fanout.orchestrator.cancellation import uninterrupted
-from fanout.workers.sandbox.docker import container_config
-from fanout.workers.sandbox.docker.disk_quota import (
+
+from ..errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
+from ..inside.archives import add_member
+from ..inside.disks import RENAMING_OVERLAY
+from ..layers import Element, element_archive, read_chain
+from ..protocol import SnapshotSource
+from ..resident.client import ResidentClient, use_while_sent
+from ..resident.replies import OperationFailed
+from . import container_config
+from .disk_quota import (
     QUOTA_SETTING,
     RESERVE_SETTING,
     STOP_BYTES,
     DiskQuota,
     DiskSettings,
 )
-from fanout.workers.sandbox.docker.engine import Engine
-from fanout.workers.sandbox.docker.holders import Holder, share_store
-from fanout.workers.sandbox.docker.naming import Names
-from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
-from fanout.workers.sandbox.inside.archives import add_member
-from fanout.workers.sandbox.inside.disks import RENAMING_OVERLAY
-from fanout.workers.sandbox.layers import Element, chain_of, element_archive
-from fanout.workers.sandbox.protocol import SnapshotSource
-from fanout.workers.sandbox.resident.client import ResidentClient, use_while_sent
-from fanout.workers.sandbox.resident.replies import OperationFailed
+from .engine import Engine
+from .holders import Holder, share_store
+from .naming import Names
 
 INSIDE = "fanout/workers/sandbox/inside"
 PORTABLE = "fanout/orchestrator/portable"
@@ -266,7 +267,7 @@ class Steward:
             NotUnderstood: a newer release wrote a layer.
             SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
-        chain = chain_of(snapshot, layers)
+        chain = read_chain(snapshot, layers)
         home = f"{'warm' if ahead else 'jobs'}/{job}"
         arguments = {
             "job": job,

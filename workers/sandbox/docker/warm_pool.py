@@ -23,7 +23,9 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait, uninterrupted
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.docker.starts import (
+
+from ..protocol import SandboxSpec
+from .starts import (
     Container,
     ContainerStarts,
     Owner,
@@ -31,8 +33,7 @@ from fanout.workers.sandbox.docker.starts import (
     Started,
     StartGate,
 )
-from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.protocol import SandboxSpec
+from .steward_client import Steward
 
 _LIKELY = 0.5
 """The least share of jobs that use theirs: below, starting ahead costs more than it saves."""

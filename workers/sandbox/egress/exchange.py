@@ -22,12 +22,13 @@ import h11
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_authority
-from fanout.workers.sandbox.egress.tls import TlsTunnel
-from fanout.workers.sandbox.egress.traffic import SandboxConnection
-from fanout.workers.sandbox.egress.uplink import break_off
-from fanout.workers.sandbox.inside.forward import CHUNK_BYTES
-from fanout.workers.sandbox.protocol import Credential
-from fanout.workers.sandbox.resident.tunnels import LINE_BYTES, TunnelBroken
+
+from ..inside.forward import CHUNK_BYTES
+from ..protocol import Credential
+from ..resident.tunnels import LINE_BYTES, TunnelBroken
+from .tls import TlsTunnel
+from .traffic import SandboxConnection
+from .uplink import break_off
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105 - what the RFC calls a token
 _REQUEST_LINE = re.compile(rf"({_TOKEN}) ([!-~]+) (HTTP/1\.[01])")
@@ -109,7 +110,9 @@ def parse_request(raw: bytes) -> ProxyRequest:
         f"{method} {path if path.startswith('/') else '/' + path} {version}",
         f"Host: {authority}",
     ]
-    head += [f"{name}: {value}" for name, value in passed_on(headers) if name.lower() != "host"]
+    head += [
+        f"{name}: {value}" for name, value in forwarded_headers(headers) if name.lower() != "host"
+    ]
     head += ["Connection: close", "", ""]
     return ProxyRequest(host, port, "\r\n".join(head).encode("latin-1"), _body(headers, version))
 
@@ -131,7 +134,7 @@ def _host(authority: str, default_port: int | None) -> tuple[str | Address, int]
     return host, port
 
 
-def passed_on(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def forwarded_headers(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the headers of a message without those of this hop."""
     named = {
         token.strip().lower()
@@ -285,7 +288,9 @@ class Exchange:
             raise self._refusal(403, "may be sent other methods or paths only (credentials).")
         replaced = _REPLACED | {self._credential.header.lower()}
         sent = [("Host", self._authority)]
-        sent += [(name, value) for name, value in passed_on(headers) if name not in replaced]
+        sent += [
+            (name, value) for name, value in forwarded_headers(headers) if name not in replaced
+        ]
         sent += [
             (self._credential.header, self._credential.value.get_secret_value()),
             ("Accept-Encoding", "identity"),  # what is compressed cannot be searched
@@ -386,7 +391,11 @@ def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def _without_secrets(response: h11.Response, redactor: Redactor) -> h11.Response:
-    kept = [(name, value) for name, value in passed_on(_texts(response)) if name not in _KEPT_OUT]
+    kept = [
+        (name, value)
+        for name, value in forwarded_headers(_texts(response))
+        if name not in _KEPT_OUT
+    ]
     return h11.Response(
         status_code=response.status_code,
         reason=redactor.redact(bytes(response.reason)),

@@ -25,7 +25,12 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.public_addresses import Address, parse_host
-from fanout.workers.sandbox.egress.exchange import (
+
+from ..inside.forward import CHUNK_BYTES, PORT
+from ..protocol import Credential
+from ..resident.client import ResidentClient
+from ..resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
+from .exchange import (
     HEAD_SECONDS,
     Exchange,
     Link,
@@ -33,15 +38,15 @@ from fanout.workers.sandbox.egress.exchange import (
     Refusal,
     parse_request,
 )
-from fanout.workers.sandbox.egress.tls import (
+from .tls import (
     MAX_HELLO_BYTES,
     ClientHello,
     JobAuthority,
     TlsTunnel,
     may_be_tls,
 )
-from fanout.workers.sandbox.egress.traffic import SandboxConnection, Traffic
-from fanout.workers.sandbox.egress.uplink import (
+from .traffic import SandboxConnection, Traffic
+from .uplink import (
     AllowedHosts,
     Lookups,
     Overloaded,
@@ -49,10 +54,6 @@ from fanout.workers.sandbox.egress.uplink import (
     break_off,
     leads_here,
 )
-from fanout.workers.sandbox.inside.forward import CHUNK_BYTES, PORT
-from fanout.workers.sandbox.protocol import Credential
-from fanout.workers.sandbox.resident.client import ResidentClient
-from fanout.workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 
 log = structlog.get_logger(__name__)
 

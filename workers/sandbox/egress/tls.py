@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fanout.workers.sandbox.inside.forward import CHUNK_BYTES
-from fanout.workers.sandbox.protocol import Sandbox
-from fanout.workers.sandbox.resident.tunnels import Tunnel, TunnelBroken
+from ..inside.forward import CHUNK_BYTES
+from ..protocol import Sandbox
+from ..resident.tunnels import Tunnel, TunnelBroken
 
 _HANDSHAKE = b"\x16\x03"
 """A record of a handshake, in any version of TLS."""

@@ -11,13 +11,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from fanout.workers.sandbox.protocol import (
+from ..protocol import (
     ConnectionRecord,
     NetworkLimitReached,
     OnTraffic,
     ignore_traffic,
 )
-from fanout.workers.sandbox.resident.tunnels import TunnelBroken
+from ..resident.tunnels import TunnelBroken
 
 IDLE_SECONDS = 600.0
 """How long a connection may carry nothing in either direction: longer than servers wait for the

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from typing import Self
 
-    from fanout.workers.sandbox.inside.files import Upload
+    from .files import Upload
 
 MAX_NAMES = 257
 """The most names in a path of a layer: a collection goes into 256 nested folders."""

@@ -23,9 +23,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from fanout.workers.sandbox.inside.archives import ARCHIVE_END, write_member
-from fanout.workers.sandbox.inside.change_diffs import Change, PathDiff, PrivateGit, diffs_of
-from fanout.workers.sandbox.inside.change_sides import (
+from .archives import ARCHIVE_END, write_member
+from .change_diffs import Change, PathDiff, PrivateGit, make_diffs
+from .change_sides import (
     MAX_DEPTH,
     ChangedContents,
     ChangedVersion,
@@ -36,7 +36,7 @@ from fanout.workers.sandbox.inside.change_sides import (
 if TYPE_CHECKING:
     from typing import Self
 
-    from fanout.workers.sandbox.inside.change_sides import Root
+    from .change_sides import Root
 
 
 _SIMPLE = re.compile(r"(?:[^][\\]|\[[\w.$~-]+\])+")
@@ -173,7 +173,7 @@ def write_bundle(
         changes = _changes(contents, old, new, kept_paths, skipped)
         document = {
             "version": _version(changes),
-            "files": _file_entries(changes, diffs_of(changes, contents, scratch.git)),
+            "files": _file_entries(changes, make_diffs(changes, contents, scratch.git)),
             "ignored": ignored.named(),
             "skipped": skipped.with_reasons(),
         }

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fanout.workers.sandbox.inside.change_sides import ChangedContents, ChangedVersion
+    from .change_sides import ChangedContents, ChangedVersion
 
 
 _RENAME_CANDIDATES = 400
@@ -306,7 +306,7 @@ class _File(NamedTuple):
     version: ChangedVersion
 
 
-def diffs_of(
+def make_diffs(
     changes: Iterable[Change], contents: ChangedContents, git: Callable[[], PrivateGit]
 ) -> dict[str, PathDiff]:
     """Return what the list says of each path with a file, of a renamed one the path after.

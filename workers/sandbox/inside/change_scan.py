@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanout.workers.sandbox.inside.change_sides import (
+from .change_sides import (
     KEPT_FOLDERS,
     MAX_DEPTH,
     Side,
+    entry_status,
     equal_contents,
-    names_in,
     open_folder,
     paths_below,
-    status_in,
+    sorted_names,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.workers.sandbox.inside.change_sides import Root
+    from .change_sides import Root
 
     Marks = Mapping[str, str]
     """What the marked folders of an upper layer lie on, by their path: `OPAQUE`; a name in the
@@ -65,7 +65,7 @@ def _read_below(folder: int, path: str, depth: int, prefix: str, marks: dict[str
             below = open_folder(name, folder)
             if below is None:
                 continue
-            mark = _mark_of(below, prefix)
+            mark = _read_mark(below, prefix)
             if mark is not None:
                 marks[path + name] = mark
             if depth < MAX_DEPTH:
@@ -78,7 +78,7 @@ def _read_below(folder: int, path: str, depth: int, prefix: str, marks: dict[str
         os.close(folder)
 
 
-def _mark_of(folder: int, prefix: str) -> str | None:
+def _read_mark(folder: int, prefix: str) -> str | None:
     """Return what a folder is marked to lie on; None when it is not marked."""
     with suppress(OSError):
         if os.getxattr(folder, f"{prefix}opaque") == b"y":
@@ -248,7 +248,7 @@ def _scan_layer(
     lower: int, upper: int, merged: MergedSide, prefix: str, depth: int
 ) -> Iterator[str]:
     """Yield the candidates in one folder of the upper layer."""
-    for name in names_in(upper):
+    for name in sorted_names(upper):
         path = prefix + name
         with ExitStack() as stack:
             above = _opened(stack, name, upper) if depth < MAX_DEPTH else None
@@ -283,7 +283,7 @@ def scan_trees(before: Root, after: Root) -> Iterator[str]:
 
 
 def _scan_pair(before: int, after: int, prefix: str, depth: int) -> Iterator[str]:
-    for name in sorted({*names_in(before), *names_in(after)}):
+    for name in sorted({*sorted_names(before), *sorted_names(after)}):
         with ExitStack() as stack:
             first = _opened(stack, name, before) if depth < MAX_DEPTH else None
             second = _opened(stack, name, after) if depth < MAX_DEPTH else None
@@ -299,7 +299,7 @@ def _scan_pair(before: int, after: int, prefix: str, depth: int) -> Iterator[str
 
 
 def _differ(before: int, after: int, name: str) -> bool:
-    first, second = status_in(before, name), status_in(after, name)
+    first, second = entry_status(before, name), entry_status(after, name)
     if first is None or second is None or first.st_mode != second.st_mode:
         return True
     if stat.S_ISLNK(first.st_mode):

@@ -53,7 +53,7 @@ def open_folder(name: str | Root, within: int | None = None) -> int | None:
         return None
 
 
-def names_in(folder: int) -> list[str]:
+def sorted_names(folder: int) -> list[str]:
     """Return the sorted names in a directory except `.git`; empty when it cannot be read."""
     try:
         return sorted(name for name in os.listdir(folder) if name != ".git")
@@ -61,7 +61,7 @@ def names_in(folder: int) -> list[str]:
         return []
 
 
-def status_in(folder: int | None, name: str) -> os.stat_result | None:
+def entry_status(folder: int | None, name: str) -> os.stat_result | None:
     """Return the `lstat` of an entry; None for a missing one and for an overlay's whiteout."""
     if folder is None:
         return None
@@ -80,8 +80,8 @@ def is_whiteout(status: os.stat_result) -> bool:
 def paths_below(folder: int, prefix: str) -> Iterator[str]:
     """Yield all files below a directory, and the directories that are empty or too deep."""
     is_too_deep = prefix.count("/") >= MAX_DEPTH
-    for name in names_in(folder):
-        status = status_in(folder, name)
+    for name in sorted_names(folder):
+        status = entry_status(folder, name)
         if status is None:
             continue
         below = (
@@ -137,7 +137,7 @@ class Side:
 
     def status(self, path: str) -> os.stat_result | None:
         """Return the `lstat` of a path; None when nothing is there."""
-        return status_in(*self._place(path))
+        return entry_status(*self._place(path))
 
     def is_empty(self, path: str) -> bool:
         """Return whether a directory has no entries, not even a `.git`."""
@@ -147,7 +147,7 @@ class Side:
             return False
         try:
             with os.scandir(descriptor) as entries:
-                return not any(status_in(descriptor, entry.name) for entry in entries)
+                return not any(entry_status(descriptor, entry.name) for entry in entries)
         except OSError:
             return False
         finally:

@@ -28,16 +28,17 @@ from fanout.orchestrator.portable.commands import (
     MAX_NAMED_PROCESSES,
     find_shell,
 )
-from fanout.workers.sandbox.inside import frames
-from fanout.workers.sandbox.inside.files import take_upload, write_all
+
+from . import frames
+from .files import take_upload, write_all
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
-    from fanout.workers.sandbox.inside.files import Upload
-    from fanout.workers.sandbox.inside.loop import Loop
+    from .files import Upload
+    from .loop import Loop
 
 OUTPUT_FOLDER = "/command_output"
 """Where whole outputs are kept: on the job's disk, outside of its workspace."""
@@ -88,7 +89,7 @@ def other_processes() -> Iterator[tuple[int, int]]:
         yield pid, session
 
 
-def marker_of(pid: int) -> str:
+def read_marker(pid: int) -> str:
     """Return the marker of the command that started a process; empty where it has none."""
     beginning = f"{COMMAND_MARKER}=".encode()
     try:
@@ -101,12 +102,12 @@ def marker_of(pid: int) -> str:
     return ""
 
 
-def processes_of(marker: str, session: int) -> list[int]:
+def list_processes(marker: str, session: int) -> list[int]:
     """Return the live processes of a command: of its session (0: none) or with its marker."""
     return [
         pid
         for pid, its_session in other_processes()
-        if (session and its_session == session) or marker_of(pid) == marker
+        if (session and its_session == session) or read_marker(pid) == marker
     ]
 
 
@@ -366,7 +367,7 @@ class Commands:
         if self._is_init:
             self._kill_everything()
         for run in self._runs.values():
-            signal_all(processes_of(self._marker(run), run.pid), signal.SIGKILL)
+            signal_all(list_processes(self._marker(run), run.pid), signal.SIGKILL)
         return self._is_init and next(other_processes(), None) is None
 
     def _marker(self, run: Run) -> str:
@@ -418,13 +419,13 @@ class Commands:
         if not run.stopping:
             now = time.monotonic()
             run.stopping, run.deadline, run.next_step = True, now + grace_seconds, now + 0.02
-            signal_all(processes_of(self._marker(run), run.pid), signal.SIGTERM)
+            signal_all(list_processes(self._marker(run), run.pid), signal.SIGTERM)
 
     def _advance_stop(self, run: Run, now: float) -> None:
         if now < run.next_step:
             return
         run.next_step = now + 0.05
-        has_ended = run.exit_code is not None and not processes_of(self._marker(run), run.pid)
+        has_ended = run.exit_code is not None and not list_processes(self._marker(run), run.pid)
         if not has_ended and now < run.deadline:
             return
         is_late = now >= run.deadline + GIVE_UP_SECONDS
@@ -438,10 +439,10 @@ class Commands:
         ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
-            self._kill_all_of([self._remembered(run)])
+            self._kill_processes([self._remembered(run)])
             return True
         for _round in range(5):
-            left = processes_of(self._marker(run), run.pid)
+            left = list_processes(self._marker(run), run.pid)
             signal_all(left, signal.SIGKILL)
             if run.killed.issuperset(left):  # on a busy machine they take a while to vanish
                 return not left
@@ -455,7 +456,7 @@ class Commands:
     def _remembered(self, run: Run) -> StoppedCommand:
         return StoppedCommand(self._marker(run), run.pid, run.started_ticks)
 
-    def _kill_all_of(self, commands: list[StoppedCommand]) -> None:
+    def _kill_processes(self, commands: list[StoppedCommand]) -> None:
         """Kill all processes but those that ended commands have left running.
 
         They are stopped before, so that none starts another one meanwhile. If there are none to be
@@ -486,7 +487,7 @@ class Commands:
         earlier: set[int] = set()
         theirs: set[int] = set()
         for pid, session, parent, started in sorted(listed_processes(), key=lambda each: each[3]):
-            marker = marker_of(pid)
+            marker = read_marker(pid)
             if session in sessions or marker in markers:
                 theirs.add(pid)
             elif 0 < started < began or parent in earlier or marker.startswith(self._token):
@@ -538,7 +539,7 @@ class Commands:
         if run.stopping and not run.is_live and self._is_init:
             self._stopped.append(self._remembered(run))
         if self._stopped and not self._runs:
-            self._kill_all_of(self._stopped)
+            self._kill_processes(self._stopped)
             self._stopped.clear()
         self._loop.send(frames.REPLY, run.number, {"result": result}, output + errors)
 
@@ -559,7 +560,7 @@ class Commands:
         }
 
     def _left_by(self, run: Run) -> list[int]:
-        return processes_of(self._marker(run), run.pid) if run.pid else []
+        return list_processes(self._marker(run), run.pid) if run.pid else []
 
     def _record(self, pipes: list[OutputPipe]) -> RollingFile:
         """Read what an ended command's processes write from now on into a file."""

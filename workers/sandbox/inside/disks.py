@@ -152,7 +152,7 @@ def detach(target: Path) -> None:
         _run("umount", "-n", "-l", str(target))
 
 
-def user_of(target: Path, first_id: int) -> int:
+def disk_user(target: Path, first_id: int) -> int:
     """Return a user id that no other disk of this host has: loop devices are numbered host-wide."""
     return first_id + os.minor(target.stat().st_dev)
 
@@ -166,7 +166,7 @@ class Shown(NamedTuple):
     """Whether nobody may write there."""
 
 
-def show_as(user: tuple[int, int], folders: Sequence[Shown]) -> None:
+def show_folders(user: tuple[int, int], folders: Sequence[Shown]) -> None:
     """Show folders at other places with another owner, those that are not shown there.
 
     Args:
@@ -263,7 +263,7 @@ def check(folder: Path) -> str | None:
         make(image, _LEAST_INODES)
         attach(image, target)
         try:
-            show_as((1, 2), [Shown(target, shown, read_only=True)])
+            show_folders((1, 2), [Shown(target, shown, read_only=True)])
         except DiskFailed as error:
             return str(error)
         return None
@@ -277,7 +277,7 @@ def check(folder: Path) -> str | None:
 
 def _is_shared(folder: Path) -> bool:
     """Return whether mounts below a folder propagate, by the mount that has the folder."""
-    mount = str(_mount_of(folder))
+    mount = str(_mount_number(folder))
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split(" ")
         if fields[0] == mount:
@@ -287,11 +287,11 @@ def _is_shared(folder: Path) -> bool:
 
 def _is_mounted(target: Path) -> bool:
     """Return whether something is mounted on a folder, also another folder of its file system."""
-    mount = _mount_of(target)  # the list of all mounts would grow with the jobs of the engine
-    return mount is not None and mount != _mount_of(target.parent)
+    mount = _mount_number(target)  # the list of all mounts would grow with the jobs of the engine
+    return mount is not None and mount != _mount_number(target.parent)
 
 
-def _mount_of(folder: Path) -> int | None:
+def _mount_number(folder: Path) -> int | None:
     """Return the number of the mount that a folder is seen on; None when there is no folder."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -18,14 +18,15 @@ from fanout.orchestrator.portable.text_search import (
     is_binary,
     read_lines,
 )
-from fanout.workers.sandbox.inside import frames
+
+from . import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from fanout.workers.sandbox.inside.loop import Operation, Reply
+    from .loop import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """The size at which a walk or a grep stops, whatever its budget."""
@@ -155,7 +156,7 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
             raise IsADirectoryError(errno.EISDIR, "not a file name", path)
         if create_only and os.path.lexists(path):  # also where nothing could be written anyway
             raise FileExistsError(errno.EEXIST, "exists", path)
-        mode = _mode_for(target, arguments.get("mode"))
+        mode = _new_mode(target, arguments.get("mode"))
         if staged is None:
             staged = Upload(os.path.dirname(target), payload)
         os.fchmod(staged.descriptor, mode)
@@ -171,7 +172,7 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
     return {}, b""
 
 
-def _mode_for(target: str, asked: int | None) -> int:
+def _new_mode(target: str, asked: int | None) -> int:
     """Return the new mode of the file at `target`; PermissionError when it is not writable."""
     try:
         existing = os.stat(target).st_mode

@@ -31,11 +31,11 @@ import socket
 import struct
 from functools import partial
 
-from fanout.workers.sandbox.inside import frames
+from . import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
-    from fanout.workers.sandbox.inside.loop import Loop
+    from .loop import Loop
 
 PORT = 3128
 MAX_TUNNELS = 128

@@ -20,23 +20,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanout.workers.sandbox.inside import (
+from . import (
     change_bundle,
     change_diffs,
     change_scan,
     disks,
     frames,
 )
-from fanout.workers.sandbox.inside.fork_server import ForkFailed, ForkServer
+from .fork_server import ForkFailed, ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
-    from fanout.workers.sandbox.inside.change_scan import Marks
-    from fanout.workers.sandbox.inside.change_sides import Root
-    from fanout.workers.sandbox.inside.fork_server import Requester
-    from fanout.workers.sandbox.inside.loop import Context
+    from .change_scan import Marks
+    from .change_sides import Root
+    from .fork_server import Requester
+    from .loop import Context
 
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
@@ -275,7 +275,7 @@ def collect(
         try:
             with server.start(arguments, MAX_SECONDS) as process:
                 context.when_cancelled(process.kill)
-                _pass_on(process.output, context.send_chunk)
+                _forward(process.output, context.send_chunk)
                 _check(process.wait())
         except ForkFailed as error:
             raise CollectionFailed("no process could be started for them") from error
@@ -302,7 +302,7 @@ def _remove(home: Path) -> None:
         subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
 
 
-def _pass_on(output: IO[bytes], send: Callable[[bytes], None]) -> None:
+def _forward(output: IO[bytes], send: Callable[[bytes], None]) -> None:
     left = MAX_BUNDLE_BYTES
     while part := output.read(frames.CHUNK_BYTES):
         left -= len(part)

@@ -8,7 +8,7 @@ import select
 import threading
 from collections import deque
 
-from fanout.workers.sandbox.inside import frames
+from . import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:

@@ -23,16 +23,16 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
-from fanout.workers.sandbox.inside import files, frames, seclusion
-from fanout.workers.sandbox.inside.commands import Commands
-from fanout.workers.sandbox.inside.loop import Context, Loop, OperationRefused
+from . import files, frames, seclusion
+from .commands import Commands
+from .loop import Context, Loop, OperationRefused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from fanout.workers.sandbox.inside.forward import Forward
-    from fanout.workers.sandbox.inside.loop import Operation, Reply, SlowOperation
+    from .forward import Forward
+    from .loop import Operation, Reply, SlowOperation
 
 
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"
@@ -176,7 +176,7 @@ class Resident:
     def _tunnels(self) -> Forward:
         if self._forward is None:
             # Few sandboxes need it, and its import takes 10 ms.
-            from fanout.workers.sandbox.inside.forward import Forward  # noqa: PLC0415
+            from .forward import Forward  # noqa: PLC0415
 
             self._forward = Forward(self._loop)
         return self._forward

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from fanout.workers.sandbox.inside import archives, disks
-from fanout.workers.sandbox.inside.archives import UnusableArchive
+from . import archives, disks
+from .archives import UnusableArchive
 
 Own = Callable[[Path], None]
 """Sets the owner of a path that was made; does not follow links."""
@@ -170,7 +170,7 @@ class _Stacking:
 
     def _hide(self, path: str) -> None:
         """Hide a file, or an empty folder."""
-        self._make_folders(_folder_of(path))
+        self._make_folders(_job_folder(path))
         if (self._layer / path).is_dir():  # it has nothing but whiteouts
             shutil.rmtree(self._layer / path)
         if self._under.status(path) is not None:
@@ -186,12 +186,12 @@ class _Stacking:
                 _take_attributes(folder, self._under.status(each))
 
 
-def _folder_of(path: str) -> str:
+def _job_folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    while path := _folder_of(path):
+    while path := _job_folder(path):
         yield path
 
 

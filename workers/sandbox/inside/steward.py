@@ -40,10 +40,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fanout.workers.sandbox.inside import archives, disks, jail, resident
-from fanout.workers.sandbox.inside.files import begun_upload, drop_upload
-from fanout.workers.sandbox.inside.loop import OperationRefused
-from fanout.workers.sandbox.inside.snapshots import (
+from . import archives, disks, jail, resident
+from .files import begun_upload, drop_upload
+from .loop import OperationRefused
+from .snapshots import (
     AGENT_ID,
     Snapshots,
     can_stack,
@@ -54,8 +54,8 @@ from fanout.workers.sandbox.inside.snapshots import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.workers.sandbox.inside.fork_server import ForkServer
-    from fanout.workers.sandbox.inside.loop import Context, Reply, SlowOperation
+    from .fork_server import ForkServer
+    from .loop import Context, Reply, SlowOperation
 
 
 LISTED_JOBS = 1000
@@ -184,20 +184,20 @@ class Store:
         """Show the overlay's folders as those of a user who has no other job, if it has a disk."""
         user = AGENT_ID
         if disk == home / "disk" and self._own_users:
-            user = disks.user_of(disk, first_id)
+            user = disks.disk_user(disk, first_id)
             snapshots = self._snapshots.root
             shown = [
                 disks.Shown(snapshots, home / "lower", read_only=True),
                 disks.Shown(disk, home / "layers", read_only=False),
             ]
-            disks.show_as((AGENT_ID, user), shown)
+            disks.show_folders((AGENT_ID, user), shown)
             lower = [home / "lower" / tree.relative_to(snapshots) for tree in lower]
             disk = home / "layers"
         return {
             "files": _text(home / "files"),
             "adopted": _text(home / "adopted"),
             "user": user,
-            "options": disks.RENAMING_OVERLAY if _can_rename_in(home) else disks.PLAIN_OVERLAY,
+            "options": disks.RENAMING_OVERLAY if _can_rename_folders(home) else disks.PLAIN_OVERLAY,
             "lower": [str(tree.relative_to(self._root)) for tree in lower],
             "layers": str(disk.relative_to(self._root)),
         }
@@ -223,7 +223,7 @@ class Store:
         """Return whether a job's folders are complete, and made in a way that is possible here."""
         if not overlay:
             return (home / "tree").exists()
-        if _can_rename_in(home) and not self._can_rename:
+        if _can_rename_folders(home) and not self._can_rename:
             return False
         layered = _layered(home)
         return has_disk if (layered / "image").exists() else (layered / "upper").exists()
@@ -312,7 +312,7 @@ class Store:
             homes = list(self._path("warm").iterdir())
             return [home.name for home in homes if home.stat().st_mtime < before][:LISTED_JOBS]
 
-    def before_and_after(self, job: str) -> tuple[list[Path], Path, str]:
+    def both_sides(self, job: str) -> tuple[list[Path], Path, str]:
         """Return what a job started from, its result, and how the names of that one's marks begin.
 
         The first are the lower folders of an overlay, the uppermost first. Only an overlay's upper
@@ -322,7 +322,7 @@ class Store:
         before = self._snapshots.trees((home / "snapshot").read_text())
         if (home / "tree").exists():
             return before, home / "tree", ""
-        marked = disks.TRUSTED_MARKS if _can_rename_in(home) else disks.USER_MARKS
+        marked = disks.TRUSTED_MARKS if _can_rename_folders(home) else disks.USER_MARKS
         return before, self._layers(home) / "upper", marked
 
     def check_disks(self) -> str | None:
@@ -415,14 +415,14 @@ def _text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def _can_rename_in(home: Path) -> bool:
+def _can_rename_folders(home: Path) -> bool:
     """Return whether the folders of a job's overlay can be renamed."""
     return (home / _RENAMING).exists()
 
 
 def _layered(home: Path) -> Path:
     """Return the folder that has a job's upper layer, or the disk with it."""
-    return home / _RENAMING if _can_rename_in(home) else home
+    return home / _RENAMING if _can_rename_folders(home) else home
 
 
 def _delete(path: Path) -> None:
@@ -459,7 +459,7 @@ def _operations(store: Store, collectors: ForkServer) -> dict[str, SlowOperation
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        before, after, marked = store.before_and_after(arguments["job"])
+        before, after, marked = store.both_sides(arguments["job"])
         try:
             jail.collect(
                 before, after, marked=marked, agent_id=AGENT_ID, server=collectors,

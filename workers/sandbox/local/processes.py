@@ -24,14 +24,15 @@ from fanout.orchestrator.deep_agent.backends.proc_table import (
     SharedLooks,
     content,
     other_processes,
+    read_variable,
     signal_all,
-    variable_of,
 )
 from fanout.orchestrator.portable.command_output import OutputFiles
 from fanout.orchestrator.portable.commands import COMMAND_MARKER, GIVE_UP_SECONDS, find_shell
-from fanout.workers.sandbox.errors import SandboxStartFailed
-from fanout.workers.sandbox.inside.disks import call
-from fanout.workers.sandbox.protocol import WORKSPACE, Command
+
+from ..errors import SandboxStartFailed
+from ..inside.disks import call
+from ..protocol import WORKSPACE, Command
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
 _SETPCAP, _NET_BIND_SERVICE, _SYS_PTRACE = 8, 10, 19
@@ -290,18 +291,18 @@ class _WorkspaceMounts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, bytes], tuple[bytes, ...]] = {}
-        self._before = self._known
+        self._base_content = self._known
 
     def begin_look(self) -> None:
         """Forget what the last look did not ask for."""
-        self._before, self._known = self._known, {}
+        self._base_content, self._known = self._known, {}
 
     def of(self, pid: int, namespace: str) -> tuple[bytes, ...]:
         """Return the lines of a process that is in this mount namespace."""
         fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split(maxsplit=20)
         started = b"".join(fields[19:20])
         key = (namespace, pid, started)  # the ids are used again
-        lines = self._before.get(key) or _workspace_mounts(pid)
+        lines = self._base_content.get(key) or _workspace_mounts(pid)
         if lines and started:
             self._known[key] = lines
         return lines
@@ -324,7 +325,7 @@ def _look(environments: EnvironmentReader) -> _Processes:
         for line in known[mounts]:
             seen.by_mount[line].append(pid)
         environment = environments.read(pid)
-        if token := variable_of(environment, JOB_MARKER):
+        if token := read_variable(environment, JOB_MARKER):
             seen.by_token[token].append(pid)
         seen.origins[pid] = _origin(pid, environment)
         for limit in _marked_limits(pid):
@@ -340,7 +341,7 @@ def _origin(pid: int, environment: bytes) -> _Origin:
     fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) <= _STARTED_FIELD:  # it has ended
         return _Origin(0, 0, "")
-    marker = variable_of(environment, COMMAND_MARKER)
+    marker = read_variable(environment, COMMAND_MARKER)
     return _Origin(int(fields[_STARTED_FIELD]), int(fields[1]), marker)
 
 

@@ -28,19 +28,11 @@ from typing import IO
 
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.private_files import make_private_folder
-from fanout.workers.sandbox.errors import FilesMissing, SandboxStartFailed, SnapshotUnusable
-from fanout.workers.sandbox.inside import archives, snapshots
-from fanout.workers.sandbox.layers import Element, chain_of, element_archive
-from fanout.workers.sandbox.local import processes as local_processes
-from fanout.workers.sandbox.local.processes import (
-    LocalJobFolder,
-    check_privileges,
-    enter_own_mounts,
-    home_below,
-    seen_tmp,
-)
-from fanout.workers.sandbox.local.sandbox import LocalSandbox, bundle_of
-from fanout.workers.sandbox.protocol import (
+
+from ..errors import FilesMissing, SandboxStartFailed, SnapshotUnusable
+from ..inside import archives, snapshots
+from ..layers import Element, element_archive, read_chain
+from ..protocol import (
     WORKSPACE,
     IsLive,
     Sandbox,
@@ -48,6 +40,15 @@ from fanout.workers.sandbox.protocol import (
     SnapshotSource,
     nobody,
 )
+from . import processes as local_processes
+from .processes import (
+    LocalJobFolder,
+    check_privileges,
+    enter_own_mounts,
+    home_below,
+    seen_tmp,
+)
+from .sandbox import LocalSandbox, make_bundle
 
 UNUSED_SNAPSHOT_SECONDS = 3600.0
 """How long an unpacked snapshot that no job uses is kept."""
@@ -76,16 +77,16 @@ class _Label:
     """The start time of that process: its id may be reused."""
 
     def worker_is_alive(self) -> bool:
-        return _start_of(self.pid) == self.started
+        return _start_time(self.pid) == self.started
 
 
 @cache
 def _own_start(pid: int) -> str:
     """Return this process's own start time, which every label names; a fork has another id."""
-    return _start_of(pid)
+    return _start_time(pid)
 
 
-def _start_of(pid: int) -> str:
+def _start_time(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -136,7 +137,7 @@ class LocalProvider:
             )
         await self._examine_machine()
         start = [
-            self._root / "snapshots" / each.id for each in chain_of(spec.snapshot, spec.layers)
+            self._root / "snapshots" / each.id for each in read_chain(spec.snapshot, spec.layers)
         ]
         job_folder = self._job_folder(spec.job_id)
         is_unpacked, earlier = await asyncio.to_thread(self._look, start, job_folder)
@@ -219,8 +220,8 @@ class LocalProvider:
         """
         await self._remove_job(self._job_folder(job_id))
 
-    async def changes_of(self, job_id: str) -> IO[bytes]:
-        """See `SandboxProvider.changes_of`.
+    async def collect_changes(self, job_id: str) -> IO[bytes]:
+        """See `SandboxProvider.collect_changes`.
 
         Raises:
             FilesMissing: nothing is left of the job here.
@@ -228,8 +229,8 @@ class LocalProvider:
             ValueError: the job's id cannot be the name of a folder.
         """
         folder = self._job_folder(job_id)
-        await _kill_of(folder)
-        return await asyncio.to_thread(self._changes_of, folder)
+        await _kill_leftovers(folder)
+        return await asyncio.to_thread(self._collect_changes, folder)
 
     async def reap(self, is_live: IsLive, keeps_files: IsLive = nobody) -> int:
         """See `SandboxProvider.reap`. Also kills processes that dead workers left running."""
@@ -248,7 +249,9 @@ class LocalProvider:
 
         All of them in one step of a thread: there may be hundreds.
         """
-        labels = [(folder, _read_label(folder)) for folder in _folders_in(self._root / "jobs")]
+        labels = [
+            (folder, _read_label(folder)) for folder in _list_job_folders(self._root / "jobs")
+        ]
         return [
             (folder, label, not label.worker_is_alive())
             for folder, label in labels
@@ -297,7 +300,7 @@ class LocalProvider:
         """
         snapshots, folder = self._root / "snapshots", None
         await asyncio.to_thread(make_private_folder, snapshots)
-        for element in chain_of(snapshot, layers):
+        for element in read_chain(snapshot, layers):
             below, folder = folder, snapshots / element.id
             async with self._unpacking.setdefault(element.id, asyncio.Lock()):
                 if not await asyncio.to_thread(folder.exists):
@@ -335,11 +338,11 @@ class LocalProvider:
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
         return LocalJobFolder(token, tree, tmp, memory, disk, bool(self._bound)), files_id
 
-    def _changes_of(self, folder: Path) -> IO[bytes]:
+    def _collect_changes(self, folder: Path) -> IO[bytes]:
         tree, before = folder / "tree", _content(folder / "snapshot")
         if not before or not tree.exists():
             raise FilesMissing("The files of the job are not on this host any more.")
-        return bundle_of(self._root / "snapshots" / before, tree)
+        return make_bundle(self._root / "snapshots" / before, tree)
 
     async def _remove_job(self, folder: Path) -> None:
         label = await asyncio.to_thread(_read_label, folder)
@@ -350,9 +353,9 @@ class LocalProvider:
             self._without_processes.discard(label.token)
 
     def _remove_unused_snapshots(self) -> int:
-        used = {_content(folder / "snapshot") for folder in _folders_in(self._root / "jobs")}
+        used = {_content(folder / "snapshot") for folder in _list_job_folders(self._root / "jobs")}
         removed = 0
-        for folder in _folders_in(self._root / "snapshots"):
+        for folder in _list_job_folders(self._root / "snapshots"):
             idle_seconds = time.time() - folder.lstat().st_mtime
             if folder.name not in used and idle_seconds > UNUSED_SNAPSHOT_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -379,11 +382,11 @@ def _content(path: Path) -> str:
         return ""
 
 
-def _folders_in(path: Path) -> list[Path]:
+def _list_job_folders(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.exists() else []
 
 
-async def _kill_of(folder: Path) -> None:
+async def _kill_leftovers(folder: Path) -> None:
     """Kill what an attempt in a job's folder has left running."""
     label = await asyncio.to_thread(_read_label, folder)
     if label is not None:

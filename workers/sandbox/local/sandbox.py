@@ -15,14 +15,15 @@ from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.portable.command_output import OutputFiles
-from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from fanout.workers.sandbox.inside.change_bundle import write_bundle
-from fanout.workers.sandbox.inside.change_diffs import PrivateGitFailed
-from fanout.workers.sandbox.inside.change_scan import scan_trees
-from fanout.workers.sandbox.inside.disks import walked_bytes
-from fanout.workers.sandbox.local import processes as local_processes
-from fanout.workers.sandbox.local.processes import LocalJobFolder
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Process, Sandbox
+
+from ..errors import DiskLimitExceeded, SandboxDied
+from ..inside.change_bundle import write_bundle
+from ..inside.change_diffs import PrivateGitFailed
+from ..inside.change_scan import scan_trees
+from ..inside.disks import walked_bytes
+from ..protocol import WORKSPACE, Command, Process, Sandbox
+from . import processes as local_processes
+from .processes import LocalJobFolder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         tmp = {"/tmp": folder.tmp, folder.seen_tmp: folder.tmp}  # noqa: S108 - the job's own
         super().__init__(folder.tree, mount=WORKSPACE, also=tmp)
         self.home, self.files_id = folder.home, files_id
-        self._folder, self._before, self._max_disk_bytes = folder, before, max_disk_bytes
+        self._folder, self._base_content, self._max_disk_bytes = folder, before, max_disk_bytes
         self._failure: SandboxFailure | None = None
         """The failure that ended the sandbox; every later call raises it."""
         self._output_files = OutputFiles(
@@ -157,7 +158,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         """
         if isinstance(self._failure, SandboxDied):
             self._raise_failure()
-        return await asyncio.to_thread(bundle_of, self._before, self._folder.tree)
+        return await asyncio.to_thread(make_bundle, self._base_content, self._folder.tree)
 
     async def close(self) -> bool:
         """Kill every process; the files are kept. Returns whether none is left."""
@@ -211,11 +212,11 @@ class LocalSandbox(DirectoryBackend, Sandbox):
 
     def _grown_bytes(self) -> int:
         if self._start_bytes is None:
-            self._start_bytes = walked_bytes(self._before)
+            self._start_bytes = walked_bytes(self._base_content)
         return walked_bytes(self._folder.tree) + walked_bytes(self._folder.tmp) - self._start_bytes
 
 
-def bundle_of(before: Path, after: Path) -> IO[bytes]:
+def make_bundle(before: Path, after: Path) -> IO[bytes]:
     """Return the change bundle between two folders, as an open temporary file; it blocks.
 
     Args:

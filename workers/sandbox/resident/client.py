@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.inside import frames
-from fanout.workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
-from fanout.workers.sandbox.resident.replies import integer, parse_reply, unwrap
+
+from ..errors import SandboxDied
+from ..inside import frames
+from ..inside.forward import CHUNK_BYTES as TUNNEL_BYTES
+from .replies import integer, parse_reply, unwrap
 
 Frame = tuple[int, bytes, bytes]
 """Kind, header and payload."""

@@ -19,7 +19,8 @@ from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.path_text import path_text
 from fanout.orchestrator.portable.commands import MAX_COMMAND_LINE, MAX_NAMED_PROCESSES
 from fanout.orchestrator.valid_text import clean_text
-from fanout.workers.sandbox.inside import commands, frames
+
+from ..inside import commands, frames
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""

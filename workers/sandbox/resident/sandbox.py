@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
 from fanout.orchestrator.path_text import os_path
 from fanout.orchestrator.portable.commands import GRACE_SECONDS
-from fanout.workers.sandbox.inside import commands as resident_commands
-from fanout.workers.sandbox.inside import frames
-from fanout.workers.sandbox.inside.files import MAX_ANSWER_BYTES
-from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-from fanout.workers.sandbox.resident.client import ResidentClient, upload
-from fanout.workers.sandbox.resident.replies import (
+
+from ..inside import commands as resident_commands
+from ..inside import frames
+from ..inside.files import MAX_ANSWER_BYTES
+from ..protocol import WORKSPACE, Command, Sandbox
+from .client import ResidentClient, upload
+from .replies import (
     PARSED_ON_LOOP_BYTES,
     duration,
     flag,
@@ -113,7 +114,7 @@ class ResidentSandbox(Sandbox):
         """Return the sentence about a full disk; empty where the disk is no limit of the job's."""
         return ""
 
-    async def _request_at(
+    async def _request_path(
         self,
         path: str,
         operation: str,
@@ -141,7 +142,9 @@ class ResidentSandbox(Sandbox):
         while True:
             size = frames.CHUNK_BYTES if wanted is None else min(wanted, frames.CHUNK_BYTES)
             arguments = {"offset": offset, "max_bytes": size}
-            _, data = await self._request_at(path, "read", arguments, max_reply_bytes=max(0, size))
+            _, data = await self._request_path(
+                path, "read", arguments, max_reply_bytes=max(0, size)
+            )
             parts.append(data)
             offset += len(data)
             wanted = None if wanted is None else wanted - len(data)
@@ -156,11 +159,11 @@ class ResidentSandbox(Sandbox):
         if len(data) > frames.CHUNK_BYTES:
             folder = str(PurePosixPath(os_path(path)).parent)
             arguments["upload"], data = await upload(self._client, data, folder), b""
-        await self._request_at(path, "write", arguments, data)
+        await self._request_path(path, "write", arguments, data)
 
     async def delete(self, path: str) -> None:
         """See `Backend.delete`."""
-        await self._request_at(path, "delete", {})
+        await self._request_path(path, "delete", {})
 
     async def stat(self, path: str) -> Entry:
         """See `Backend.stat`."""
@@ -176,7 +179,7 @@ class ResidentSandbox(Sandbox):
 
     async def lstat(self, path: str) -> Entry:
         """See `Sandbox.lstat`."""
-        _, data = await self._request_at(path, "stat", {})
+        _, data = await self._request_path(path, "stat", {})
         entries = await self._parsed(data, partial(parse_entries, most=1))
         if not entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -184,13 +187,13 @@ class ResidentSandbox(Sandbox):
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         """See `Backend.list`."""
-        _, data = await self._request_at(path, "list", {}, max_reply_bytes=_LARGEST_LIST)
+        _, data = await self._request_path(path, "list", {}, max_reply_bytes=_LARGEST_LIST)
         return await self._parsed(data, parse_entries)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         """See `Backend.walk`."""
         arguments = {"max_entries": max_entries, "timeout_seconds": float(timeout_seconds)}
-        result, data = await self._request_at(
+        result, data = await self._request_path(
             path, "walk", arguments, max_reply_bytes=_LARGEST_LIST
         )
         entries = await self._parsed(data, partial(parse_entries, most=max_entries))
@@ -214,7 +217,7 @@ class ResidentSandbox(Sandbox):
             "max_hits": max_hits,
             "timeout_seconds": float(timeout_seconds),
         }
-        result, data = await self._request_at(
+        result, data = await self._request_path(
             path, "grep", arguments, max_reply_bytes=_LARGEST_LIST
         )
         hits, unsearched = await self._parsed(data, partial(parse_hits, most=max_hits))

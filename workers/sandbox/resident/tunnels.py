@@ -15,16 +15,17 @@ import structlog
 
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent import Execution, OutputSink
-from fanout.workers.sandbox.errors import SandboxDied
-from fanout.workers.sandbox.inside import frames
-from fanout.workers.sandbox.inside.forward import (
+
+from ..errors import SandboxDied
+from ..inside import frames
+from ..inside.forward import (
     CHUNK_BYTES,
     MAX_TUNNELS,
     TAKEN_BYTES,
     WINDOW_BYTES,
 )
-from fanout.workers.sandbox.protocol import Process
-from fanout.workers.sandbox.resident.client import ResidentClient
+from ..protocol import Process
+from .client import ResidentClient
 
 log = structlog.get_logger(__name__)
 

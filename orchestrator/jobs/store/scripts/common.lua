@@ -591,7 +591,7 @@ end
 
 -- Returns how many jobs and bytes (0: as many as there are) may be stored of an account, whose it
 -- is, and the settings that say so.
-local function share_of(account)
+local function share_characters(account)
   local storage, tenants = storage_policy()
   local limit = memory().limit
   local tenant = string.match(account, '^tenant:(.*)$')
@@ -624,7 +624,7 @@ local function why_refused(jobs, later)
   for account, count in pairs(new) do
     local stored = tonumber(redis.call('HGET', key('dispatch', 'stored_jobs'), account) or 0)
     local bytes = tonumber(redis.call('HGET', key('dispatch', 'stored_bytes'), account) or 0)
-    local share = share_of(account)
+    local share = share_characters(account)
     local why
     if stored + count > share.jobs then
       why = string.format('%d jobs stored, and may have %d (%s)', stored, share.jobs, share.jobs_by)

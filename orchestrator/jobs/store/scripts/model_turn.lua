@@ -26,11 +26,11 @@ local STEPS = 1000
 -- How many requests are read at once to find the ready ones, or to estimate the tokens of all.
 local SAMPLE = 16
 
-local function tokens_of(member) return tonumber(string.match(member, ' (%d+)$')) end
+local function count_tokens(member) return tonumber(string.match(member, ' (%d+)$')) end
 
 -- Returns the tokens of a request; one that exceeds the whole budget is sent alone.
 local function cost_of(member)
-  local tokens = tokens_of(member)
+  local tokens = count_tokens(member)
   return most_tokens > 0 and math.min(tokens, most_tokens) or tokens
 end
 
@@ -55,7 +55,7 @@ local cut_until = sums.cut_until
 local sent_count, since_cut
 
 local function leave_ready(member)
-  sums.ready, sums.ready_tokens = sums.ready - 1, sums.ready_tokens - tokens_of(member)
+  sums.ready, sums.ready_tokens = sums.ready - 1, sums.ready_tokens - count_tokens(member)
 end
 
 local function leave_queue(member)
@@ -66,7 +66,7 @@ end
 
 local function leave_sent(member)
   if redis.call('ZREM', sent, member) == 1 then
-    sums.sent_tokens = sums.sent_tokens - tokens_of(member)
+    sums.sent_tokens = sums.sent_tokens - count_tokens(member)
   end
 end
 
@@ -77,7 +77,7 @@ local function recount()
   elseif sums.recount_until < now then
     sums.recount_until = 0
   end
-  sums.sent_tokens = total(redis.call('ZRANGE', sent, 0, -1), tokens_of)
+  sums.sent_tokens = total(redis.call('ZRANGE', sent, 0, -1), count_tokens)
   sums.ready, sums.ready_tokens = 0, 0
 end
 
@@ -99,7 +99,7 @@ local function set_ready()
   for _ = 1, STEPS / SAMPLE do
     local members = queued(sums.ready, SAMPLE)
     for _, member in ipairs(members) do
-      local tokens = sums.ready_tokens + tokens_of(member)
+      local tokens = sums.ready_tokens + count_tokens(member)
       if not is_due(since_cut + sums.ready + 1) or not has_room(sums.ready + 1, tokens) then return end
       sums.ready, sums.ready_tokens = sums.ready + 1, tokens
     end
@@ -159,7 +159,7 @@ local function ask()
   if rank < sums.ready then
     leave_queue(me)
     redis.call('ZADD', sent, now, me)
-    sums.sent_tokens = sums.sent_tokens + tokens_of(me)
+    sums.sent_tokens = sums.sent_tokens + count_tokens(me)
     return {0}
   end
   local wait = math.ceil(estimate(rank)) - now
