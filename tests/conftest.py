@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache, wraps
 from pathlib import Path
@@ -112,6 +112,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing("No Docker engine answers.")
     if item.get_closest_marker("redis") and shutil.which("redis-server") is None:
         missing("There is no redis-server on PATH.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a test that failed what its workers wrote last."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Installation):
+                report.sections += [(worker.log.name, worker.tail()) for worker in value.workers]
+    return report
 
 
 def missing(what: str) -> None:
