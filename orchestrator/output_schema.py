@@ -293,7 +293,7 @@ class _Parts:
             for pattern in [*part.get("patternProperties", ()), part.get("pattern")]:
                 if isinstance(pattern, str):
                     _compiled(pattern)
-            for below in self.draft.specification.list_subresources(part):
+            for below in self.draft.specification.subresources_of(part):
                 resource = self.draft.specification.create_resource(below)
                 pending.append((below, resolver.in_subresource(resource)))
 
@@ -412,9 +412,9 @@ def _own_specification(stock: Any) -> Any:
 
     specification: Any = referencing.Specification  # mypy does not know its arguments
 
-    def list_subresources(schema: Any) -> list[Any]:
+    def subresources_of(schema: Any) -> list[Any]:
         below = [
-            part for part in stock.list_subresources(schema) if isinstance(part, (Mapping, bool))
+            part for part in stock.subresources_of(schema) if isinstance(part, (Mapping, bool))
         ]
         dependencies = schema.get("dependencies") if isinstance(schema, Mapping) else None
         more = dependencies.values() if isinstance(dependencies, Mapping) else ()
@@ -423,7 +423,7 @@ def _own_specification(stock: Any) -> Any:
     return specification(
         name=stock.name,
         id_of=stock.id_of,
-        list_subresources=list_subresources,
+        subresources_of=subresources_of,
         anchors_in=lambda _, schema: stock.anchors_in(schema),
         maybe_in_subresource=stock.maybe_in_subresource,
     )
