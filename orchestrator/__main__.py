@@ -5,6 +5,6 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
 
-from .cli import main
+from fanout.orchestrator.cli import main
 
 main()

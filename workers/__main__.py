@@ -28,18 +28,17 @@ from celery.platforms import SecurityWarning
 from kombu.entity import Queue
 
 from fanout.orchestrator.jobs.store.queue import queue_of_pool
-
-from .bootstrap import worker as current_worker
-from .celery_app import app, node_name
-from .pool import MAX_CONCURRENCY
-from .startup import load_worker_settings
-from .supervisor import (
+from fanout.workers.bootstrap import worker as current_worker
+from fanout.workers.celery_app import app, node_name
+from fanout.workers.pool import MAX_CONCURRENCY
+from fanout.workers.startup import load_worker_settings
+from fanout.workers.supervisor import (
     number_of_processes,
     restart_when_hanging,
     run_processes,
     share,
 )
-from .telemetry import end_telemetry, export_telemetry
+from fanout.workers.telemetry import end_telemetry, export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -74,7 +73,7 @@ def main() -> None:
     if processes == 1:
         run_processes(partial(_work_as_member, options), processes)
     with absent("rich", "grpc"):
-        from .execution import load_agent_libraries  # noqa: PLC0415 - for all forks
+        from fanout.workers.execution import load_agent_libraries  # noqa: PLC0415 - for all forks
 
         load_agent_libraries()
     run_processes(partial(_work_as_member, options), processes)

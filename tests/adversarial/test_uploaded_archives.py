@@ -69,8 +69,8 @@ FILE, HARD, SYM, CHAR, FOLDER, FIFO = b"0"[0], b"1"[0], b"2"[0], b"3"[0], b"5"[0
         ([("hard", "/etc/passwd", HARD)], "outside"),
         ([("hard", "../../etc/passwd", HARD)], "outside"),
         ([("link", "target", SYM), ("hard", "link", HARD)], "hard link"),
-        ([("device", None, CHAR)], "something else"),
-        ([("pipe", None, FIFO)], "something else"),
+        ([("device", None, CHAR)], "something other"),
+        ([("pipe", None, FIFO)], "something other"),
         ([("a", b"x", FILE), ("a/b", b"x", FILE)], "two members"),
         ([("a", b"x", FILE), ("a", b"y", FILE)], "two members"),
         ([("a" * 300, b"x", FILE)], "too long"),
@@ -142,7 +142,7 @@ def test_a_hostile_zip_is_refused(tmp_path: Path) -> None:
     refused(lambda archive: archive.writestr("zeros", bytes(2 * 1024**2)), "more than")
     refused(special(stat.S_IFLNK | 0o777, b"/etc"), "outside the workspace")
     refused(special(stat.S_IFLNK | 0o777, b"x" * 5000), "too many bytes")
-    refused(special(stat.S_IFCHR | 0o666, b""), "something else")
+    refused(special(stat.S_IFCHR | 0o666, b""), "something other")
     refused(lambda archive: archive.writestr("one", b"x"), "cannot be read|too large", 3 * 2**30)
 
 
