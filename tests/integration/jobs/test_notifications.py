@@ -191,7 +191,7 @@ async def test_a_subscription_goes_with_its_job_by_hand_and_when_the_receiver_wa
     assert [each.id for each in await notifications.list(spec.id)] == ["left"]
     await notifications.settle(taken["left"], "retry")
 
-    await Retention(hand.ledger, client._blobs, 0.01).remove_in_turn()
+    await Retention(hand.ledger, client._blobs, 0.0).forget_expired()
     await lapse(hand.redis, "a.example")
 
     assert await notifications.take(5) == []
