@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.planted.planting import Fault
 
-_SCRIPTS = "orchestrator/jobs/store/scripts"
+_SCRIPTS = "orchestrator/jobs/lua"
 _LEDGER = "tests/unit/jobs/test_ledger.py"
 _VERSIONS = "tests/unit/wire/test_versions.py"
 _RELEASES = "tests/faults/test_releases.py"

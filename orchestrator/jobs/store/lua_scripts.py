@@ -59,7 +59,7 @@ def script_source(name: str, shared: tuple[str, ...] = ()) -> str:
         name: The script.
         shared: Parts that it may use, besides those that all scripts may use.
     """
-    folder = resources.files("fanout.orchestrator.jobs.store") / "scripts"
+    folder = resources.files("fanout.orchestrator.jobs") / "lua"
     script = (folder / f"{name}.lua").read_text("utf-8")
     definitions = [
         definition

@@ -60,7 +60,7 @@ def _of_scripts() -> dict[str, Any]:
 
 
 def _scripts() -> Iterator[str]:
-    folder = resources.files("fanout.orchestrator.jobs.store") / "scripts"
+    folder = resources.files("fanout.orchestrator.jobs") / "lua"
     for file in folder.iterdir():
         yield _COMMENT.sub("", file.read_text("utf-8"))
 
