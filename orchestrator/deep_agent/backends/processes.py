@@ -444,11 +444,16 @@ async def _started(launch: Launch) -> RunningCommand:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        with contextlib.suppress(OSError, ValueError):
-            current = await starting
-            await current.stop(ABANDONED_GRACE_SECONDS)
-            current.release()
+        await _uncancelled(_abandon(starting))
         raise
+
+
+async def _abandon(starting: asyncio.Future[RunningCommand]) -> None:
+    """Stop a command that is being started, once it has started."""
+    with contextlib.suppress(OSError, ValueError):
+        current = await starting
+        await current.stop(ABANDONED_GRACE_SECONDS)
+        current.release()
 
 
 class _Stream:

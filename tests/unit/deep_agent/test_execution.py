@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from google.adk.events.event import Event
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend, FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
@@ -235,18 +237,46 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     assert not await asyncio.to_thread(Path(f"/proc/{pid}/cmdline").exists)
 
 
+STUBBORN = "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.05; done"
+
+
 async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_path: Path) -> None:
-    stubborn = "trap '' TERM; echo $$ > new; mv new pid; while :; do sleep 0.05; done"
-    running = asyncio.create_task(LocalShellBackend(tmp_path).execute(stubborn, 60, 1000))
+    running = asyncio.create_task(LocalShellBackend(tmp_path).execute(STUBBORN, 60, 1000))
     await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
     running.cancel()
     await asyncio.sleep(0.1)
     running.cancel()  # as the end of an event loop does
     await asyncio.wait({running})
 
-    pid = (await asyncio.to_thread((tmp_path / "pid").read_text)).strip()
-    while not await asyncio.to_thread(ended, int(pid)):  # noqa: ASYNC110 - a kill ends it
-        await asyncio.sleep(0.02)
+    await _ended(tmp_path / "pid")
+
+
+async def test_a_command_whose_caller_is_cancelled_again_while_it_starts_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, start = threading.Event(), processes.start
+
+    def slow(launch: processes.Launch) -> processes.RunningCommand:
+        started = start(launch)
+        may_go_on.wait()
+        return started
+
+    monkeypatch.setattr(processes, "start", slow)
+    running = asyncio.create_task(LocalShellBackend(tmp_path).execute(STUBBORN, 60, 1000))
+    await eventually(lambda: asyncio.to_thread((tmp_path / "pid").exists))
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0.05)
+    may_go_on.set()
+    await asyncio.wait({running})
+
+    await _ended(tmp_path / "pid")
+
+
+async def _ended(file: Path) -> None:
+    """Wait for the end of the process that a file names, which only a kill ends."""
+    pid = int(await asyncio.to_thread(file.read_text))
+    await eventually(lambda: asyncio.to_thread(ended, pid))
 
 
 @pytest.mark.parametrize("has_shell", [True, False])
