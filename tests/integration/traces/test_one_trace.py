@@ -113,10 +113,12 @@ async def test_a_job_is_one_trace_although_a_worker_is_killed(
 async def _until_a_child_runs_a_command(client: JobClient, job_id: str) -> None:
 
     async def runs_a_command() -> bool:
-        return any(
-            event.type is EventType.TOOL_CALL and event.data["tool"] == "execute"
+        calls = [
+            event.data["tool"]
             for child in await children_of(client, job_id)
             async for event in client.events(child.id, follow=False)
-        )
+            if event.type is EventType.TOOL_CALL
+        ]
+        return "execute" in calls
 
     await eventually(runs_a_command)

@@ -32,6 +32,7 @@ pytestmark = [
 
 SENTINELS = 3
 DOWN_MILLISECONDS = 3000
+REPLICATION_MILLISECONDS = 60_000
 WITHOUT = ("CONFIG", "ACL", "DEBUG", "SAVE", "BGSAVE", "REPLICAOF", "SHUTDOWN", "MONITOR")
 """Commands that managed ones refuse."""
 
@@ -79,6 +80,12 @@ class Replicated(RedisProcess):
                 return 0
         complete = state["num-other-sentinels"] == SENTINELS - 1 and state["num-slaves"] == 1
         return int(state["port"]) if complete else 0
+
+    def replicate(self) -> None:
+        """Wait until the replica has all that was written."""
+        with redis.Redis(port=self.port) as primary:
+            primary.set("replicated", 1)
+            assert primary.wait(1, REPLICATION_MILLISECONDS) == 1
 
     async def until_primary(self, port: int) -> None:
         await eventually(lambda: asyncio.to_thread(self.primary_port), lambda seen: seen == port)
@@ -128,6 +135,7 @@ async def test_a_worker_a_client_and_flower_follow_the_primary_that_sentinels_na
                 await succeeded(client)
                 across = await client.submit(make_spec("turns"))
                 await until_event(client, across, EventType.TOOL_CALL)
+                await asyncio.to_thread(replicated.replicate)
 
                 replicated.kill()
                 await replicated.until_primary(replicated.replica.port)
