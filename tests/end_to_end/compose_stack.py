@@ -18,7 +18,7 @@ import yaml
 from redis import RedisError
 
 from fanout.orchestrator.configuration.settings import Settings, load_settings
-from tests.services import REPOSITORY, docker, free_port, identity_in, volumes_of
+from tests.services import REPOSITORY, containers_of, docker, free_port, identity_in, volumes_of
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 PROGRAMS = {"v1": ("docker-compose",), "v2": ("docker", "compose")}
@@ -117,8 +117,11 @@ class Stack:
         with suppress(AssertionError, RedisError):  # no worker has started
             identity = self.identity
         self.run("--profile", "server", "down", "--volumes")
-        for volume in volumes_of(identity) if identity else ():
-            docker("volume", "rm", volume)
+        if identity:  # what a killed worker left has no worker any more that removes it
+            for container in containers_of(identity):
+                docker("rm", "--force", container)
+            for volume in volumes_of(identity):
+                docker("volume", "rm", volume)
 
     def containers(self, service: str) -> list[str]:
         label = f"label=com.docker.compose.project={self.project}"
