@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 
 import redis
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
-from redis.asyncio.connection import SSLConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
     Sentinel,
@@ -144,7 +149,39 @@ class _Retry(Retry):
         return await super().call_with_retry(do, fail, is_worth_it, with_failure_count)
 
 
-class _Tls(SSLConnection):
+class _SendsDirectly(AbstractConnection):
+    """Sends in its caller's task.
+
+    redis-py limits the time of each write with `wait_for`, which loses a cancellation that arrives
+    meanwhile before Python 3.12: a Ctrl-C, or the cancellation of a job, would do nothing.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[no-untyped-call] # redis-py's types have gaps
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                await self._send_packed_command(command)
+        except OSError as error:  # a TimeoutError is one
+            await self.disconnect(nowait=True)
+            why = type(error).__name__
+            raise redis.ConnectionError(f"Nothing can be sent to Redis ({why}).") from error
+        except BaseException:
+            await self.disconnect(nowait=True)  # what was sent may be incomplete
+            raise
+
+
+class _Tcp(_SendsDirectly, Connection):
+    pass
+
+
+class _UnixSocket(_SendsDirectly, UnixDomainSocketConnection):
+    pass
+
+
+class _Tls(_SendsDirectly, SSLConnection):
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Log in.
 
@@ -158,12 +195,19 @@ class _Tls(SSLConnection):
             raise EndedAfterHandshake("The server ended the connection.") from error
 
 
-class _TlsPrimary(_Tls, SentinelManagedSSLConnection):
+class _Primary(_SendsDirectly, SentinelManagedConnection):
     """A connection to the server that Sentinels name when it connects."""
+
+
+class _TlsPrimary(_Tls, SentinelManagedSSLConnection):
+    pass
 
 
 class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
     """A bounded pool of connections to the primary; a new primary gets new ones."""
+
+
+_OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _UnixSocket}
 
 
 def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> Redis:
@@ -190,8 +234,7 @@ def connect(url: str, max_connections: int = MAX_CONNECTIONS) -> Redis:
     if address := sentinel_address(url):
         return _BatchingRedis(_primary_pool(address, tls, options))
     pool = BlockingConnectionPool.from_url(url, **options)
-    if pool.connection_class is SSLConnection:
-        pool.connection_class = _Tls
+    pool.connection_class = _OURS[pool.connection_class]
     return _BatchingRedis(pool)
 
 
@@ -216,7 +259,7 @@ def _primary_pool(
     return _PrimaryPool(  # type: ignore[no-untyped-call] # as above
         address.primary,
         sentinel,
-        connection_class=_TlsPrimary if tls else SentinelManagedConnection,
+        connection_class=_TlsPrimary if tls else _Primary,
         db=address.database,
         **address.login,
         **options,

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,16 +44,28 @@ def unix_url() -> Iterator[str]:
     shutil.rmtree(folder)
 
 
+async def echo(client: Redis, text: str) -> str:
+    return await client.echo(text)
+
+
+async def echo_in_a_pipeline(client: Redis, text: str) -> str:
+    async with client.pipeline(transaction=False) as pipe:
+        pipe.echo(text)
+        (answer,) = await pipe.execute()
+    return answer
+
+
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.parametrize("ask", [echo, echo_in_a_pipeline])
 async def test_a_cancel_is_never_lost_whenever_it_comes(
-    kind: str, request: pytest.FixtureRequest
+    kind: str, ask: Callable[[Redis, str], Awaitable[str]], request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("redis_url" if kind == "tcp" else "unix_url")
     async with connect(url) as client:
 
         async def ask_for_ever(question: str) -> None:
             while True:
-                assert await client.echo(question) == question
+                assert await ask(client, question) == question
 
         for turns in range(60):
             asking = asyncio.create_task(ask_for_ever(f"after {turns}"))
