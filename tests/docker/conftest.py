@@ -158,7 +158,7 @@ def make_sandbox_spec(**fields: Any) -> SandboxSpec:
     return SandboxSpec(**{**values, **fields})
 
 
-async def collect_changes(sandbox: Sandbox) -> list[tuple[str, str]]:
+async def changed_paths(sandbox: Sandbox) -> list[tuple[str, str]]:
     """Path and kind of each change."""
 
     def read(bundle: IO[bytes]) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from fanout.workers.sandbox.docker.engine import Engine, translated
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnavailable, EngineUnfit
 from fanout.workers.sandbox.protocol import Command
-from tests.docker.conftest import SnapshotFolder, collect_changes, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, make_sandbox_spec
 
 SOCKET = "/var/run/docker.sock"
 
@@ -133,7 +133,7 @@ async def use(provider: DockerProvider, snapshots: SnapshotFolder) -> None:
         await sandbox.write_bytes("/workspace/big", bytes(3_000_000))
         result = await sandbox.run(Command(argv="wc -c < big"))
         assert result.output == b"3000000\n"
-        assert await collect_changes(sandbox) == [("big", "added")]
+        assert await changed_paths(sandbox) == [("big", "added")]
 
 
 @pytest.mark.docker

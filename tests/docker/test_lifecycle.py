@@ -25,7 +25,7 @@ from fanout.workers.sandbox.errors import (
     SandboxStartFailed,
 )
 from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
-from tests.docker.conftest import SnapshotFolder, collect_changes, leftovers, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, leftovers, make_sandbox_spec
 from tests.faults.stopping import running
 from tests.waits import eventually
 
@@ -296,7 +296,7 @@ async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engi
         )
         await engine.remove_container(steward["Id"])
         await asyncio.sleep(0.1)
-        assert await collect_changes(sandbox) == [("file", "added")]
+        assert await changed_paths(sandbox) == [("file", "added")]
     async with provider.open(make_sandbox_spec()) as sandbox:
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
 
@@ -316,7 +316,7 @@ async def test_changes_that_could_not_be_read_are_collected_once_more(
     async with provider.open(make_sandbox_spec()) as sandbox:
         await sandbox.write_bytes("/workspace/file", b"content")
 
-        assert await collect_changes(sandbox) == [("file", "added")]
+        assert await changed_paths(sandbox) == [("file", "added")]
 
 
 async def test_a_missing_image_says_where_to_get_it_or_the_nearest_name(
@@ -369,4 +369,4 @@ async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
         make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)
     ) as sandbox:
         assert await sandbox.read_bytes("/workspace/a.txt") == b"changed"
-        assert await collect_changes(sandbox) == [("a.txt", "modified")]
+        assert await changed_paths(sandbox) == [("a.txt", "modified")]

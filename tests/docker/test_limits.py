@@ -10,7 +10,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import DiskLimitExceeded
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker import conftest
-from tests.docker.conftest import MIB, collect_changes, make_sandbox_spec
+from tests.docker.conftest import MIB, changed_paths, make_sandbox_spec
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session
@@ -79,7 +79,7 @@ async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_i
             await sandbox.run(Command(argv=write))
         with pytest.raises(DiskLimitExceeded):
             await sandbox.read_bytes("/workspace/1")
-        paths = [path for path, _ in await collect_changes(sandbox)]
+        paths = [path for path, _ in await changed_paths(sandbox)]
 
         assert paths == ["1", "2", "3", "4", "5", "6"]
 

@@ -11,7 +11,7 @@ from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox
 from fanout.workers.sandbox.resident.client import ResidentClient
-from tests.docker.conftest import SnapshotFolder, collect_changes, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, make_sandbox_spec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -55,7 +55,7 @@ async def test_the_next_attempt_continues_with_renamed_folders(
             2,
             "b\nls: cannot access 'pkg': No such file or directory\n",
         )
-        assert await collect_changes(sandbox) == [("lib/a.py", "renamed"), ("sub/b.py", "renamed")]
+        assert await changed_paths(sandbox) == [("lib/a.py", "renamed"), ("sub/b.py", "renamed")]
     with await provider.collect_changes(spec.job_id) as bundle:
         assert bundle.read(1)
 
@@ -68,7 +68,7 @@ async def test_without_an_overlay_folders_are_renamed_in_the_copy(
     async with provider.open(make_sandbox_spec(snapshot=snapshots.add(FILES))) as sandbox:
         script = f'python3 -c "{MOVE}"; git init -q; git add -A; git mv deep deeper; rm -r .git'
         assert await ran(sandbox, script) == (0, "")
-        assert await collect_changes(sandbox) == [
+        assert await changed_paths(sandbox) == [
             ("deeper/d/f.txt", "renamed"),
             ("lib/a.py", "renamed"),
             ("lib/sub/b.py", "renamed"),
@@ -84,7 +84,7 @@ async def test_where_the_steward_may_not_mount_a_folder_is_moved_by_a_copy(
     async with provider.open(make_sandbox_spec(snapshot=snapshots.add(FILES))) as sandbox:
         assert (await ran(sandbox, f'python3 -c "{MOVE}"'))[0] == 1
         assert await ran(sandbox, "mv pkg lib; mkdir pkg; touch pkg/new") == (0, "")
-        assert await collect_changes(sandbox) == [
+        assert await changed_paths(sandbox) == [
             ("lib/a.py", "renamed"), ("lib/sub/b.py", "renamed"), ("pkg/new", "added"),
         ]  # fmt: skip
 
@@ -111,7 +111,7 @@ async def test_a_job_of_a_release_before_goes_on_as_it_began_and_is_collected(
     async with now.open(again) as sandbox:
         assert sandbox.files_id == files_id
         assert await ran(sandbox, "cat deep/new; mv lib/sub sub; ls deep") == (0, "1\nnew\n")
-        assert sorted(await collect_changes(sandbox)) == [
+        assert sorted(await changed_paths(sandbox)) == [
             ("deep/d/f.txt", "deleted"),
             ("deep/new", "added"),
             ("lib/a.py", "renamed"),
@@ -165,4 +165,4 @@ for name, value in (("redirect", b"/deep"), ("redirect", b"/../../../etc"), ("op
             0,
             "",
         )
-        assert await collect_changes(sandbox) == [("made/x", "added"), ("pkg/y", "added")]
+        assert await changed_paths(sandbox) == [("made/x", "added"), ("pkg/y", "added")]

@@ -19,7 +19,7 @@ from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import WARM
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec, nobody
-from tests.docker.conftest import MIB, SnapshotFolder, collect_changes, leftovers, make_sandbox_spec
+from tests.docker.conftest import MIB, SnapshotFolder, changed_paths, leftovers, make_sandbox_spec
 from tests.waits import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ async def test_a_job_adopts_a_warm_sandbox_with_its_snapshot_limits_and_changes(
             )
         )
         assert str(256 * MIB) in memory.output.decode()
-        assert await collect_changes(sandbox) == [("b.txt", "added")]
+        assert await changed_paths(sandbox) == [("b.txt", "added")]
 
     async with provider.open(replace(spec, attempt=2)) as again:
         assert again.files_id == sandbox.files_id

@@ -23,7 +23,7 @@ SENTENCE_END = re.compile(r"(?<=[.:])(?:\*\*)? (?=[A-Z`*0-9])")
 
 
 @cache
-def provider_words(document: str) -> str:
+def document_words(document: str) -> str:
     text = (REPOSITORY / document).read_text(encoding="utf-8").replace("**", "")
     return " ".join(text.split())
 
@@ -53,7 +53,7 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 def test_every_quoted_promise_is_in_its_document():
-    gone = [one for one in PROMISES if one["sentence"] not in provider_words(one["document"])]
+    gone = [one for one in PROMISES if one["sentence"] not in document_words(one["document"])]
 
     assert gone == []
 

@@ -271,7 +271,7 @@ def _format_connection(data: dict[str, Any]) -> str:
     return f"{host} {sent} bytes sent, {received} received in {data.get('seconds')} s{reason}"
 
 
-def count_tokens(event: JournalEvent) -> int:
+def reply_tokens(event: JournalEvent) -> int:
     """Return the input and output tokens of a model's reply; 0 for other events."""
     usage = event.data.get("usage")
     if event.type is not EventType.MODEL_REPLY or not isinstance(usage, dict):

@@ -375,7 +375,7 @@ class Watcher:
         job_id = record.id
         with suppress(JobFailure):  # the next poll reports it
             async for event in self._client.events(job_id):
-                count = formatting.count_tokens(event)
+                count = formatting.reply_tokens(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
                 if self._on_event is not None:
                     self._on_event(record, event)

@@ -41,7 +41,7 @@ class StagedFile:
     path: str
     before: bytes | None
     after: bytes | None
-    state_changed_time: float = 0.0
+    changed_at: float = 0.0
     """Seconds since the epoch."""
     mode: int | None = None
     """The permission bits that it gets; None for those that it has, or that new files get."""
@@ -92,7 +92,7 @@ class OverlayBackend:
 
     async def changed_files(self) -> Mapping[str, str]:
         """Return the changed files, the last changed last, with their changes."""
-        staged = sorted(self._staged.values(), key=lambda file: file.state_changed_time)
+        staged = sorted(self._staged.values(), key=lambda file: file.changed_at)
         return {file.path: file.change for file in staged}
 
     @property
@@ -103,16 +103,16 @@ class OverlayBackend:
     def dump(self) -> dict[str, Any]:
         """Return the changes as JSON, for `load` in another process."""
         files = {
-            path: [_packed(file.before), _packed(file.after), file.state_changed_time, file.mode]
+            path: [_packed(file.before), _packed(file.after), file.changed_at, file.mode]
             for path, file in self._staged.items()
         }
         return {"files": files, "removed": sorted(self._removed)}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         """Add the changes that `dump` returned."""
-        for path, (before, after, state_changed_time, mode) in dumped["files"].items():
+        for path, (before, after, changed_at, mode) in dumped["files"].items():
             self._staged[path] = StagedFile(
-                path, _unpacked(before), _unpacked(after), state_changed_time, mode
+                path, _unpacked(before), _unpacked(after), changed_at, mode
             )
         self._removed.update(dumped["removed"])
 
@@ -345,7 +345,7 @@ def _entry(file: StagedFile) -> Entry:
         path=file.path,
         kind="file",
         size_bytes=len(file.after or b""),
-        modified_at=file.state_changed_time,
+        modified_at=file.changed_at,
     )
 
 

@@ -14,12 +14,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
+from ...cancellation import uninterrupted
 from ...portable.command_output import (
     BoundedOutput,
     OutputFiles,
@@ -372,7 +372,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         if not timed_out and launch.link is None:
             left_running = await current.leave_running(launch.output_files)
     except BaseException:
-        await _uncancelled(current.stop(ABANDONED_GRACE_SECONDS))
+        await uninterrupted(current.stop(ABANDONED_GRACE_SECONDS))
         raise
     finally:
         pumping.cancel()
@@ -413,15 +413,6 @@ async def _stop(find: Callable[[CommandTable], list[int]], grace_seconds: float)
         await asyncio.sleep(0.02)
 
 
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Await work to its end: at the end of an event loop a task is cancelled more than once."""
-    task = asyncio.create_task(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()
-
-
 async def _exits(
     current: RunningCommand, pumping: asyncio.Task[None], timeout_seconds: float
 ) -> bool:
@@ -444,7 +435,7 @@ async def _started(launch: Launch) -> RunningCommand:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _uncancelled(_abandon(starting))
+        await uninterrupted(_abandon(starting))
         raise
 
 

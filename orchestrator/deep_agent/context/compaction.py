@@ -96,7 +96,9 @@ class AgentConversation:
         return len(self_contained_prefix(self.messages[:wanted], self.messages))
 
 
-def copy_conversation(context: InvocationContext, *, shown_only: bool = False) -> AgentConversation:
+def agent_conversation(
+    context: InvocationContext, *, shown_only: bool = False
+) -> AgentConversation:
     """Return the messages from which ADK makes the contents of the next request.
 
     Args:

@@ -54,8 +54,8 @@ from .compaction import (
     MAX_FILES,
     AgentConversation,
     ContextSummary,
+    agent_conversation,
     compaction_event,
-    copy_conversation,
     put_in_order,
     tail_start,
 )
@@ -192,7 +192,7 @@ class Summarization(Middleware):
         counts = list(counts_since_summary(context.session.events, name, context.isolation_scope))
         if not counts or max(counts) >= self._old_arguments_tokens:
             tail = partial(self._tail_start, share=1.0)
-            shown = copy_conversation(context, shown_only=True)
+            shown = agent_conversation(context, shown_only=True)
             shorten(llm_request.contents, old_calls(shown, name, self._old_arguments_tokens, tail))
         return None
 
@@ -214,7 +214,7 @@ class Summarization(Middleware):
         The newest messages stay as they are, and everything can be read again in files.
         """
         context = tool_context.get_invocation_context()
-        conversation = copy_conversation(context)
+        conversation = agent_conversation(context)
         size, most = await self._size(context, conversation, None)
         if size < most * COMPACT_SHARE:
             raise ToolMistake(
@@ -244,7 +244,7 @@ class Summarization(Middleware):
         is_asked = is_too_long or ("compact_conversation" in names and not is_done)
         if not is_asked and self._is_surely_short(context):
             return
-        conversation = copy_conversation(context)
+        conversation = agent_conversation(context)
         cut = self._cut(conversation, share=REJECTED_KEEP_SHARE if is_too_long else 1.0)
         if cut <= conversation.shown_from:
             return

@@ -67,7 +67,7 @@ class GrpcUnusable(Exception):
 class Authenticates(Protocol):
     """The part that finds callers by their keys and tokens."""
 
-    async def request_caller(self, credential: str, address: str) -> Caller:
+    async def find_caller(self, credential: str, address: str) -> Caller:
         """Return the caller of a key or a token, or raise one of the kinds of `STATUS`."""
 
 
@@ -211,7 +211,7 @@ class _Keys(grpc.aio.ServerInterceptor):  # type: ignore[misc] # untyped
             credential = presented(_metadata(context))
             if credential is None:
                 raise NotAuthenticated(NEEDS_KEY)
-            caller = await self._authenticator.request_caller(credential, _address(context.peer()))
+            caller = await self._authenticator.find_caller(credential, _address(context.peer()))
         except tuple(STATUS) as refusal:
             status = next(STATUS[kind] for kind in type(refusal).__mro__ if kind in STATUS)
             await context.abort(status, str(refusal))

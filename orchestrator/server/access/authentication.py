@@ -180,7 +180,7 @@ class AuthenticationMiddleware:
         pairs = header_pairs(scope)
         credential = presented(pairs)
         if credential is not None:
-            return await self._authenticator.request_caller(credential, client_address(scope))
+            return await self._authenticator.find_caller(credential, client_address(scope))
         session_id = self._sessions.id_of([value for name, value in pairs if name == "cookie"])
         caller = None if session_id is None else await self._sessions.caller(session_id)
         if session_id is None or caller is None:

@@ -90,9 +90,9 @@ class Authenticator:
         credential = presented(headers)
         if credential is None:
             raise NotAuthenticated(SEND_A_KEY)
-        return await self.request_caller(credential, address)
+        return await self.find_caller(credential, address)
 
-    async def request_caller(self, credential: str, address: str, *, tokens: bool = True) -> Caller:
+    async def find_caller(self, credential: str, address: str, *, tokens: bool = True) -> Caller:
         """Return the caller of a key or a token.
 
         Args:

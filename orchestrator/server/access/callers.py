@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...configuration.api_settings import EVERYBODY, Scope, share_characters
+from ...configuration.api_settings import EVERYBODY, Scope, share_tenant
 from ...jobs.spec import DEFINITIONS_ONLY, CallerPolicy
 
 OPERATOR = "operator"
@@ -79,7 +79,7 @@ class Caller:
     @property
     def submits_as(self) -> tuple[str, str]:
         """The owner and the tenant of the jobs that the caller submits."""
-        tenant = share_characters(self.tenant)
+        tenant = share_tenant(self.tenant)
         if self.key_id == OPERATOR:  # the name is a person's, and a key may have it
             return OPERATOR, tenant
         return self.name if self.owner == EVERYBODY else self.owner, tenant

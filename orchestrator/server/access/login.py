@@ -110,7 +110,7 @@ class Login:
     async def _by_key(self, request: Request, key: str, following: str) -> Response:
         access, address = self._access, client_address(request.scope)
         try:
-            caller = await access.authenticator.request_caller(key, address, tokens=False)
+            caller = await access.authenticator.find_caller(key, address, tokens=False)
         except NotAuthenticated as refusal:
             await access.audit.record(None, "login", outcome="wrong key")
             return _page(following, notice=str(refusal), status=401)

@@ -16,7 +16,7 @@ from ..person_folders import MAX_PATH_CHARACTERS, PersonFolders
 from ..problems import Problem
 from .jobs import IdempotencyKey, links, make_spec
 from .models import JobRequest, SubmittedJob, Text
-from .requests import Jobs, Shared, find_service, request_caller
+from .requests import Jobs, Shared, request_caller, request_service
 from .webhooks import add_webhooks, check_webhooks
 
 router = APIRouter(prefix="/v1/folders", include_in_schema=False)
@@ -30,7 +30,7 @@ def _allowed_folders(request: Request) -> PersonFolders:
     Raises:
         Problem: Another person asks, or others use the service too.
     """
-    folders = find_service(request).folders
+    folders = request_service(request).folders
     if folders is None or not is_operator(request_caller(request), request.state):
         raise Problem(404, "This service has no folders for you: send an archive.")
     request_caller(request).require(Scope.SUBMIT)

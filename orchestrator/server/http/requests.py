@@ -33,7 +33,7 @@ class Service:
     """The folders of the one person who owns this service; None where others use it."""
 
 
-def find_service(request: Request) -> Service:
+def request_service(request: Request) -> Service:
     """Return the common parts of all requests."""
     service: Service = request.app.state.service
     return service
@@ -53,9 +53,9 @@ def request_caller(request: Request) -> Caller:
 
 def jobs_of(request: Request) -> OwnedJobs:
     """Return the jobs of the caller."""
-    service = find_service(request)
+    service = request_service(request)
     return OwnedJobs(service.client, request_caller(request), service.audit)
 
 
 Jobs = Annotated[OwnedJobs, Depends(jobs_of)]
-Shared = Annotated[Service, Depends(find_service)]
+Shared = Annotated[Service, Depends(request_service)]

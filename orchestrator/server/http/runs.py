@@ -33,7 +33,7 @@ from .models import (
     StoredSnapshot,
     SubmittedRun,
 )
-from .requests import Jobs, Shared, find_service
+from .requests import Jobs, Shared, request_service
 from .webhooks import add_webhooks, check_webhooks
 
 Answer = TypeVar("Answer")
@@ -168,7 +168,7 @@ async def _snapshot(
     known = await jobs.known_as(spec)
     if known is not None:  # a branch may name another commit by now
         return known.snapshot
-    cloning = find_service(request).uploads.repository(jobs, source)
+    cloning = request_service(request).uploads.repository(jobs, source)
     return (await _while_connected(request, cloning)).snapshot
 
 

@@ -145,8 +145,8 @@ async def test_two_children_edit_different_lines_of_one_file(
     assert changed == {"notes.txt", "seen.txt", "l", "e"}
     assert (result.attempts, result.usage.model_calls) == (1, 4)
     children = await children_of(client, job_id)
-    forwarded_headers = [(child.labels, child.priority, child.max_attempts) for child in children]
-    assert forwarded_headers == [({"k": "v"}, 3, 5)] * 2
+    passed_on = [(child.labels, child.priority, child.max_attempts) for child in children]
+    assert passed_on == [({"k": "v"}, 3, 5)] * 2
     assert [(child.depth, child.root_id) for child in children] == [(1, job_id)] * 2
     first, last = await answers(client, job_id)
     assert (first["status"], first["job_id"]) == ("success", children[0].id)

@@ -290,7 +290,7 @@ class Model:
         self.decided[approval] = decision
         job = self.jobs[self.asked[approval]]
         job.open_approvals = [other for other in job.open_approvals if other != approval]
-        self._continue_run(job)
+        self._resume(job)
         return "taken"
 
     def cancel(self, job_id: str) -> str | None:
@@ -412,7 +412,7 @@ class Model:
     def _tell(self, job: Job, state: str) -> None:
         self.told.setdefault(job.id, []).append(state)
 
-    def _continue_run(self, job: Job) -> None:
+    def _resume(self, job: Job) -> None:
         if job.state != "waiting" or job.open_approvals:
             return
         if job.awaited:
@@ -459,4 +459,4 @@ class Model:
         if parent is not None and job.id in parent.awaited:
             parent.awaited.remove(job.id)
             self._tell(parent, state)
-            self._continue_run(parent)
+            self._resume(parent)

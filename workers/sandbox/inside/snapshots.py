@@ -170,7 +170,7 @@ class _Stacking:
 
     def _hide(self, path: str) -> None:
         """Hide a file, or an empty folder."""
-        self._make_folders(_job_folder(path))
+        self._make_folders(_parent(path))
         if (self._layer / path).is_dir():  # it has nothing but whiteouts
             shutil.rmtree(self._layer / path)
         if self._under.status(path) is not None:
@@ -186,12 +186,12 @@ class _Stacking:
                 _take_attributes(folder, self._under.status(each))
 
 
-def _job_folder(path: str) -> str:
+def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    while path := _job_folder(path):
+    while path := _parent(path):
         yield path
 
 
