@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ..cancellation import uninterrupted
 from ..jobs.changes import SkippedFile
 from ..jobs.result import JobResult
 from ..jobs.spec import BlobId
@@ -124,5 +125,5 @@ async def to_its_end(work: Callable[[IsWanted], Result], threads: Executor) -> R
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         unwanted.set()
-        await asyncio.wait([running])
+        await uninterrupted(asyncio.wait([running]))
         raise

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
+from ..cancellation import uninterrupted
 from ..jobs.changes import SkippedFile
 from ..jobs.failures import BlobMissing, JobFailure
 from ..jobs.spec import GIB, BlobId, StartFiles
@@ -311,9 +312,4 @@ def _distinct(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
 
 async def _run_to_end(work: Callable[[], Result]) -> Result:
     """Run blocking work in a thread; a cancelled caller waits for its end."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
+    return await uninterrupted(asyncio.to_thread(work))

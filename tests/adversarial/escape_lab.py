@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.protocol import Command, Sandbox, nobody
-from tests.docker.conftest import SnapshotFolder, collect_changes, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, make_sandbox_spec
 from tests.waits import eventually_in_thread
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class Lab:
 
     def changes(self) -> dict[str, str]:
         """Path and kind of each change of the sandbox."""
-        return dict(self.do(collect_changes(self.sandbox)))
+        return dict(self.do(changed_paths(self.sandbox)))
 
     def check_all_is_well(self) -> None:
         """The sandbox (or a fresh one) and its neighbour answer, unharmed."""
@@ -140,7 +140,7 @@ class Lab:
 
     def check_steward_is_well(self) -> None:
         """The steward still tells the neighbour's changes."""
-        assert self.do(collect_changes(self.neighbour)) == [("canary", "added")]
+        assert self.do(changed_paths(self.neighbour)) == [("canary", "added")]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
 from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
-from tests.docker.conftest import MIB, collect_changes, make_sandbox_spec
+from tests.docker.conftest import MIB, changed_paths, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -96,7 +96,7 @@ async def test_a_full_disk_is_an_ordinary_error_and_the_sandbox_goes_on(
         after = await sandbox.run(Command(argv="echo fine > note; cat note"))
 
         assert after.output == b"fine\n"
-        assert await collect_changes(sandbox) == [("note", "added")]
+        assert await changed_paths(sandbox) == [("note", "added")]
 
 
 async def test_a_job_finds_its_files_again_on_its_limited_disk(

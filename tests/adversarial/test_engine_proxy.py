@@ -22,7 +22,7 @@ from fanout.workers.sandbox.docker import steward_client as steward_program
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, nobody
 from tests.bundles import BundleBuilder
-from tests.docker.conftest import SnapshotFolder, collect_changes, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, make_sandbox_spec
 from tests.services import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -107,7 +107,7 @@ async def test_jobs_run_behind_it(behind: DockerProvider, snapshots: SnapshotFol
     async with behind.open(spec) as sandbox:
         done = await sandbox.run(Command(argv="cat given.txt; head -c 300000 /dev/zero > made.bin"))
         assert (done.exit_code, done.output) == (0, b"given\n")
-        assert await collect_changes(sandbox) == [("made.bin", "added")]
+        assert await changed_paths(sandbox) == [("made.bin", "added")]
 
     await behind.discard(spec.job_id)
 
@@ -127,7 +127,7 @@ async def test_a_job_starts_from_layers_behind_it(
     async with behind.open(spec) as sandbox:
         done = await sandbox.run(Command(argv="ls | wc -l; rm f0"))
         assert done.output == b"%d\n" % (MAX_LAYERS + 1)
-        assert await collect_changes(sandbox) == [("f0", "deleted")]
+        assert await changed_paths(sandbox) == [("f0", "deleted")]
 
     await behind.discard(spec.job_id)
 

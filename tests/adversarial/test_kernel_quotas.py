@@ -8,7 +8,7 @@ import pytest
 
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-from tests.docker.conftest import SnapshotFolder, collect_changes, make_sandbox_spec
+from tests.docker.conftest import SnapshotFolder, changed_paths, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -60,7 +60,7 @@ async def test_jobs_at_the_same_time_have_different_users_and_own_their_files(
             [f"{user}:10001", "/home/agent", "ok"] for user in users
         ]
         assert [each.exit_code for each in done] == [0, 0], done
-        assert await collect_changes(one) == [("folder/given", "mode"), ("given", "modified")]
+        assert await changed_paths(one) == [("folder/given", "mode"), ("given", "modified")]
 
 
 async def test_the_next_attempt_owns_the_files_whatever_its_user(

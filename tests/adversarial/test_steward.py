@@ -19,7 +19,7 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.docker.steward_client import code_files
 from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
-from tests.docker.conftest import MIB, collect_changes, make_sandbox_spec
+from tests.docker.conftest import MIB, changed_paths, make_sandbox_spec
 from tests.waits import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
@@ -112,8 +112,8 @@ found["mine"] = os.read(os.open("note", os.O_RDONLY, dir_fd=mine), 99).decode()
             found.pop("write")
         assert {name: got for name, got in found.items() if got not in allowed} == {}
         assert other.job_id not in json.dumps(found)
-        assert await collect_changes(sandbox) == [("note", "added")]
-        assert await collect_changes(victim) == [("note", "added")]
+        assert await changed_paths(sandbox) == [("note", "added")]
+        assert await changed_paths(victim) == [("note", "added")]
 
 
 async def test_files_and_folders_that_their_owner_may_not_read_are_collected_exactly(
@@ -124,7 +124,7 @@ async def test_files_and_folders_that_their_owner_may_not_read_are_collected_exa
             Command(argv="echo a > a; mkdir d; echo b > d/b; chmod 0 a d/b d; chmod 0 .")
         )
 
-        assert await collect_changes(sandbox) == [("a", "added"), ("d/b", "added")]
+        assert await changed_paths(sandbox) == [("a", "added"), ("d/b", "added")]
 
 
 async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_on(
@@ -171,7 +171,7 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
             await greedy.changes()
         with pytest.raises(ChangesUnreadable, match=r"read \(Device or resource busy\)"):
             await busy.changes()
-        assert await collect_changes(fine) == [("fine", "added")]
+        assert await changed_paths(fine) == [("fine", "added")]
 
 
 PROCESSES_OF_IDLE_STEWARD = 3
@@ -213,7 +213,7 @@ async def test_a_steward_that_cannot_collect_any_more_is_replaced(provider: Dock
         with pytest.raises(SandboxFailure):
             await sandbox.changes()
 
-        assert await collect_changes(sandbox) == [("a", "added")]
+        assert await changed_paths(sandbox) == [("a", "added")]
 
 
 async def test_hostile_trees_are_collected_and_deleted(provider: DockerProvider) -> None:
@@ -231,5 +231,5 @@ open("deepest", "w").close()
         await sandbox.run(Command(argv=["python3", "-c", make]))
         await sandbox.run(Command(argv=others))
 
-        assert [path for path, _ in await collect_changes(sandbox)] == ["link"]
+        assert [path for path, _ in await changed_paths(sandbox)] == ["link"]
     await provider.discard(spec.job_id)

@@ -77,7 +77,8 @@ class Hook:
             start_new_session=True,
         )
         try:
-            return await asyncio.wait_for(process.wait(), self._seconds)
+            async with asyncio.timeout(self._seconds):  # wait_for loses cancellations before 3.12
+                return await process.wait()
         except TimeoutError:
             return None
         finally:

@@ -89,7 +89,8 @@ class Lookup:
         ask = asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )
-        found = await asyncio.wait_for(ask, LOOKUP_SECONDS)
+        async with asyncio.timeout(LOOKUP_SECONDS):  # wait_for loses cancellations before 3.12
+            found = await ask
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
