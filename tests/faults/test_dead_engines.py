@@ -81,7 +81,7 @@ async def test_jobs_wait_for_the_only_engine_and_run_in_their_first_attempt(
         await place.ready(client)
         await engine.set(mood)
         ids = [await client.submit(make_spec("write", max_attempts=1)) for _ in range(2)]
-        unfit = await unfit_worker(client)
+        unfit = await unfit_worker(client, SAYS[mood])
         waiting = await _waiting_for(client, ids[0], "a fit worker")
         host = unfit.name.rpartition("-")[0]
         problem = await find_problem(place.redis.url, "fanout", host)
@@ -112,10 +112,17 @@ async def test_a_job_whose_engine_ends_in_the_middle_continues_in_its_first_atte
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
 
 
-async def unfit_worker(client: JobClient) -> WorkerInfo:
-    """The first worker that says it is unfit, once one does."""
-    workers = await eventually(client.workers, lambda seen: any(one.unfit for one in seen), 120)
-    return next(one for one in workers if one.unfit)
+async def unfit_worker(client: JobClient, because: str = "") -> WorkerInfo:
+    """The first worker that says it is unfit, once one does.
+
+    Args:
+        because: What it has to say: an engine that cuts its connections seems away at first.
+    """
+
+    def unfit(workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        return [one for one in workers if one.unfit and because in one.unfit]
+
+    return unfit(await eventually(client.workers, unfit, 120))[0]
 
 
 async def _waiting_for(client: JobClient, job_id: str, beginning: str) -> str:
