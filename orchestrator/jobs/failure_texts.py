@@ -77,6 +77,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "LeaseLost": FailureText("Another worker took over the job.", _REPEAT),
     "LeaseNotRenewed": FailureText("Redis or the worker did not respond for too long.", _REPEAT),
     "JobCancelled": FailureText("Cancelled.", _REPEAT),
+    "NotRun": FailureText(
+        "Not run: a job after which it was to run did not succeed.",
+        "To run it nevertheless: fanout retry {id}",
+    ),
     "DeadlineExceeded": FailureText("The job's time was used up.", _CONTINUE),
     "LimitReached": FailureText("A limit of the job was reached.", _CONTINUE),
     "AgentFailed": FailureText("The agent ended without an answer.", _LOOK),
