@@ -34,12 +34,14 @@ class InvalidGraph(InvalidJob):
 
     Args:
         problems: What is wrong; not empty.
+        count: The number of jobs.
     """
 
-    def __init__(self, problems: Sequence[GraphProblem]) -> None:
+    def __init__(self, problems: Sequence[GraphProblem], count: int) -> None:
         self.problems = problems
         first = problems[0]
-        super().__init__(f"Job {first.position + 1} of the list: {first.text}.")
+        which = f"Job {first.position + 1} of the list: " if count > 1 else ""
+        super().__init__(f"{which}{first.text}.")
 
 
 def resolved(specs: Sequence[JobSpec]) -> list[JobSpec]:
@@ -62,8 +64,20 @@ def resolved(specs: Sequence[JobSpec]) -> list[JobSpec]:
     ]
     problems += _too_many(with_ids) or _cycle(with_ids)
     if problems:
-        raise InvalidGraph(problems)
+        raise InvalidGraph(problems, len(specs))
     return _one_tree_each(with_ids)
+
+
+def unknown_job(name: str, position: int) -> GraphProblem:
+    """Return the problem of a job after one that does not exist.
+
+    Args:
+        name: What `after` says.
+        position: The job's.
+    """
+    return GraphProblem(
+        position, f"after: there is no job {name}, and none of the list has this name"
+    )
 
 
 def others(specs: Iterable[JobSpec]) -> dict[str, int]:
@@ -104,7 +118,7 @@ def specs_in_order(specs: Sequence[JobSpec]) -> tuple[list[JobSpec], list[int]]:
             if missing[one] == 0:
                 heappush(free, one)
     if len(order) < len(specs):
-        raise InvalidGraph(_cycle(specs))
+        raise InvalidGraph(_cycle(specs), len(specs))
     return [specs[at] for at in order], sorted(range(len(order)), key=order.__getitem__)
 
 

@@ -43,7 +43,7 @@ from ..failures import (
     UnknownJob,
     out_of_time,
 )
-from ..graph import longest_paths, specs_in_order
+from ..graph import InvalidGraph, longest_paths, others, specs_in_order, unknown_job
 from ..policy import AdmissionPolicy
 from ..result import (
     CollectedChanges,
@@ -242,10 +242,10 @@ class Ledger(Records):
         ids: list[str] = []
         known_as: dict[str, str] = {}
         for planned in calls:
-            group, others = (ids[0], {}) if ids else ("", later)
+            group, new = (ids[0], {}) if ids else ("", later)
             call = [_with_known_ids(one, known_as) for one in planned]
             arguments = chain(*(one.arguments() for one in call))
-            answer = await self._run("submit", group, json.dumps(others), *arguments)
+            answer = await self._run("submit", group, json.dumps(new), *arguments)
             if isinstance(answer, list):
                 why, account = answer
                 if account:
@@ -258,18 +258,16 @@ class Ledger(Records):
 
     async def _check_predecessors(self, specs: Sequence[JobSpec]) -> None:
         """Refuse new jobs after jobs that do not exist."""
-        own = {spec.id for spec in specs}
-        others = sorted({one for spec in specs for one in spec.after} - own)
-        states = zip(others, await self.states(others), strict=True) if others else ()
-        unknown = {job_id for job_id, state in states if state is None}
+        before = list(others(specs))
+        states = await self.states(before) if before else []
+        unknown = {job_id for job_id, state in zip(before, states, strict=True) if state is None}
         if not unknown:
             return
-        asking = [spec for spec in specs if unknown.intersection(spec.after)]
-        stored = await self.states(await self.known_as(asking))
-        for spec, state in zip(asking, stored, strict=True):
-            if state is None:  # not a repeated submission
+        stored = await self.states(await self.known_as(specs))
+        for position, (spec, state) in enumerate(zip(specs, stored, strict=True)):
+            if state is None and not unknown.isdisjoint(spec.after):  # not a repeated submission
                 missing = next(one for one in spec.after if one in unknown)
-                raise InvalidJob(f"after: there is no job {missing}.")
+                raise InvalidGraph([unknown_job(missing, position)], len(specs))
 
     async def _follow_rest(self) -> None:
         """Queue or end the jobs that came after others, as far as these have ended."""
