@@ -30,6 +30,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "InvalidJob": FailureText(
         "The job cannot run as it was specified.", "To see what it asks for: fanout show {id}"
     ),
+    "InvalidGraph": FailureText(
+        "The jobs cannot run after each other as they say.",
+        "To see what a job comes after: fanout show {id}",
+    ),
     "UnknownAgent": FailureText("No agent has this name.", "To list the agents: fanout agents"),
     "UnknownJob": FailureText("There is no such job.", "To list the jobs: fanout ps --all"),
     "LimitExceeded": FailureText(
