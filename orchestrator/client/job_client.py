@@ -27,6 +27,7 @@ from ..jobs.failures import (
     LedgerUnavailable,
     LimitExceeded,
 )
+from ..jobs.graph import resolved
 from ..jobs.result import JobResult
 from ..jobs.spec import CallerPolicy, JobSpec, StartFiles
 from ..jobs.state import JobRecord
@@ -180,10 +181,15 @@ class JobClient(JobReader):
     async def submit_many(self, jobs: Sequence[tuple[JobSpec, Path | None]]) -> Ids:
         """Store jobs with their workspaces, all or none, and return their ids in order.
 
+        A job that names others in its `after` runs when these have ended. Jobs that come after each
+        other become one tree.
+
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             ChoiceRefused: One asks for what its caller may not choose; nothing is stored.
+            InvalidGraph: A name is used twice, a job would wait for itself, or is to run after one
+                that does not exist; nothing is stored.
             InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
                 model is of an unknown kind or cannot be asked, the job that it `continues` has not
                 ended, or it also has a workspace.
@@ -200,7 +206,12 @@ class JobClient(JobReader):
                 "A job that continues another starts from that job's files: give no workspace."
             )
         await self.current_definitions()
-        jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
+        folders = [folder for _, folder in jobs]
+        completed = [
+            await self._continuations.completed(spec)
+            for spec in resolved([spec for spec, _ in jobs])
+        ]
+        jobs = list(zip(completed, folders, strict=True))
         defaults, ceilings = self._settings.limits.for_jobs(), self._settings.ceilings
         for spec, _ in jobs:
             check_submission(spec, self.definitions, defaults=defaults, ceilings=ceilings)
@@ -342,6 +353,8 @@ class JobClient(JobReader):
 
     async def retry(self, job_id: str, *, caller_policy: CallerPolicy | None = None) -> str:
         """Submit the same job again as a separate tree, and return the new id.
+
+        It runs at once, whatever the job was to run after, and no job comes after it.
 
         Args:
             job_id: The job.

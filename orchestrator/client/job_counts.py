@@ -36,6 +36,7 @@ REASONS = {
     "a free slot": "no free slot",
     "memory in Redis": "no memory in redis",
     "its turn": "its turn",
+    "the end of": "other jobs",
 }
 """Beginnings of `JobRecord.waiting_for` -> a name without numbers and names of jobs."""
 

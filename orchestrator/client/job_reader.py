@@ -191,6 +191,10 @@ class JobReader:
         """Return to whom a job belongs; None when it does not exist."""
         return await self._records.owner_of(job_id)
 
+    async def owners_of(self, job_ids: Ids) -> list[Ownership | None]:
+        """Return to whom each job belongs; None for one that does not exist."""
+        return await self._records.owners_of(job_ids)
+
     async def known_as(self, specs: Sequence[JobSpec]) -> Ids:
         """Return for each specification the id of the job that has its idempotency key, or its own.
 

@@ -30,6 +30,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "InvalidJob": FailureText(
         "The job cannot run as it was specified.", "To see what it asks for: fanout show {id}"
     ),
+    "InvalidGraph": FailureText(
+        "The jobs cannot run after each other as they say.",
+        "To see what a job comes after: fanout show {id}",
+    ),
     "UnknownAgent": FailureText("No agent has this name.", "To list the agents: fanout agents"),
     "UnknownJob": FailureText("There is no such job.", "To list the jobs: fanout ps --all"),
     "LimitExceeded": FailureText(
@@ -77,6 +81,10 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
     "LeaseLost": FailureText("Another worker took over the job.", _REPEAT),
     "LeaseNotRenewed": FailureText("Redis or the worker did not respond for too long.", _REPEAT),
     "JobCancelled": FailureText("Cancelled.", _REPEAT),
+    "NotRun": FailureText(
+        "Not run: a job after which it was to run did not succeed.",
+        "To run it nevertheless: fanout retry {id}",
+    ),
     "DeadlineExceeded": FailureText("The job's time was used up.", _CONTINUE),
     "LimitReached": FailureText("A limit of the job was reached.", _CONTINUE),
     "AgentFailed": FailureText("The agent ended without an answer.", _LOOK),

@@ -162,6 +162,10 @@ class JobCancelled(JobFailure):
     """The job was cancelled."""
 
 
+class NotRun(JobFailure):
+    """A job after which this one was to run did not succeed."""
+
+
 class DeadlineExceeded(JobFailure):
     """The job's wall-clock limit is used up."""
 

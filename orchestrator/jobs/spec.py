@@ -29,11 +29,17 @@ MaxReworks = Annotated[int, Field(ge=0, le=20)]
 """How often an agent may rework what does not pass its verification. An agent that fails twenty
 times cannot repair it."""
 
+OnFailure = Literal["skip", "run"]
+"""What becomes of a job when one that it comes after has not succeeded."""
+
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """The name of an agent definition."""
 
 BlobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """The SHA-256 of a blob's content, in hexadecimal."""
+
+MAX_AFTER = 10_000
+"""The most jobs after which one job runs: all of a large fan-out."""
 
 MAX_LAYERS = 8
 """The most layers of a job. An engine mounts them with one page of options (4,096 bytes), in which
@@ -247,6 +253,14 @@ class JobSpec(WireModel, ValidTextModel):
     """The workspace that the job starts from; None: an empty workspace."""
     layers: tuple[BlobId, ...] = Field(default=(), max_length=MAX_LAYERS)
     """Change bundles that are applied to the snapshot before the job starts, in order."""
+    name: JobId | None = None
+    """What other jobs of the same submission call it in their `after`."""
+    after: tuple[JobId, ...] = Field(default=(), max_length=MAX_AFTER)
+    """The jobs that have to end before this one runs: their ids, or the names of jobs of the same
+    submission. A stored job shows the first thousand."""
+    on_failure: OnFailure = "skip"
+    """Whether it runs if one of these does not succeed. If it is skipped, it ends as `cancelled`,
+    with the error `NotRun`, and so do the jobs that come after it."""
     changes: BlobId | None = None
     """A change bundle that is merged into the files before the agent begins, as changes of this
     job; conflicts are marked. A task whose changes were not merged continues with them."""

@@ -38,6 +38,7 @@ from ..jobs.failures import (
     UnknownApproval,
     UnknownJob,
 )
+from ..jobs.graph import InvalidGraph, others, unknown_job
 from ..jobs.result import JobResult, Usage
 from ..jobs.spec import JobSpec
 from ..jobs.state import JobRecord
@@ -131,13 +132,15 @@ class OwnedJobs:
         Raises:
             KeyReused: An idempotency key was used before for a different job.
             UnknownAgent, LimitExceeded, ChoiceRefused, InvalidJob, BlobMissing: As
-                `JobClient.submit_many`.
+                `JobClient.submit_many`. A job after one of another owner is after one that does not
+                exist.
         """
         async with self._recorded("job.submit", Scope.SUBMIT) as call:
             for spec in specs:
                 if spec.continues:
                     await self._check(spec.continues)
             owned = list(map(self._owned, specs))
+            await self._check_predecessors(owned)
             await self._check_snapshots(owned)
             known = await self._client.known_as(owned)
             await self._check_repeated(owned, known)
@@ -184,6 +187,14 @@ class OwnedJobs:
         owner, tenant = self.caller.submits_as
         policy = self.caller.policy
         return spec.model_copy(update={"owner": owner, "tenant": tenant, "caller_policy": policy})
+
+    async def _check_predecessors(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse jobs after jobs that do not exist for the caller."""
+        before = others(specs)
+        owners = await self._client.owners_of(list(before))
+        for (job_id, position), owner in zip(before.items(), owners, strict=True):
+            if owner is not None and not self.caller.owns(owner):
+                raise InvalidGraph([unknown_job(job_id, position)], len(specs))
 
     async def _check_snapshots(self, specs: Sequence[JobSpec]) -> None:
         """Refuse snapshots that the caller has not stored, as if they did not exist.

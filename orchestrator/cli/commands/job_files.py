@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...configuration.known_names import possible_model
 from ...jobs.changes import SkippedFile
+from ...jobs.graph import GraphProblem, InvalidGraph, resolved
 from ...jobs.spec import JobSpec
 from ...path_text import os_path, path_text
 from ...spelling import did_you_mean
@@ -60,6 +61,8 @@ class PlannedJob(BaseModel):
 
     spec: JobSpec
     workspace: Path | None = None
+    where: str = ""
+    """The file and the line that it is from."""
     include: frozenset[str] = frozenset()
     """Files that its snapshot has even if Git ignores them or they seem to be secret."""
 
@@ -90,6 +93,7 @@ def read_job_file(
         except UsageProblem as problem:
             problems.append(f"{where}:{number}: {problem}")
             continue
+        job = job.model_copy(update={"where": f"{where}:{number}"})
         first = first_with_id.setdefault(job.spec.id, number)
         if first != number:
             problems.append(f"{where}:{number}: id {job.spec.id!r} is already used in line {first}")
@@ -98,7 +102,26 @@ def read_job_file(
         raise UsageProblem(_summary(problems))
     if not jobs:
         raise UsageProblem(f"{where} has no jobs.")
-    return jobs
+    return with_resolved_names(jobs)
+
+
+def with_resolved_names(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """Return jobs with ids in place of the names of others in their `after`.
+
+    Raises:
+        UsageProblem: They are no graph; the message lists the bad lines.
+    """
+    try:
+        specs = resolved([job.spec for job in jobs])
+    except InvalidGraph as error:
+        raise bad_lines(jobs, error.problems) from None
+    return [job.model_copy(update={"spec": spec}) for job, spec in zip(jobs, specs, strict=True)]
+
+
+def bad_lines(jobs: Sequence[PlannedJob], problems: Sequence[GraphProblem]) -> UsageProblem:
+    """Return the refusal of jobs that are no graph, with the line of each problem."""
+    found = ((jobs[one.position].where, one.text) for one in problems)
+    return UsageProblem(_summary([f"{where}: {text}" if where else text for where, text in found]))
 
 
 def plan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,8 @@ from ...client.attachment import attached, state_folder
 from ...client.model_check import check_models
 from ...configuration.settings import Settings, load_settings
 from ...embedded.notifier import start_notifier
-from ...jobs.failures import InvalidJob
+from ...jobs.failures import InvalidJob, UnknownJob
+from ...jobs.graph import GraphProblem, others, unknown_job
 from ...jobs.spec import JobSpec, StartFiles
 from ...jobs.store.subscription import Subscription
 from ...server.notifications.messages import new_secret
@@ -42,6 +43,7 @@ from .job_files import (
     IncludeOption,
     PlannedJob,
     Shortfall,
+    bad_lines,
     plan,
     read_job_file,
 )
@@ -120,6 +122,19 @@ WebhookOption = Annotated[
         "FANOUT_NOTIFICATIONS__SECRET.",
     ),
 ]
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ID", help="The job runs when this one has ended; repeat for several jobs."
+    ),
+]
+OnFailureOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="skip|run",
+        help="Whether the job runs although a job of --after did not succeed; default: skip.",
+    ),
+]
 SUBSCRIPTION_ID = "submit"
 """The id of this command's subscription to a job: a repeated command replaces it."""
 
@@ -147,6 +162,8 @@ def submit(
     verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
     timeout: JobTimeoutOption = None,
+    after: AfterOption = None,
+    on_failure: OnFailureOption = None,
     label: LabelOption = None,
     webhook: WebhookOption = None,
     wait: Annotated[
@@ -157,8 +174,9 @@ def submit(
 ) -> None:
     """Submit one job, or all jobs of a file, and print their ids.
 
-    With --file the other options are defaults for each line; all lines form one job tree. Nothing
-    is submitted unless every line is valid.
+    With --file the other options are defaults for each line; all lines form one job tree. A line
+    with "after" runs when the jobs have ended that it lists: ids, or the "name" of other lines.
+    Nothing is submitted unless every line is valid.
     """
     if (description is None) == (file is None):
         raise UsageProblem("Specify either a description or --file.")
@@ -173,6 +191,8 @@ def submit(
         "verify_merges": verify_merges,
         "max_reworks": max_reworks,
         "limits": None if timeout is None else {"timeout_seconds": timeout},
+        "after": after,
+        "on_failure": on_failure,
         "labels": parse_labels(label) if label else None,
     }
     defaults: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -199,8 +219,8 @@ async def _submit(
 ) -> ExitCode:
     async with open_client(settings, submits=True) as client:
         notifier = JobWebhook(webhook, settings, client) if webhook else None
-        specs, shortfall = await _with_snapshots(client, _one_tree(jobs))
-        specs = await _with_complete_ids(client, specs)
+        jobs = await _with_complete_ids(client, _one_tree(jobs))
+        specs, shortfall = await _with_snapshots(client, jobs)
         if notifier:
             await notifier.register(specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
@@ -250,14 +270,43 @@ async def _with_snapshots(
     return specs, Shortfall.of(map(client.workspace, folders))
 
 
-async def _with_complete_ids(client: JobClient, specs: Sequence[JobSpec]) -> list[JobSpec]:
-    """Return the jobs with the complete ids of those that they continue."""
-    shortened = {spec.continues for spec in specs if spec.continues}
+async def _with_complete_ids(client: JobClient, jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """Return the jobs with the complete ids of those that they continue or come after."""
+    shortened = {job.spec.continues for job in jobs if job.spec.continues}
     ids = {prefix: await resolve_job(client, prefix) for prefix in shortened}
+    before = await _complete_predecessors(client, jobs)
     return [
-        spec.model_copy(update={"continues": ids[spec.continues]}) if spec.continues else spec
-        for spec in specs
+        job.model_copy(
+            update={
+                "spec": job.spec.model_copy(
+                    update={
+                        "continues": job.spec.continues and ids[job.spec.continues],
+                        "after": tuple(before.get(one, one) for one in job.spec.after),
+                    }
+                )
+            }
+        )
+        for job in jobs
     ]
+
+
+async def _complete_predecessors(
+    client: JobClient, jobs: Sequence[PlannedJob]
+) -> Mapping[str, str]:
+    """Return the complete ids of the stored jobs that are in the `after` of these.
+
+    Raises:
+        UsageProblem: A job does not exist; the message names the line.
+    """
+    known: dict[str, str] = {}
+    for prefix, position in others([job.spec for job in jobs]).items():
+        try:
+            known[prefix] = await resolve_job(client, prefix)
+        except UnknownJob:
+            raise bad_lines(jobs, [unknown_job(prefix, position)]) from None
+        except InvalidJob as error:
+            raise bad_lines(jobs, [GraphProblem(position, f"after: {error}")]) from None
+    return known
 
 
 def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:

@@ -17,7 +17,7 @@ from ...configuration.agent_definitions import COORDINATOR
 from ...configuration.api_settings import Scope
 from ...jobs.approvals import Approval
 from ...jobs.failures import InvalidJob
-from ...jobs.spec import JobSpec, StartFiles
+from ...jobs.spec import JobSpec, OnFailure, StartFiles
 from ...jobs.state import JobRecord, JobState
 from ...server.http.models import JobRequest
 from ...server.owned_jobs import OwnedJobs
@@ -73,6 +73,8 @@ Model = Annotated[str | None, Field(description=texts.MODEL)]
 Labels = Annotated[dict[str, str] | None, Field(description=texts.LABELS)]
 Timeout = Annotated[float | None, Field(description=texts.TIMEOUT, gt=0)]
 Continues = Annotated[str | None, Field(description=texts.CONTINUES)]
+After = Annotated[list[str] | None, Field(description=texts.AFTER)]
+WhenFailed = Annotated[OnFailure, Field(description=texts.ON_FAILURE)]
 OutputSchema = Annotated[dict[str, Any] | None, Field(description=texts.OUTPUT_SCHEMA)]
 IdempotencyKey = Annotated[str | None, Field(description=texts.IDEMPOTENCY_KEY)]
 DECIDES = ToolAnnotations(
@@ -189,6 +191,8 @@ class SubmitTools(DoorTools):
         labels: Labels = None,
         timeout_seconds: Timeout = None,
         continues: Continues = None,
+        after: After = None,
+        on_failure: WhenFailed = "skip",
         output_schema: OutputSchema = None,
         idempotency_key: IdempotencyKey = None,
     ) -> Submitted:
@@ -202,6 +206,8 @@ class SubmitTools(DoorTools):
             "labels": labels,
             "limits": timeout_seconds and {"timeout_seconds": timeout_seconds},
             "continues": continues,
+            "after": after,
+            "on_failure": on_failure,
             "output_schema": output_schema,
             "idempotency_key": idempotency_key,
         }

@@ -23,7 +23,8 @@ combines their changes. Returns a job_id at once. Use it for work that is larger
 
 SUBMIT_JOB = """\
 Submit one task to one agent in a sandbox of its own. Returns a job_id at once; submit several for \
-independent tasks, they run at the same time. list_agents names the agents."""
+independent tasks, they run at the same time; one that needs others to be done first names them in \
+after. list_agents names the agents."""
 
 LIST_AGENTS = "List the agents that submit_job and run can use."
 
@@ -69,6 +70,8 @@ MODEL = "Overrides the agent's model."
 LABELS = "For finding the job again with list_jobs."
 TIMEOUT = "After which the job ends as timed_out; default: the agent's."
 CONTINUES = "A job that has ended, whose conversation and files this one continues."
+AFTER = "Ids of jobs that have to end before this one runs; it does not get their files or results."
+ON_FAILURE = "Whether it runs, or is cancelled (skip), if one of these does not succeed."
 OUTPUT_SCHEMA = "A JSON Schema for result.output."
 # A client repeats a call whose answer was lost.
 IDEMPOTENCY_KEY = "A second submission with this key is the same job, so that it can be repeated."

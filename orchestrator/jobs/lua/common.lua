@@ -41,6 +41,13 @@
 --                    callers
 --   dispatch:starved sorted set: queued jobs that were given back because Redis had no memory left, by
 --                    when they end if it still has none
+--   dispatch:unlinked:<job>  set: the jobs after which a job runs, as far as nobody has looked whether they
+--                    have ended
+--   dispatch:linking list: the jobs that have such
+--   dispatch:after:<job>     set: the jobs whose end a queued job awaits
+--   dispatch:before:<job>    set: the queued jobs that await a job's end
+--   dispatch:predecessors    sorted set: the jobs with such, by when to look whether they have ended: at
+--                    once when they have
 --   journal:payloads:<job>   hash: the long values in a job's journal, compressed, by the SHA-256 of each
 --   journal:with_payloads    sorted set: the jobs that have them, by when it was last seen that they exist
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
@@ -81,13 +88,15 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
   approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true, bound_to = true, host_faults = true,
-  refusals = true, starved = true}
+  refusals = true, starved = true, path = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
--- transit to a worker, or it rests outside of its lane until its entry in `leases` lapses.
+-- transit to a worker, it rests outside of its lane until its entry in `leases` lapses, or it enters its
+-- lane when the jobs have ended after which it runs.
 local IN_LANE = '0'
 local IN_TRANSIT = '1'
 local RESTS = '2'
+local COMES_AFTER = '3'
 
 -- How long the jobs of a pool are kept for it when its worker was killed: a command that uses it
 -- starts it again within that time, which takes ten seconds on a busy machine.
@@ -339,9 +348,10 @@ end
 -- Returns the fields that decide about a job's position in the queue.
 local function queue_fields(id)
   local job = redis.call('HMGET', key('job', id), 'tenant', 'agent', 'wire', 'priority', 'sequence',
-    'worker', 'pool', 'bound_to')
+    'worker', 'pool', 'bound_to', 'path')
   return {tenant = job[1], agent = job[2], class = class_name(job[2], job[7], job[3]),
-    priority = job[4], sequence = job[5], worker = job[6], pool = job[7] or '', bound_to = job[8]}
+    priority = job[4], sequence = job[5], worker = job[6], pool = job[7] or '', bound_to = job[8],
+    path = job[9]}
 end
 
 -- Returns when a tenant is due: from its last finish time or now. An idle tenant saves up no turns.
@@ -441,8 +451,14 @@ local function reopen(most)
   return #trees == most or #tenants == most
 end
 
--- Returns a queued job's position in its lane: by priority and age.
-local function position(priority, sequence) return sequence - priority * 1e12 end
+-- The most jobs of a path that count: less than one step of priority.
+local LONGEST_PATH = 99999
+
+-- Returns a queued job's position in its lane: by priority, by the number of jobs on the longest path of
+-- those that come after it, and by age.
+local function position(priority, sequence, path)
+  return sequence - math.min(path or 0, LONGEST_PATH) * 1e7 - priority * 1e12
+end
 
 -- Adds queued jobs to some lanes; `entries` of a lane has the position and the id of each.
 local function fill_lanes(lanes)
@@ -460,7 +476,7 @@ local function enter_lane(id, root)
   adopt(id)
   local job = queue_fields(id)
   fill_lanes({{root = root, class = job.class, tenant = job.tenant,
-    entries = {position(job.priority, job.sequence), id}}})
+    entries = {position(job.priority, job.sequence, job.path), id}}})
 end
 
 -- Removes a job from its lane, if it is in it.
@@ -644,6 +660,21 @@ local function end_score(id)
   return score
 end
 
+-- What Redis needs for each job after which a new one runs.
+local EDGE_BYTES = 150
+
+-- The most characters of these jobs' ids in a record: it shows the first thousand of them.
+local SHOWN_AFTER = 27000
+
+-- Notes after which jobs a new one runs. It enters its lane when they have ended (graph.lua).
+local function come_after(id, job)
+  in_parts(job.after, function(...) redis.call('SADD', key('dispatch', 'unlinked', id), ...) end)
+  redis.call('RPUSH', key('dispatch', 'linking'), id)
+  local shown = string.sub(table.concat(job.after, ' '), 1, SHOWN_AFTER)
+  redis.call('HSET', key('job', id), 'dispatched', COMES_AFTER, 'on_failure', job.on_failure, 'after',
+    #shown < SHOWN_AFTER and shown or string.gsub(shown, ' [^ ]*$', ''))
+end
+
 -- Stores and queues new jobs, in their order. What several of them enter is written once. `group` is
 -- the id that the trees which are submitted together have in common ('': there is one).
 local function enqueue(jobs, group)
@@ -651,7 +682,7 @@ local function enqueue(jobs, group)
   local indexes, sets, ids, lanes, lane_of, stored = {}, {}, {}, {}, {}, {}
   for number, job in ipairs(jobs) do
     local id, sequence = job.id, last - #jobs + number
-    local bytes = JOB_BYTES + #job.spec + 2 * #job.idempotency
+    local bytes = JOB_BYTES + #job.spec + 2 * #job.idempotency + EDGE_BYTES * #job.after
     redis.call('HSET', key('job', id), 'spec', job.spec, 'state', 'queued', 'last_event', 'queued',
       'root', job.root, 'parent', job.parent, 'priority', job.priority,
       'max_attempts', job.max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
@@ -680,13 +711,19 @@ local function enqueue(jobs, group)
     if group ~= '' and job.root == id then  -- those of one tree are known by its root
       redis.call('HSET', key('job', id), 'batch', group)
     end
-    local class = class_name(job.agent, job.pool, job.wire)
-    local name = key('lane', class, job.root, job.tenant)
-    if not lane_of[name] then
-      lane_of[name] = {root = job.root, class = class, tenant = job.tenant}
-      lanes[#lanes + 1] = lane_of[name]
+    if job.name ~= '' then redis.call('HSET', key('job', id), 'name', job.name) end
+    if job.path > 0 then redis.call('HSET', key('job', id), 'path', job.path) end
+    if #job.after > 0 then
+      come_after(id, job)
+    else
+      local class = class_name(job.agent, job.pool, job.wire)
+      local name = key('lane', class, job.root, job.tenant)
+      if not lane_of[name] then
+        lane_of[name] = {root = job.root, class = class, tenant = job.tenant}
+        lanes[#lanes + 1] = lane_of[name]
+      end
+      append(lane_of[name], 'entries', position(job.priority, sequence, job.path), id)
     end
-    append(lane_of[name], 'entries', position(job.priority, sequence), id)
   end
   redis.call('HINCRBY', key('dispatch', 'state_counts'), 'counted:queued', #jobs)
   for owned, sizes in pairs(stored) do
@@ -806,6 +843,8 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('dispatch', 'starved'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
+  redis.call('UNLINK', key('dispatch', 'after', id), key('dispatch', 'unlinked', id))
+  redis.call('ZADD', key('dispatch', 'predecessors'), 'XX', 0, id)
   adopt(id)
   count_state(id, state)
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms())

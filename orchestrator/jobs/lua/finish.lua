@@ -5,6 +5,10 @@
 -- Returns 1, 0 when the attempt no longer holds the job, or 2 when the job has received more
 -- messages.
 even_if_full()
+
+-- How many of the jobs that come after ended ones go on at once; the reaper goes on with the others.
+local FOLLOWED_BY_AN_END = 10
+
 local id, known = ARGV[2], tonumber(ARGV[7])
 local job = held_job(id, ARGV[3])
 if not job then return 0 end
@@ -13,4 +17,5 @@ redis.call('HSET', key('job', id), 'ran_ms', job.ran)
 finish(id, job.root, job.host, job.attempt, ARGV[4], ARGV[5], cjson.decode(ARGV[6]))
 if ARGV[8] == '1' then redis.call('ZADD', key('uncollected'), now_ms(), id) end
 list_for_cancellation(redis.call('SINTER', key('children', id), key('live')))
+follow(FOLLOWED_BY_AN_END)
 return 1

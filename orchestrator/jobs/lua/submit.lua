@@ -12,7 +12,7 @@ for first = 4, #ARGV, 2 do
   jobs[#jobs + 1] = job
   if job.idempotency ~= '' then keys[#keys + 1] = key('idempotency', job.idempotency) end
 end
-local known = {}
+local known, known_as = {}, {}
 if #keys > 0 then
   for at, id in ipairs(redis.call('MGET', unpack(keys))) do known[keys[at]] = id or nil end
 end
@@ -21,6 +21,8 @@ for at, job in ipairs(jobs) do
   ids[at] = idempotency and known[idempotency] or job.id
   if idempotency then known[idempotency] = ids[at] end
   records[at] = key('job', ids[at])
+  known_as[job.id] = ids[at]
+  for number, before in ipairs(job.after) do job.after[number] = known_as[before] or before end
 end
 local is_any_known, is_new = redis.call('EXISTS', unpack(records)) > 0, {}
 for at, job in ipairs(jobs) do

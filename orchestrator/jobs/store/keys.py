@@ -23,6 +23,14 @@ class Keys:
         """String: an ended job's result in layout 2, which is read, not written."""
         return f"{self.prefix}:result:{job_id}"
 
+    def after(self, job_id: str) -> str:
+        """Set: the jobs whose end a queued job awaits."""
+        return f"{self.prefix}:dispatch:after:{job_id}"
+
+    def unlinked(self, job_id: str) -> str:
+        """Set: those of them of which nobody has looked yet whether they have ended."""
+        return f"{self.prefix}:dispatch:unlinked:{job_id}"
+
     def journal(self, job_id: str) -> str:
         """Stream: a job's events."""
         return f"{self.prefix}:journal:{job_id}"

@@ -43,6 +43,7 @@ from ..failures import (
     UnknownJob,
     out_of_time,
 )
+from ..graph import InvalidGraph, longest_paths, others, specs_in_order, unknown_job
 from ..policy import AdmissionPolicy
 from ..result import (
     CollectedChanges,
@@ -77,6 +78,8 @@ loses its last writes."""
 SUBMIT_BATCH = 50
 """The most jobs in one script call: each takes Redis 60 µs, and heartbeats must run between two
 calls."""
+ID_CHARACTERS = 30
+"""What the id of a job takes in a list of them."""
 SUBMIT_CHARACTERS = 500_000
 """The most characters of their specifications, unless it is a single one: Redis copies them, also
 for its file."""
@@ -103,6 +106,8 @@ With the first try there are three, which is the default number of attempts."""
 CANCEL_BATCH = 20
 """The most jobs in one script call: ending one takes Redis up to a third of a millisecond, and
 heartbeats must run between two calls."""
+FOLLOW_BATCH = 20
+"""The most jobs that one script call ends or queues because others have ended; see CANCEL_BATCH."""
 CANCEL_HEARD_SECONDS = 0.7
 """The time that a worker has to confirm the cancellation of a job. One that is frozen or lost does
 not; with the reaper's interval of a second, its job still ends within two."""
@@ -139,7 +144,7 @@ SCRIPTS = (
     "dispatch", "upcoming", "reject", "reap", "forget", "evict", "shorten", "recount", "turn",
     "register", "claim", "lower", "beat", "finish", "release", "give_back", "fail_attempt",
     "park", "start",
-    "checkpoint", "collect", "activity",
+    "checkpoint", "collect", "activity", "follow",
 )  # fmt: skip
 
 
@@ -213,26 +218,61 @@ class Ledger(Records):
                 workers. While no worker of the pool can, the workers that started last do.
 
         Raises:
-            InvalidJob: A job cannot be stored; none is.
+            InvalidJob: A job cannot be stored, or is to run after one that does not exist, or after
+                itself; none is.
             LedgerFull: Redis has little memory left; some jobs may be stored.
             ShareUsedUp: An owner or a tenant has no room for them; none is stored, unless others
                 of its jobs are stored meanwhile.
             LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
-        calls = list(_calls([submission(spec)._replace(pool=pool) for spec in specs]))
+        await self._check_predecessors(specs)
+        specs, position = specs_in_order(specs)
+        paths = longest_paths(specs)
+        jobs = [submission(spec)._replace(pool=pool, path=paths[spec.id]) for spec in specs]
+        ids = await self._store(specs, list(_calls(jobs)))
+        if any(spec.after for spec in specs):
+            await self._follow_rest()
+        return [ids[at] for at in position]
+
+    async def _store(
+        self, specs: Sequence[JobSpec], calls: Sequence[Sequence[Submission]]
+    ) -> list[str]:
+        """Store the jobs of a submission, those before others first, and return their ids."""
         later = await self._new_by_owner(specs, len(calls[0])) if len(calls) > 1 else {}
         ids: list[str] = []
-        for call in calls:
-            group, others = (ids[0], {}) if ids else ("", later)
+        known_as: dict[str, str] = {}
+        for planned in calls:
+            group, new = (ids[0], {}) if ids else ("", later)
+            call = [_with_known_ids(one, known_as) for one in planned]
             arguments = chain(*(one.arguments() for one in call))
-            answer = await self._run("submit", group, json.dumps(others), *arguments)
+            answer = await self._run("submit", group, json.dumps(new), *arguments)
             if isinstance(answer, list):
                 why, account = answer
                 if account:
                     raise ShareUsedUp(f"{why}: {FREE_SHARE}.")
                 raise LedgerFull(f"{why}: try again later, or {ADVICE}.")
-            ids += answer.split()
+            stored = answer.split()
+            known_as |= {one.id: job_id for one, job_id in zip(call, stored, strict=True)}
+            ids += stored
         return ids
+
+    async def _check_predecessors(self, specs: Sequence[JobSpec]) -> None:
+        """Refuse new jobs after jobs that do not exist."""
+        before = list(others(specs))
+        states = await self.states(before) if before else []
+        unknown = {job_id for job_id, state in zip(before, states, strict=True) if state is None}
+        if not unknown:
+            return
+        stored = await self.states(await self.known_as(specs))
+        for position, (spec, state) in enumerate(zip(specs, stored, strict=True)):
+            if state is None and not unknown.isdisjoint(spec.after):  # not a repeated submission
+                missing = next(one for one in spec.after if one in unknown)
+                raise InvalidGraph([unknown_job(missing, position)], len(specs))
+
+    async def _follow_rest(self) -> None:
+        """Queue or end the jobs that came after others, as far as these have ended."""
+        while await self._run("follow", FOLLOW_BATCH):
+            pass
 
     async def _new_by_owner(self, specs: Sequence[JobSpec], first: int) -> Counter[str]:
         """Return how many jobs are not stored yet, by the index of their owner.
@@ -266,6 +306,7 @@ class Ledger(Records):
             raise UnknownJob(f"There is no job {job_id}.")
         if left:
             await self._cancel_rest()
+        await self._follow_rest()
         return JobState(before)
 
     async def _cancel_rest(self) -> None:
@@ -395,6 +436,7 @@ class Ledger(Records):
                     reaped.lost[job_id] = lost_at[0] / 1000
             answer = await self._run("reap", REAP_BATCH, 0, STARVED) if is_more else None
         await self._cancel_rest()
+        await self._follow_rest()
         return reaped
 
     async def forget(
@@ -902,13 +944,19 @@ def _calls(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
     call: list[Submission] = []
     size = 0
     for one in submissions:
-        if len(call) == SUBMIT_BATCH or (call and size + len(one.spec) > SUBMIT_CHARACTERS):
+        characters = len(one.spec) + ID_CHARACTERS * len(one.after)
+        if len(call) == SUBMIT_BATCH or (call and size + characters > SUBMIT_CHARACTERS):
             yield call
             call, size = [], 0
         call.append(one)
-        size += len(one.spec)
+        size += characters
     if call:
         yield call
+
+
+def _with_known_ids(one: Submission, known_as: Mapping[str, str]) -> Submission:
+    """Return a job that comes after the stored ones of others that had an idempotency key."""
+    return one._replace(after=tuple(known_as.get(job_id, job_id) for job_id in one.after))
 
 
 def _digest(values: object) -> str:

@@ -356,10 +356,21 @@ class Records:
 
     async def owner_of(self, job_id: str) -> Ownership | None:
         """Return to whom a job belongs; None when it does not exist."""
+        [found] = await self.owners_of([job_id])
+        return found
+
+    async def owners_of(self, job_ids: Sequence[str]) -> list[Ownership | None]:
+        """Return to whom each job belongs; None for one that does not exist."""
+        if not job_ids:
+            return []
         with redis_failures():
-            found: Any = await self._redis.hmget(self._keys.job(job_id), ["tenant", "owned"])
-        tenant, owned = found
-        return None if tenant is None else Ownership(tenant, _owner(owned))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in job_ids:
+                    pipe.hmget(self._keys.job(job_id), ["tenant", "owned"])
+                found = await pipe.execute()
+        return [
+            None if tenant is None else Ownership(tenant, _owner(owned)) for tenant, owned in found
+        ]
 
     async def root(self, job_id: str) -> str:
         """Return the root id of a job's tree, or `job_id` if it is one.

@@ -9,12 +9,20 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from ...shortening import short_id
 from ..policy import AdmissionPolicy
 from ..state import JobRecord, JobState
 from ..worker_info import WorkerAbility
 from .keys import Keys
 from .redis_errors import redis_failures
 from .registrations import Registrations
+
+AFTER = "3"
+"""The value of `dispatched` of a job that comes after others (COMES_AFTER in common.lua)."""
+MAX_LOOKED_AT = 100
+"""The most jobs before another that are looked at to name those that have not ended."""
+SHOWN_BEFORE = 3
+"""The most that are named."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ class Occupancy:
     starved: Collection[str]
     """The jobs that were given back because Redis had no memory left."""
     keys: Keys
+    before: Mapping[str, str]
+    """Job id -> the jobs whose end it awaits, as a text for people."""
 
     def able(self, record: JobRecord) -> AbleWorkers:
         """Return the workers that know a queued job's wire version and agent."""
@@ -156,6 +166,7 @@ async def occupancy(
                 pipe.hmget(keys.job(record.id), ["dispatched", "unread_by", "refusals", "starved"])
             policy, *counted = await pipe.execute()
     fields: list[Any] = counted[len(sets) :]
+    later = [record for record, (sent, *_) in zip(queued, fields, strict=True) if sent == AFTER]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
         workforce=workforce,
@@ -170,7 +181,50 @@ async def occupancy(
         },
         starved={record.id for record, (*_, since) in zip(queued, fields, strict=True) if since},
         keys=keys,
+        before=await _predecessors(redis, keys, later),
     )
+
+
+async def _predecessors(
+    redis: Redis, keys: Keys, records: Sequence[JobRecord]
+) -> Mapping[str, str]:
+    """Return the jobs that these jobs come after and that have not ended, as texts."""
+    if not records:
+        return {}
+    with redis_failures():
+        async with redis.pipeline(transaction=False) as pipe:
+            for record in records:
+                for key in (keys.after(record.id), keys.unlinked(record.id)):
+                    pipe.scard(key)
+                    pipe.smismember(key, list(record.after[:MAX_LOOKED_AT]) or [""])
+            found: Any = await pipe.execute()
+    waits = list(zip(records, *[iter(found)] * 4, strict=True))
+    open_ = {
+        record.id: [
+            one for one, *flags in zip(record.after, linked, unlinked, strict=False) if any(flags)
+        ][:SHOWN_BEFORE]
+        for record, _, linked, _, unlinked in waits
+    }
+    names = await _names(redis, keys, {one for some in open_.values() for one in some})
+    return {
+        record.id: _listed(linked + unlinked, [names[one] for one in open_[record.id]])
+        for record, linked, _, unlinked, _ in waits
+    }
+
+
+async def _names(redis: Redis, keys: Keys, job_ids: Collection[str]) -> Mapping[str, str]:
+    """Return what jobs are called: their names, or their ids."""
+    with redis_failures():
+        async with redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hget(keys.job(job_id), "name")
+            found = await pipe.execute()
+    return {job_id: name or short_id(job_id) for job_id, name in zip(job_ids, found, strict=True)}
+
+
+def _listed(count: int, names: Sequence[str]) -> str:
+    more = ["…"] if count > len(names) else []
+    return f"the end of {count:,} job{'' if count == 1 else 's'}: {', '.join([*names, *more])}"
 
 
 def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
@@ -184,6 +238,8 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
+    if record.id in occupied.before:
+        return occupied.before[record.id]
     if record.id in occupied.starved:
         return "memory in Redis: it was given back when none was left"
     return (

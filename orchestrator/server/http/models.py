@@ -21,6 +21,7 @@ from ...jobs.approvals import Approval
 from ...jobs.bounds import MAX_KEY_CHARACTERS
 from ...jobs.result import JobResult, Usage
 from ...jobs.spec import (
+    MAX_AFTER,
     AgentName,
     BlobId,
     EventId,
@@ -28,6 +29,7 @@ from ...jobs.spec import (
     JobSpec,
     Limits,
     MaxReworks,
+    OnFailure,
     ShellCommand,
 )
 from ...jobs.state import JobRecord
@@ -106,6 +108,13 @@ class JobRequest(_Body):
     """A job that has ended, whose conversation and files this one goes on with."""
     at: EventId | None = None
     """A checkpoint of that job from which this one goes on; null: its end."""
+    name: JobId | None = None
+    """What other jobs of this list call it in `after`."""
+    after: tuple[JobId, ...] = Field(default=(), max_length=MAX_AFTER)
+    """The jobs that have to end before it runs: ids, or names of jobs of this list."""
+    on_failure: OnFailure = "skip"
+    """What becomes of it when one of these does not succeed: `run`, or `skip` (it ends as
+    `cancelled`, with the error type `NotRun`)."""
     output_schema: dict[str, JsonValue] | None = None
     """A JSON Schema that the answer has to fit."""
     verify: ShellCommand | None = None
@@ -191,6 +200,7 @@ class JobLine(_Body):
     """Its beginning."""
     model: str | None
     continues: JobId | None
+    name: JobId | None = None
     labels: dict[str, str]
     state: str
     attempt: int
