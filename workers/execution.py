@@ -20,6 +20,7 @@ from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from . import extras
 from .agent.activity import Activities
 from .agent.answer import JobWorker
+from .agent.model_access import KeyWatch
 from .agent.services import JobServices
 from .agent.subagent import SubagentFactory
 from .attempt.changes import ChangeCollections
@@ -79,6 +80,7 @@ class JobExecution:
             late_changes.run,
             cancellations.run,
             activities.run,
+            KeyWatch(services, settings.model, settings.worker.pool).run,
             *([forecast.run] if settings.sandbox.provider == "docker" else []),
         )
         self.runner = JobRunner(

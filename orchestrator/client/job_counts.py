@@ -28,6 +28,7 @@ REASONS = {
     "a worker": "no worker",
     "a fit worker": "no fit worker",
     "another host": "no fit worker",
+    "model ": "model not open",
     "a newer worker": "no worker",
     "an older worker": "no worker",
     "its tenant's limit": "tenant limit",

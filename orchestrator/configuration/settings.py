@@ -146,6 +146,9 @@ class LimitSettings(TreeBounds, Limits):
     """
     max_model_calls: int = Field(default=200, gt=0)
     """The model calls of a job: an agent that has not finished by then repeats itself."""
+    max_wait_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long a job waits, in all, for a model whose quota is used up or that is away: a day, in
+    which most quotas are filled up. 0: the job fails at once."""
     cpus: float = Field(default=1.0, gt=0)
     """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)

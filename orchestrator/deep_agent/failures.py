@@ -8,6 +8,7 @@
     ├── ModelRefused           the service rejected the request; no model of the list is asked
     │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
     │       └── ModelQuotaUsedUp   the account has no quota or credit left
+    ├── ModelClosed            it was not asked, or not again: its quota is used up, or it is away
     ├── ModelContextExceeded   the request is longer than the model's context window
     │   └── ModelContextSuspected  the service rejected it, perhaps because it is too long
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
@@ -23,7 +24,11 @@ McpServerFailed ends the run: `Runner.run_async` raises it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from .models.states import ClosedModel
 
 
 class ToolMistake(Exception):
@@ -40,6 +45,8 @@ class ModelFailed(Exception):
     retryable: ClassVar[bool] = False
     status: int | None = None
     """The HTTP status of the service's answer, if it gave one."""
+    wait_seconds: float | None = None
+    """The time after which the service may be asked again, if it says so."""
 
 
 class ModelUnresponsive(ModelFailed):
@@ -62,6 +69,18 @@ class ModelDenied(ModelRefused):
 
 class ModelQuotaUsedUp(ModelDenied):
     """The account's quota or credit is used up: no wait of minutes helps, another model may."""
+
+
+class ModelClosed(ModelFailed):
+    """None of the models may be asked before some time: `closed` says which, why and until when.
+
+    Args:
+        closed: The models, the one first that is tried first.
+    """
+
+    def __init__(self, closed: Sequence[ClosedModel]) -> None:
+        super().__init__(f"It waits for {closed[0].sentence}.")
+        self.closed = tuple(closed)
 
 
 class ModelContextExceeded(ModelFailed):

@@ -18,6 +18,7 @@ from ..deep_agent import (
     LoopPolicy,
     McpServer,
     McpServerFailed,
+    ModelClosed,
     ModelFailed,
     ModelUsage,
     SummarizationConfig,
@@ -30,6 +31,7 @@ from ..jobs.failures import (
     JobFailure,
     McpServerUnavailable,
     ModelUnavailable,
+    model_wait_over,
 )
 from ..jobs.result import Usage
 from ..jobs.spec import Limits, TreeBounds
@@ -136,4 +138,6 @@ def job_failure(error: ModelFailed | McpServerFailed) -> JobFailure:
     """Return the job failure for a failure of the job's agent."""
     if isinstance(error, McpServerFailed):
         return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
+    if isinstance(error, ModelClosed):
+        return model_wait_over(error.closed[0].sentence)
     return (ModelUnavailable if error.retryable else AgentFailed)(str(error))

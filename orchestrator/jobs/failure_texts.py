@@ -92,6 +92,9 @@ FAILURE_TEXTS: Mapping[str, FailureText] = {
         "The answer did not pass the job's verification.", "To see the output: fanout result {id}"
     ),
     "ModelUnavailable": FailureText("The model did not respond.", _REPEAT),
+    "ModelClosed": FailureText(
+        "The model could not be asked for longer than the job may wait.", _REPEAT
+    ),
     "McpServerUnavailable": FailureText("An MCP server of the agent did not respond.", _REPEAT),
     "RemoteAgentUnavailable": FailureText("The remote agent did not respond.", _REPEAT),
     "AttemptsUsedUp": FailureText("The worker was lost in every attempt.", _REPEAT),

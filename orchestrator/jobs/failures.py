@@ -27,6 +27,7 @@
     ├── AgentFailed           the agent ended without an answer
     ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
+    ├── ModelClosed           a model may not be asked for longer than the job may wait
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── RemoteAgentUnavailable  the agent of another service was not reached          retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
@@ -197,6 +198,21 @@ class ModelUnavailable(JobFailure):
     """The model's service did not respond, after all retries."""
 
     retryable = True
+
+
+class ModelClosed(JobFailure):
+    """The job's models have no quota, or are away, for longer than the job may wait."""
+
+
+def model_wait_over(what: str) -> ModelClosed:
+    """Return the failure of a job that may not wait for its model any longer.
+
+    Args:
+        what: What it waits for.
+    """
+    return ModelClosed(
+        f"The job may not wait any longer (limits.max_wait_seconds) for {what}."
+    )
 
 
 class McpServerUnavailable(JobFailure):

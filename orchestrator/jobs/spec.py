@@ -97,6 +97,9 @@ class Limits(WireModel):
     """The cost at list prices; not enforced for a model whose price is unknown."""
     max_tool_calls: int | None = Field(default=None, gt=0)
     """Tool calls, successful or not."""
+    max_wait_seconds: float | None = Field(default=None, ge=0)
+    """How long the job waits, in all, for a model whose quota is used up or that is away; 0: it
+    fails at once."""
     cpus: float | None = Field(default=None, gt=0)
     """Cores for the commands."""
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)

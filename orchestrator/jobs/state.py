@@ -72,6 +72,8 @@ class JobRecord(JobSpec):
     finished_at: float | None = None
     waiting_for: str | None = None
     """What a queued or waiting job waits for, as a text for people."""
+    waits_until: float | None = None
+    """When the model for which the job waits is tried again; None: it waits for no model."""
     approvals: tuple[str, ...] = ()
     """The ids of the approvals for which the job waits."""
     activity: Activity | None = None

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import JobFailure, LimitReached
 from fanout.orchestrator.jobs.result import Usage, Verification
+from fanout.orchestrator.jobs.store.ledger import ModelWait
 
 from .delegation.children import AwaitedTasks
 from .verification import verification_failure
@@ -34,11 +35,13 @@ class AgentAnswer:
     """The approvals for which the run waits."""
     tasks: AwaitedTasks | None = None
     """The tasks for which the run waits; None when no call is deferred."""
+    model: ModelWait | None = None
+    """The model for which the run waits."""
 
     @property
     def is_final(self) -> bool:
         """Whether it is the agent's own answer, and not the end of a budget."""
-        waits = bool(self.approvals) or self.tasks is not None
+        waits = bool(self.approvals) or self.tasks is not None or self.model is not None
         return not waits and self.limit is None and self.failure is None
 
     @property

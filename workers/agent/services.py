@@ -82,6 +82,14 @@ class JobServices:
         self.ceilings.check(asked)
         return self.ceilings.within(asked.over(self.defaults))
 
+    def limits_of_agent(self, agent: str) -> Limits:
+        """Return the limits of a job of this agent that sets none of its own.
+
+        Raises:
+            UnknownAgent: This worker has no definition of it.
+        """
+        return self.ceilings.within(self.definitions[agent].job_limits().over(self.defaults))
+
     def given_limits(self, spec: JobSpec) -> Limits:
         """Return the limits that were set for a job or its agent, which bind its descendants too.
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import IO, Any
@@ -38,11 +38,13 @@ from fanout.orchestrator.deep_agent import (
     McpServer,
     McpServerFailed,
     McpTools,
+    ModelClosed,
     ModelFailed,
     OutputMismatch,
     OutputSchema,
     agent_identifier,
     answers_message,
+    asked_through,
     create_deep_app,
     evict_results,
     last_reply,
@@ -85,6 +87,7 @@ from .answer import AgentAnswer, JobWorker
 from .checkpoint import CheckpointPlugin, Checkpoints
 from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
+from .model_access import JobModelStates, model_names
 from .services import JobServices
 from .session_journal import (
     LINE_CHARACTERS,
@@ -212,6 +215,8 @@ class SubagentFactory:
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
     """The interval of checkpoints; 0 takes none at intervals."""
+    answered_at: dict[str, float] = field(default_factory=dict)
+    """When this worker last recorded that a model answers, by its access."""
 
     def create(
         self,
@@ -267,7 +272,9 @@ class Subagent:
         self._spec = spec
         self._definition = definition
         self._limits = limits
-        self._model = spec.model or definition.model or factory.default_model
+        self._model = model_names(spec, definition, factory.default_model)
+        self._model_states = JobModelStates(services.ledger.models, factory.answered_at)
+        self._limits_of_agent = services.limits_of_agent(spec.agent)
         self._max_output_tokens = factory.max_output_tokens
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
@@ -352,6 +359,11 @@ class Subagent:
         app = self._app(is_restored=history.is_restored)
         try:
             events = await self._run(app, history)
+        except ModelClosed as error:
+            wait = self._model_states.wait(error, self._limits, self._limits_of_agent)
+            if not wait.most_seconds:
+                raise job_failure(error) from error
+            return AgentAnswer(model=wait)
         except (ModelFailed, McpServerFailed) as error:
             raise job_failure(error) from error
         return await self._answer(events)
@@ -404,7 +416,7 @@ class Subagent:
             **start,
         )
         try:
-            with watched_by(self._journal.activity):
+            with watched_by(self._journal.activity), asked_through(self._model_states):
                 async with contextlib.aclosing(run) as stream:
                     async for event in stream:
                         await live_log.add(event)

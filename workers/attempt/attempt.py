@@ -40,7 +40,7 @@ from fanout.orchestrator.jobs.result import (
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
-from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger, ModelWait
 
 from ..agent.delegation.children import AwaitedTasks
 from ..heartbeat import elapsed_clock
@@ -202,6 +202,8 @@ class AttemptOutcome:
     """The approvals for which the agent waits."""
     tasks: AwaitedTasks | None = None
     """The tasks for which the agent waits; None when no call is deferred."""
+    model: ModelWait | None = None
+    """The model for which the agent waits."""
     messages_read: int = 0
     """The number of messages to the job that its conversation contains."""
     failure: JobFailure | None = None
@@ -209,7 +211,7 @@ class AttemptOutcome:
     @property
     def waits(self) -> bool:
         """Whether the job has to be parked: the attempt has ended, the job has not."""
-        return bool(self.approvals) or self.tasks is not None
+        return bool(self.approvals) or self.tasks is not None or self.model is not None
 
     def with_changes(self, found: CollectedChanges | ResultSoFar) -> AttemptOutcome:
         """Return the outcome with these changes."""

@@ -26,6 +26,7 @@ from fanout.orchestrator.jobs.failures import (
     LedgerUnavailable,
     NotUnderstood,
     SandboxFailure,
+    model_wait_over,
 )
 from fanout.orchestrator.jobs.result import (
     CollectionState,
@@ -34,7 +35,8 @@ from fanout.orchestrator.jobs.result import (
     Unfinished,
 )
 from fanout.orchestrator.jobs.store.admission import Admission
-from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim, ModelWait
 from fanout.orchestrator.jobs.totals import (
     ATTEMPT_FAILURES,
     ATTEMPTS_ENDED,
@@ -381,16 +383,19 @@ class JobRunner:
         try:
             answer = await agent.run()
             summary, tasks = answer.summary, answer.tasks
-            if sandbox.is_open and not (answer.approvals or tasks):
+            waits = bool(answer.approvals or tasks or (answer.model and sandbox.is_open))
+            if sandbox.is_open and not waits:
                 since = attempt.claim.submitted_at
                 summary = await with_stray_commits(summary, sandbox, since)
             outcome = replace(
                 outcome, summary=summary, output=answer.output, verified=answer.verification
             )
-            if answer.approvals or tasks:
+            if waits:
                 with await sandbox.changes() as bundle:
                     tasks = await agent.keep(bundle, tasks)
-            outcome = replace(outcome, approvals=answer.approvals, tasks=tasks)
+            outcome = replace(
+                outcome, approvals=answer.approvals, tasks=tasks, model=answer.model
+            )
             failure = answer_failure(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
@@ -453,6 +458,8 @@ class JobRunner:
                 return Unfinished("its host failed: queued again", has_run=True)
             failure = failure.cause or failure  # too often: it may be the job
             outcome = replace(outcome, failure=failure)
+        if failure is None and outcome.model is not None:
+            return await self._wait_for_model(claim, outcome, outcome.model, ran_seconds)
         if failure is None and outcome.waits:
             with span("park") as parked:
                 parked.note(approvals=len(outcome.approvals))
@@ -491,6 +498,28 @@ class JobRunner:
                 claim, self._registration(), str(failure), is_final=not failure.retryable
             )
         )
+
+    async def _wait_for_model(
+        self, claim: Claim, outcome: AttemptOutcome, wait: ModelWait, ran_seconds: float
+    ) -> JobResult | Unfinished:
+        """Park a job whose models are closed, or end it if it has waited for too long."""
+        states: list[JobState | None] = []
+
+        async def park() -> bool:
+            pool = self._registration().pool
+            states.append(await self._ledger.park_for_model(claim, wait, pool))
+            return True
+
+        with span("park"):
+            await self._retry_in_outage(park)
+        if states and states[-1] is JobState.FAILED:
+            over = replace(
+                outcome,
+                failure=model_wait_over(wait.closed.sentence),
+                collection=CollectionState.PENDING if outcome.has_sandbox else outcome.collection,
+            )
+            return await self._end(claim, over, ran_seconds)
+        return Unfinished("waits for its model", has_run=True)
 
     async def _park(self, claim: Claim, outcome: AttemptOutcome) -> bool:
         tasks = outcome.tasks or AwaitedTasks()

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -98,6 +99,21 @@ _QUOTA_MESSAGE = re.compile(
 )
 """Messages of services that report a used up quota with the status of a rate limit or of an invalid
 request: Anthropic's "credit balance is too low" is a 400, as all mistakes are."""
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.IGNORECASE)
+"""A part of a duration; of units that are written out, the first letter counts."""
+
+_RESETS_IN = re.compile(
+    r"(?:resets?|try again|retry|available again|renews?)\s+(?:in|after)\s+"
+    r"(?P<in>\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)[a-z]*(?:[\s,]*(?:and\s+)?\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)[a-z]*)*)",
+    re.IGNORECASE,
+)
+"""What messages say of when a quota is filled up again: "resets in 5 h"."""
+
+_EPOCH_SECONDS = 1e9
+"""A header with a larger number has a time since the epoch, not a duration."""
 
 _LONG_QUOTA = re.compile(r"Per(?:Day|Week|Month)", re.IGNORECASE)
 """Parts of the name of a violated quota of Gemini that is available again hours later."""
@@ -261,6 +277,9 @@ def translated(error: Exception, model: str) -> ModelFailed:
         return error
     failure = _make_failure(error, model)
     failure.status = _status(error)
+    failure.wait_seconds = asked_for_seconds(error)
+    if failure.wait_seconds is None and isinstance(failure, ModelQuotaUsedUp | ModelUnresponsive):
+        failure.wait_seconds = seconds_to_reset(error)
     return failure
 
 
@@ -348,6 +367,45 @@ def asked_for_seconds(error: Exception) -> float | None:
         r"retryDelay['\"]?:\s*['\"](\d+(?:\.\d+)?)s", str(getattr(error, "details", ""))
     )
     return float(found[1]) if found else None
+
+
+def seconds_to_reset(error: Exception) -> float | None:
+    """Return when a limit or quota is filled up again, as headers or the message say; else None."""
+    response = getattr(error, "response", None)
+    headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
+    lower = {str(name).lower(): str(value) for name, value in dict(headers).items()}
+    waits = [
+        _seconds_until(value)
+        for name, value in lower.items()
+        if "ratelimit" in name and "reset" in name and _is_spent(lower, name)
+    ]
+    if known := [wait for wait in waits if wait is not None]:
+        return max(known)
+    found = _RESETS_IN.search(_message(error))
+    return _duration(found["in"]) if found else None
+
+
+def _is_spent(headers: Mapping[str, str], reset: str) -> bool:
+    """Return whether nothing remains of the limit of which a header says when it is filled up."""
+    remaining = headers.get(reset.replace("reset", "remaining"))
+    return remaining is None or remaining.strip() in {"0", "0.0"}
+
+
+def _seconds_until(value: str) -> float | None:
+    """Return the seconds until a time: as a duration, a time since the epoch or a date."""
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return seconds - time.time() if seconds > _EPOCH_SECONDS else seconds
+    with contextlib.suppress(ValueError):
+        at = datetime.fromisoformat(value)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time.time()
+    return _duration(value)
+
+
+def _duration(text: str) -> float | None:
+    """Return the seconds of a duration such as `5 h`, `6m0s` or `20ms`; None for another text."""
+    parts = _DURATION_PART.findall(text.lower())
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
 
 
 def _violated_quotas(error: Exception) -> Iterator[str]:

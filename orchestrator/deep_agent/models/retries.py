@@ -31,6 +31,7 @@ from pydantic import PrivateAttr
 from ...logs import Logger
 from ..adk_internals import LlmCapabilities
 from ..failures import (
+    ModelClosed,
     ModelContextExceeded,
     ModelContextSuspected,
     ModelDenied,
@@ -50,6 +51,7 @@ from .errors import (
 from .facts import context_window
 from .rate_limiter import LimitedRequest, RateLimiter
 from .replies import clean_reply, settle_ending, unusable
+from .states import HeldRequest, earliest
 
 GEMINI_MIN_TOKENS = 32_768
 """The size of the previous request from which a cache is created. Creating it is billed like one
@@ -100,6 +102,12 @@ STREAM_PAUSE_SECONDS = 300.0
 """How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes
 minutes."""
 
+
+TRIAL_ATTEMPTS = 2
+"""Attempts of a request that tries a closed model; the second one need not stream."""
+
+WAITED_SECONDS = 0.05
+"""After a longer wait for the rate limit, whether the model is open is asked again."""
 
 UNUSABLE_ATTEMPTS = 2
 """Attempts with one model that give no usable reply: a repetition helps against a fault of the
@@ -307,7 +315,7 @@ class ResilientModel(BaseLlm):
                 failures.append((name, none.failure))
             else:
                 return
-        raise failures[-1][1] if failures else ModelUnresponsive("No model was asked.")
+        raise earliest([failure for _, failure in failures])
 
     def _asked(self) -> list[tuple[BaseLlm, str]]:
         """Return the models to ask with their names, without those that were denied lately."""
@@ -332,7 +340,11 @@ class ResilientModel(BaseLlm):
             raise _NoReply(ModelDenied(lacking))
         progress = watcher() or _NOBODY
         watched = not stream and progress is not _NOBODY and self._streaming.get(name, True)
-        for attempt in range(self.retries.attempts):
+        held = HeldRequest(name)
+        await _ask(held)
+        attempts = min(TRIAL_ATTEMPTS, self.retries.attempts) if held.is_trial else None
+        attempts = attempts or self.retries.attempts
+        for attempt in range(attempts):
             replied = False
             streams = stream or watched
             # An attempt may create a cache, or fail because of one: later attempts use none.
@@ -340,13 +352,17 @@ class ResilientModel(BaseLlm):
             if request.config.max_output_tokens is None:
                 request.config.max_output_tokens = self.max_output_tokens
             limited = LimitedRequest(self.rate_limiter, name, request)
+            asked_at = time.monotonic()
             if not await self._may_send(limited, is_last=is_last):
                 raise _NoReply(ModelUnresponsive(f"The rate limit of {name} delays the request."))
+            if attempt or time.monotonic() - asked_at > WAITED_SECONDS:
+                await _ask(held)
             progress.asked(name, attempt + 1)
             try:
                 responses = self._responses(candidate, request, streams)
                 async with contextlib.aclosing(responses):
                     async for response in responses:
+                        await held.answered()
                         if response.partial:
                             progress.received(_characters(response))
                             if not stream:  # streamed for who watches only
@@ -372,7 +388,9 @@ class ResilientModel(BaseLlm):
                     is_too_long = not is_cached  # the cache is suspected first
                 # From None: the original's text may quote the key.
                 if not replied and (is_denied or is_too_long):
-                    raise _NoReply(failure) from None
+                    raise _NoReply(await held.failed(failure)) from None
+                if held.is_held and not replied and self._is_long(failure):
+                    raise _NoReply(await held.failed(failure)) from None
                 if replied or not (failure.retryable or is_cached):
                     raise failure from None
                 if isinstance(failure, ModelReplyUnusable) and attempt + 1 >= UNUSABLE_ATTEMPTS:
@@ -382,14 +400,20 @@ class ResilientModel(BaseLlm):
                     reply = error if isinstance(error, UnusableReply) else None
                     yield unusable(candidate.model, provider_words(error), reply)
                     return
-                await self._pause(failure, attempt, asked_for_seconds(error))
+                if attempt + 1 < attempts:
+                    await self._pause(failure, attempt, asked_for_seconds(error))
             else:
                 if not stream and progress is not _NOBODY:
                     self._streaming[name] = streams
                 self._passed.add(name, request)
                 await limited.answered()
                 return
-        raise _NoReply(failure)
+        raise _NoReply(await held.failed(failure))
+
+    def _is_long(self, failure: ModelFailed) -> bool:
+        """Return whether a service asks to wait for longer than a request does in its place."""
+        wait = failure.wait_seconds
+        return failure.retryable and wait is not None and wait > self.retries.max_delay_seconds
 
     def _may_not_stream(self, name: str, failure: ModelFailed) -> bool:
         """Return whether a request may have failed because a streamed reply was asked for.
@@ -402,8 +426,8 @@ class ResilientModel(BaseLlm):
         return is_about_request or failure.status in _STATUSES_WITHOUT_STREAMS
 
     async def _pause(self, failure: ModelFailed, attempt: int, asked_for: float | None) -> None:
-        """Wait before the next attempt, if there is one."""
-        if failure.retryable and attempt + 1 < self.retries.attempts:
+        """Wait before the next attempt."""
+        if failure.retryable:
             await asyncio.sleep(self.retries.delay(attempt, asked_for))
 
     async def _may_send(self, limited: LimitedRequest, *, is_last: bool) -> bool:
@@ -445,6 +469,18 @@ class ResilientModel(BaseLlm):
                 replied = replied or not response.partial
                 yield response
                 limit = self.retries.stream_pause_seconds
+
+
+async def _ask(held: HeldRequest) -> None:
+    """Ask whether a request may be sent.
+
+    Raises:
+        _NoReply: It may not, and another model may be asked.
+    """
+    try:
+        await held.ask()
+    except ModelClosed as closed:
+        raise _NoReply(closed) from None
 
 
 def _characters(response: LlmResponse) -> int:

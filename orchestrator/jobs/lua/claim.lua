@@ -78,11 +78,12 @@ count_state(id, 'running')
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker,
   'host', host, 'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started,
   'claim', request, 'lease_at', lease_clock() + lease, 'lease_of', token)
-redis.call('HDEL', key('job', id), 'waiting_for', 'starved')
+redis.call('HDEL', key('job', id), 'waiting_for', 'starved', 'model_trial')
 redis.call('ZREM', key('dispatch', 'starved'), id)
 adopt(id)
 redis.call('ZADD', key('leases'), now + lease, id)
 occupy(id, worker, host)
+begin_work(id)
 journal(id, attempt, {state = 'running', worker = worker, host = host})
 return {'claimed', token, attempt, text_of('spec', id), job[5], job[6], started, job[7] and 0 or 1,
   job[13]}

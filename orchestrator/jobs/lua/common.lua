@@ -88,7 +88,8 @@ local OF_LIVE_JOBS = {so_far = true, token = true, dispatched = true, dispatches
   lease_at = true, lease_of = true, activity = true, activity_at = true, awaited = true,
   approvals_kept = true, last_message = true,
   unread_by = true, pool = true, sent_to = true, bound_to = true, host_faults = true,
-  refusals = true, starved = true, path = true}
+  refusals = true, starved = true, path = true, model_wait = true, model_since = true,
+  model_trial = true}
 
 -- The values of a queued job's field `dispatched`: it waits in its lane, a message of it is in
 -- transit to a worker, it rests outside of its lane until its entry in `leases` lapses, or it enters its
@@ -488,8 +489,67 @@ local function leave_lane(id, root, class, tenant)
   end
 end
 
--- Releases all slots that an attempt, or a job in transit, holds.
+-- Starts the clock of a parked job: its time runs while the time of a child that it waits for does,
+-- not while it waits for a person. The reaper looks at the job at its deadline, and when it wanted to
+-- be resumed (wake_at).
+local function start_clock(id)
+  if redis.call('HSETNX', key('job', id), 'clock_from', now_ms()) == 0 then return end
+  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms', 'wake_at')
+  local at = job[1] and now_ms() + job[1] - job[2]
+  local wake = job[3] and tonumber(job[3])
+  if wake and (not at or wake < at) then at = wake end
+  if at then redis.call('ZADD', key('deadlines'), at, id) end
+end
+
+-- Holds the clock of a parked job: the elapsed time counts as running time.
+local function hold_clock(id)
+  redis.call('ZREM', key('deadlines'), id)
+  local job = redis.call('HMGET', key('job', id), 'clock_from', 'wake_at')
+  if job[1] then redis.call('HINCRBY', key('job', id), 'ran_ms', now_ms() - job[1]) end
+  redis.call('HDEL', key('job', id), 'clock_from')
+  if job[2] then redis.call('ZADD', key('deadlines'), job[2], id) end
+end
+
+-- Returns whether the time of a job runs that this one waits for.
+local function awaits_work(id)
+  for _, child in ipairs(redis.call('SMEMBERS', key('dispatch', 'working', id))) do
+    if redis.call('SISMEMBER', key('awaited', id), child) == 1 then return true end
+  end
+  return false
+end
+
+-- The time of a job begins to run: so does that of those that wait for it.
+local function begin_work(id)
+  while true do
+    local parent = redis.call('HGET', key('job', id), 'parent')
+    if not parent or parent == '' then return end
+    redis.call('SADD', key('dispatch', 'working', parent), id)
+    local above = redis.call('HMGET', key('job', parent), 'state', 'approvals', 'clock_from')
+    if above[1] ~= 'waiting' or above[2] ~= '' or above[3]
+        or redis.call('SISMEMBER', key('awaited', parent), id) == 0 then
+      return
+    end
+    start_clock(parent)
+    id = parent
+  end
+end
+
+-- The time of a job stands: so does that of those that wait for nothing else.
+local function end_work(id)
+  while true do
+    local parent = redis.call('HGET', key('job', id), 'parent')
+    if not parent or parent == '' then return end
+    if redis.call('SREM', key('dispatch', 'working', parent), id) == 0 then return end
+    local above = redis.call('HMGET', key('job', parent), 'state', 'clock_from')
+    if above[1] ~= 'waiting' or not above[2] or awaits_work(parent) then return end
+    hold_clock(parent)
+    id = parent
+  end
+end
+
+-- Releases all slots that an attempt, or a job in transit, holds; its time does not run any more.
 local function release_slots(id, root, host)
+  end_work(id)
   local job = queue_fields(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('transit'), id)
@@ -742,6 +802,7 @@ end
 
 -- Makes a job a queued one, without a worker.
 local function set_queued(id)
+  leave_models(id)
   redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
   count_state(id, 'queued')
   redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', IN_LANE, 'token', 0,
@@ -783,24 +844,23 @@ local function store_child(child, entry, parent, job, most, most_of_tree)
   return 'queued'
 end
 
--- Starts the clock of a parked job: its time runs while it waits for nothing but children, not
--- while it waits for a person. The reaper looks at the job at its deadline, and when it wanted to be
--- resumed (wake_at).
-local function start_clock(id)
-  if redis.call('HSETNX', key('job', id), 'clock_from', now_ms()) == 0 then return end
-  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms', 'wake_at')
-  local at = job[1] and now_ms() + job[1] - job[2]
-  local wake = job[3] and tonumber(job[3])
-  if wake and (not at or wake < at) then at = wake end
-  if at then redis.call('ZADD', key('deadlines'), at, id) end
+-- Starts the clock of a parked job, with those of the jobs that wait for it, if it waits for one whose
+-- time runs.
+local function resume_clock(id)
+  if awaits_work(id) then
+    start_clock(id)
+    begin_work(id)
+  else
+    hold_clock(id)
+  end
 end
 
 -- Stops the clock of a parked job; the elapsed time counts as running time.
 local function stop_clock(id)
-  redis.call('ZREM', key('deadlines'), id)
-  local since = redis.call('HGET', key('job', id), 'clock_from')
-  if since then redis.call('HINCRBY', key('job', id), 'ran_ms', now_ms() - since) end
-  redis.call('HDEL', key('job', id), 'clock_from', 'timeout_ms', 'late', 'wake_at')
+  redis.call('HDEL', key('job', id), 'wake_at')
+  hold_clock(id)
+  redis.call('HDEL', key('job', id), 'timeout_ms', 'late')
+  end_work(id)
 end
 
 -- Updates how many children a parked job waits for. When none is left, requeues the job, unless it
@@ -814,7 +874,7 @@ local function count_children(id)
     stop_clock(id)
     requeue(id, job[2], job[3], 'what it waited for is done')
   else
-    start_clock(id)
+    resume_clock(id)
     local ended = job[5] - open
     redis.call('HSET', key('job', id), 'waiting_for', 'children: ' .. ended .. ' of ' .. job[5])
   end
@@ -842,7 +902,8 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZREM', key('dispatch', 'starved'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
-  redis.call('DEL', key('messages', id), key('awaited', id))
+  leave_models(id)
+  redis.call('DEL', key('messages', id), key('awaited', id), key('dispatch', 'working', id))
   redis.call('UNLINK', key('dispatch', 'after', id), key('dispatch', 'unlinked', id))
   redis.call('ZADD', key('dispatch', 'predecessors'), 'XX', 0, id)
   adopt(id)

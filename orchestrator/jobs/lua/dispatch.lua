@@ -187,6 +187,24 @@ local function take(id, root, tenant, class, worker)
   return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
 end
 
+local is_any_closed = redis.call('EXISTS', key('dispatch', 'models_closed')) == 1
+
+-- Returns the accesses of the models that a job waits for, and the milliseconds that it may; nil when
+-- it may ask one, when nothing is known of them, and for the job that makes the trial.
+local function closed_models(id, class)
+  if not is_any_closed or redis.call('HEXISTS', key('job', id), 'model_trial') == 1 then return nil end
+  local is_readable, spec = pcall(cjson.decode, text_of('spec', id) or '')
+  if not is_readable or type(spec) ~= 'table' then return nil end
+  local known = redis.call('HGET', key('dispatch', 'model_accesses', class.sent_to),
+    class.agent .. ' ' .. (spec.model or ''))
+  local most, accesses = string.match(known or '', '^(%d+) (.*)$')
+  if not most then return nil end
+  local own = (spec.limits or {}).max_wait_seconds
+  if type(own) == 'number' then most = math.floor(own * 1000) end
+  if tonumber(most) == 0 or not are_closed(accesses) then return nil end
+  return accesses, tonumber(most)
+end
+
 local function is_open(profile)
   return redis.call('SISMEMBER', key('dispatch', 'open'), profile) == 1
 end
@@ -205,7 +223,10 @@ local function drop_full()
   end
 end
 
-local taken, names = {}, {}
+local taken, names, turns = {}, {}, 0
+
+-- How many turns it is worth to look at a job that waits for a model: its specification is read.
+local TURNS_OF_WAIT = 4
 
 -- Takes the job of a tree whose turn it is, if a worker has room for it. One that none of those can
 -- read rests.
@@ -214,6 +235,13 @@ local function take_first(root, tenant, due)
   local fields = redis.call('HMGET', key('job', id), 'state', 'files_host', 'unread_by', 'dispatches')
   local job = {files_host = fields[2], unread_by = fields[3], dispatches = fields[4] or 0}
   if fields[1] ~= 'queued' then return leave_lane(id, root, class.name, tenant) end
+  local accesses, most_ms = closed_models(id, class)
+  if accesses then
+    turns = turns + TURNS_OF_WAIT
+    redis.call('HSET', key('job', id), 'dispatched', RESTS, 'waiting_for', 'a model that is not open')
+    await_models(id, root, accesses, false, most_ms)
+    return leave_lane(id, root, class.name, tenant)
+  end
   local worker = worker_for(class, job)
   if worker then
     advance_turns(root, tenant, due)
@@ -240,7 +268,7 @@ local bound = math.min(most, math.ceil(MOST_HEADS / math.max(4, #classes)))
 
 -- Each turn takes a job, or finds a tree or a tenant at its limit, which then takes no turns in these
 -- classes until one of its running jobs ends.
-local turns, most_turns = 0, bound + math.ceil(MOST_HEADS / math.max(1, #classes))
+local most_turns = bound + math.ceil(MOST_HEADS / math.max(1, #classes))
 while #taken < bound and turns < most_turns do
   turns = turns + 1
   local tenant, due = first(first_tenant)
@@ -265,5 +293,5 @@ end
 if #taken > 0 then
   redis.call('SET', key('dispatch', request), cjson.encode(names), 'PX', transit)
 end
-local is_cut = #taken == bound or turns == most_turns or #ready > looks
+local is_cut = #taken == bound or turns >= most_turns or #ready > looks
 return {taken, #taken < most and is_cut and 1 or 0}

@@ -69,7 +69,7 @@ if ARGV[8] ~= '' then
   redis.call('HSET', key('job', id), 'timeout_ms', ARGV[8], 'late', ARGV[9])
 end
 if ARGV[10] ~= '' then redis.call('HSET', key('job', id), 'wake_at', ARGV[10]) end
-if #open == 0 then start_clock(id) end
+if #open == 0 then resume_clock(id) end
 journal(id, job.attempt - 1, {state = 'waiting', reason = why})
 if asked then
   notify(id, 'approval', asked, id)

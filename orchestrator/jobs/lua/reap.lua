@@ -9,6 +9,8 @@
 -- classes into the order of dispatches that an earlier release has entered or taken out.
 -- ARGV: prefix, maximum number of jobs, milliseconds for which no other process does the same (0: any
 -- may), the error of a job for which Redis had no memory.
+-- Lets one job go on for each model of which a trial may be made, and those that wait for an open
+-- one. Ends those that have waited for a model for as long as they may.
 -- Returns id and new state of each job, with the time if its worker was lost while it ran, and 1 if
 -- more is left to do; false when another process has done this in those milliseconds.
 even_if_full()
@@ -156,6 +158,49 @@ for _, id in ipairs(lapsed('dispatch', 'starved')) do
     end_with_error(id, 'failed', 'LedgerFull', ARGV[4])
     cancel_children(id)
     reaped[#reaped + 1] = {id, 'failed'}
+  end
+end
+-- How many models are looked at; those that no job waits for are, once a minute, and for a day.
+local MOST_MODELS = 16
+local UNAWAITED_MS = 60000
+local FORGOTTEN_MS = 86400000
+
+-- Lets a job make the trial of a model, unless one does.
+local function try_model(access)
+  local closed = key('dispatch', 'models_closed')
+  local at = redis.call('HGET', key('dispatch', 'model', access), 'until')
+  if redis.call('EXISTS', key('dispatch', 'model_waiting', access)) == 0 then
+    if not at or now - at > FORGOTTEN_MS then return redis.call('ZREM', closed, access) end
+    redis.call('ZADD', closed, 'XX', now + UNAWAITED_MS, access)
+  elseif not at then
+    reopen_model(access, 1)
+  elseif redis.call('SET', key('dispatch', 'model_trial', access), 'released', 'NX', 'PX', TRIAL_MS) then
+    wake_for_model(access, 1, true)
+  end
+end
+
+for _, access in ipairs(redis.call('ZRANGEBYSCORE', key('dispatch', 'models_closed'), '-inf', now,
+    'LIMIT', 0, MOST_MODELS)) do
+  try_model(access)
+end
+for _, access in ipairs(redis.call('SRANDMEMBER', key('dispatch', 'models_reopening'), MOST_MODELS)) do
+  if left > 0 then left = left - reopen_model(access, left) end
+end
+if left <= 0 then
+  left, is_more = 0, 1
+end
+for _, id in ipairs(left > 0 and lapsed('dispatch', 'model_deadlines') or {}) do
+  local job = redis.call('HMGET', key('job', id), 'state', 'model_wait')
+  if job[2] and (job[1] == 'waiting' or job[1] == 'queued') then
+    local access = string.match(job[2], '%S+')
+    local known = redis.call('HMGET', key('dispatch', 'model', access), 'name', 'why')
+    end_with_error(id, 'failed', 'ModelClosed', 'The job has waited for a model for as long as it may '
+      .. '(limits.max_wait_seconds): ' .. (known[1] or 'its model') .. ' ' .. (known[2] or 'is not open')
+      .. '.')
+    cancel_children(id)
+    reaped[#reaped + 1] = {id, 'failed'}
+  else
+    redis.call('ZREM', key('dispatch', 'model_deadlines'), id)
   end
 end
 

@@ -89,6 +89,8 @@ class EventType(StrEnum):
     """A call waits for a person: `id`, `tool`, `arguments` and the allowed decisions."""
     APPROVAL_RESOLVED = "approval.resolved"
     """A person has decided: `id`, `decision`, and a message or other arguments."""
+    MODEL_STATE = "model.state"
+    """The job begins to wait for a model: `model`, its `state`, `why`, and `until` when."""
     CHILD_SUBMITTED = "child.submitted"
     """The agent has delegated: `id`, `agent` and the task of the child."""
     CHILD_FINISHED = "child.finished"

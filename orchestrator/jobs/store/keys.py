@@ -235,6 +235,23 @@ class Keys:
         return f"{self.prefix}:notify:receivers"
 
     @property
+    def models_closed(self) -> str:
+        """Sorted set: the accesses of models that are not open, by when they are tried."""
+        return f"{self.prefix}:dispatch:models_closed"
+
+    def model_state(self, access: str) -> str:
+        """Hash: what is known of a model at an address with a key."""
+        return f"{self.prefix}:dispatch:model:{access}"
+
+    def model_waiting(self, access: str) -> str:
+        """Sorted set: the jobs that wait for it, the next one first."""
+        return f"{self.prefix}:dispatch:model_waiting:{access}"
+
+    def model_accesses(self, pool: str) -> str:
+        """Hash: `<agent> <model>` -> what such jobs of a pool's workers have waited for."""
+        return f"{self.prefix}:dispatch:model_accesses:{pool}"
+
+    @property
     def stored_jobs(self) -> str:
         """Hash: how many jobs are stored, by account (`Records.stored`)."""
         return f"{self.prefix}:dispatch:stored_jobs"

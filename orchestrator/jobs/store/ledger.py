@@ -58,6 +58,7 @@ from .connection import identity
 from .keys import Keys
 from .lua_scripts import Scripts, milliseconds
 from .memory import ADVICE
+from .model_states import ClosedModel
 from .records import NOTHING, Records, Stored
 from .redis_errors import redis_failures
 from .stored import (
@@ -143,7 +144,7 @@ SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "upcoming", "reject", "reap", "forget", "evict", "shorten", "recount", "turn",
     "register", "claim", "lower", "beat", "finish", "release", "give_back", "fail_attempt",
-    "park", "start",
+    "park", "park_for_model", "start",
     "checkpoint", "collect", "activity", "follow",
 )  # fmt: skip
 
@@ -178,6 +179,22 @@ class Claim:
     started_at: float
     is_first: bool = False
     """No attempt has begun before: the journal has nothing to resume from."""
+
+
+@dataclass(frozen=True)
+class ModelWait:
+    """What a job waits for that may ask none of its models."""
+
+    closed: ClosedModel
+    """The one that is tried first."""
+    accesses: tuple[str, ...]
+    """Those of all its models that are closed."""
+    most_seconds: float
+    """How long it may wait in all."""
+    most_of_agent: float
+    """The same for jobs of its agent that set no limit of their own."""
+    was_answered: bool
+    """Whether a model has answered it since it waited last."""
 
 
 @dataclass(frozen=True)
@@ -859,6 +876,45 @@ class Ledger(Records):
         state = await self._run(
             "park", job_id, token, KEPT_SECONDS, awaited, *limits, *counts, *waits
         )
+        return None if state is None else JobState(state)
+
+    async def park_for_model(self, claim: Claim, wait: ModelWait, pool: str) -> JobState | None:
+        """Let a job wait until a model may be asked again, without a slot or a used-up attempt.
+
+        Its time does not run.
+
+        Args:
+            claim: The attempt.
+            wait: What it waits for.
+            pool: The pool of its worker.
+
+        Returns:
+            The job's new state: `waiting`; `queued` when the model may be asked again; `cancelled`
+            when its cancellation was requested before; `failed` when it has waited for as long as
+            it may, which is left to the caller to record; None when the attempt no longer holds it.
+        """
+        why = cut_text(wait.closed.sentence, MAX_REASON_CHARACTERS)
+        entry = {
+            "model": wait.closed.name,
+            "state": str(wait.closed.state),
+            "why": wait.closed.why,
+            "until": wait.closed.until,
+        }
+        state = await self._run(
+            "park_for_model",
+            claim.spec.id,
+            claim.token,
+            " ".join(wait.accesses),
+            milliseconds(wait.most_seconds),
+            milliseconds(wait.most_of_agent),
+            why,
+            json.dumps(clean(entry)),
+            f"{claim.spec.agent} {claim.spec.model or ''}",
+            pool,
+            int(wait.was_answered),
+        )
+        if state == "over":
+            return JobState.FAILED
         return None if state is None else JobState(state)
 
     async def start(self, job_id: str, token: int, child: JobSpec, bounds: TreeBounds) -> bool:

@@ -63,7 +63,7 @@ def script_source(name: str, shared: tuple[str, ...] = ()) -> str:
     script = (folder / f"{name}.lua").read_text("utf-8")
     definitions = [
         definition
-        for part in ("base", "fleet", "common", "endings", "graph", *shared)
+        for part in ("base", "fleet", "models", "common", "endings", "graph", "reopening", *shared)
         for definition in _DEFINITION.finditer((folder / f"{part}.lua").read_text("utf-8"))
     ]
     used, needed = _words(script), []

@@ -22,6 +22,7 @@ from .connection import server_time_ms
 from .keys import Keys
 from .lua_scripts import Scripts
 from .memory import RedisMemory, redis_memory
+from .model_states import ModelStates
 from .redis_errors import redis_failures
 from .registrations import Registrations
 from .stored import (
@@ -115,6 +116,8 @@ class Records:
     """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
+        self.models = ModelStates(redis, keys)
+        """What is known of the models."""
         self._redis = redis
         self._keys = keys
         self.registrations = Registrations(redis, keys)

@@ -14,6 +14,7 @@ from ..policy import AdmissionPolicy
 from ..state import JobRecord, JobState
 from ..worker_info import WorkerAbility
 from .keys import Keys
+from .model_states import ModelStates
 from .redis_errors import redis_failures
 from .registrations import Registrations
 
@@ -23,6 +24,10 @@ MAX_LOOKED_AT = 100
 """The most jobs before another that are looked at to name those that have not ended."""
 SHOWN_BEFORE = 3
 """The most that are named."""
+
+
+WAITING_STATES = frozenset({JobState.QUEUED, JobState.WAITING})
+"""The states in which a job may wait for a model."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class WaitingReasons:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._models = ModelStates(redis, keys)
         self._workforce: Workforce | None = None
 
     async def explain(self, records: list[JobRecord]) -> list[JobRecord]:
@@ -127,6 +133,7 @@ class WaitingReasons:
         Raises:
             LedgerUnavailable: Redis does not respond.
         """
+        records = await self._with_models(records)
         if not any(record.state is JobState.QUEUED for record in records):
             return records
         if self._workforce is None:
@@ -139,6 +146,30 @@ class WaitingReasons:
             )
             for record in records
         ]
+
+    async def _with_models(self, records: list[JobRecord]) -> list[JobRecord]:
+        """Return the records, with the state of the model for which jobs wait as it is now."""
+        waiting = [record.id for record in records if record.state in WAITING_STATES]
+        if not waiting:
+            return records
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in waiting:
+                    pipe.hget(self._keys.job(job_id), "model_wait")
+                found = await pipe.execute()
+        awaited = {job: names.split() for job, names in zip(waiting, found, strict=True) if names}
+        if not awaited:
+            return records
+        known = await self._models.of(sorted({one for some in awaited.values() for one in some}))
+        explained = []
+        for record in records:
+            closed = [known[one] for one in awaited.get(record.id, ()) if one in known]
+            if closed:
+                first = min(closed, key=lambda one: one.until)
+                update = {"waiting_for": first.sentence, "waits_until": first.until}
+                record = record.model_copy(update=update)  # noqa: PLW2901 - one of the page
+            explained.append(record)
+        return explained
 
 
 async def occupancy(
@@ -234,7 +265,7 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         record: The job.
         occupied: What `occupancy` returned for records that include the job's.
     """
-    if record.state is not JobState.QUEUED:
+    if record.state is not JobState.QUEUED or record.waits_until is not None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"

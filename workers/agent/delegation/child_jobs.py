@@ -256,6 +256,9 @@ class ChildJobs:
         resources = agent_limits.model_dump(
             include={"cpus", "memory_bytes", "pids", "disk_bytes", "network", "network_bytes"}
         )
+        waits = services.given_limits(self._spec).max_wait_seconds
+        if waits is not None:  # else those of its agent hold
+            budgets["max_wait_seconds"] = min(waits, agent_limits.max_wait_seconds or 0)
         return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
 
     def _left(self) -> dict[str, Any]:

@@ -1,0 +1,225 @@
+"""What the fleet knows of its models: whether each may be asked now, why not, and until when.
+
+One record for each access: a model at an address with a key. The first request that fails for a
+reason that all others share closes it: its quota is used up, its service does not answer, its key
+was revoked. Until then one request at a time tries it, and the first that is answered opens it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from redis.asyncio import Redis
+
+from ..bounds import MAX_REASON_CHARACTERS, cut_text
+from .keys import Keys
+from .lua_scripts import Scripts, milliseconds
+from .rate_limiter import LONGEST_PAUSE_SECONDS, WINDOW_SECONDS
+from .redis_errors import redis_failures
+
+OPENED_AT_ONCE = 20
+"""The jobs that go on in the step that opens a model; the reaper lets the others go on."""
+CLOCK_SECONDS = 20 * 3600
+"""A time that is further away is named with its day."""
+SCRIPTS = ("model_ask", "model_close", "model_answered", "model_reset")
+
+
+class ModelState(StrEnum):
+    """The state of a model at an address with a key."""
+
+    OPEN = "open"
+    LIMITED = "limited"
+    """Too many requests, for longer than they are repeated."""
+    EXHAUSTED = "exhausted"
+    """The account has no quota or credit left."""
+    AWAY = "away"
+    """The service does not answer, or fails, for longer than requests are repeated."""
+    REFUSED = "refused"
+    """The key is not accepted any more, or the model is gone; both had worked."""
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """When a closed model is tried again that does not say when: twice as late each time."""
+
+    first_seconds: float
+    longest_seconds: float
+
+
+PAUSES: Mapping[ModelState, Pauses] = {
+    ModelState.LIMITED: Pauses(30, 600),
+    ModelState.EXHAUSTED: Pauses(60, 900),
+    ModelState.AWAY: Pauses(5, 60),
+    ModelState.REFUSED: Pauses(60, 900),
+}
+"""A service that comes back is found within a minute; a quota is filled up by a person or a clock."""
+
+
+@dataclass(frozen=True)
+class ClosedModel:
+    """A model that is not to be asked now."""
+
+    name: str
+    state: ModelState
+    why: str
+    """What is wrong, after the model's name: `has no quota left (429: …)`."""
+    until: float
+    """When it is tried again, in seconds since the epoch by the clock of Redis."""
+    access: str = ""
+    since: float | None = None
+    waiting: int = 0
+    """How many jobs wait for it."""
+
+    @property
+    def sentence(self) -> str:
+        """What a job waits for, as a text for people."""
+        return f"model {self.name}, which {self.why}; it is tried again at {_at(self.until)}"
+
+
+class ModelStates:
+    """The models of an installation that are not open.
+
+    Every method raises LedgerUnavailable when Redis does not respond.
+
+    Args:
+        redis: The client.
+        keys: The key names.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._run = Scripts(redis, keys, SCRIPTS).run
+
+    async def ask(self, access: str, name: str, request: str) -> ClosedModel | bool:
+        """Return why a request may not be sent now; else whether it is the trial of a closed model.
+
+        Args:
+            access: The model's access.
+            name: The model's name.
+            request: The request's unique name.
+        """
+        answer, *closed = await self._run("model_ask", access, request)
+        if answer == "closed":
+            return _closed(access, name, *closed)
+        return bool(answer == "trial")
+
+    async def close(
+        self,
+        access: str,
+        name: str,
+        state: ModelState,
+        why: str,
+        *,
+        request: str,
+        wait_seconds: float | None,
+        must_have_worked: bool,
+        failed_for_seconds: float | None,
+    ) -> ClosedModel | None:
+        """Record that a model is not to be asked; None if that is not so.
+
+        Args:
+            access: The model's access.
+            name: The model's name.
+            state: Its new state.
+            why: As of `ClosedModel`.
+            request: The request that has failed.
+            wait_seconds: The time until it may be open again; None: unknown.
+            must_have_worked: Whether it is closed only if it has answered before.
+            failed_for_seconds: Not closed if another request was answered within that time; None:
+                closed nevertheless.
+        """
+        pauses = PAUSES[state]
+        answer = await self._run(
+            "model_close",
+            access,
+            name,
+            str(state),
+            cut_text(why, MAX_REASON_CHARACTERS),
+            -1 if wait_seconds is None else milliseconds(max(wait_seconds, 0)),
+            milliseconds(pauses.first_seconds),
+            milliseconds(pauses.longest_seconds),
+            request,
+            int(must_have_worked),
+            -1 if failed_for_seconds is None else milliseconds(failed_for_seconds),
+        )
+        return None if answer is None else _closed(access, name, *answer)
+
+    async def answered(self, access: str, name: str) -> int:
+        """Record that a model has answered; return how many jobs go on that waited for it."""
+        increasing = milliseconds(WINDOW_SECONDS + LONGEST_PAUSE_SECONDS)
+        woken = await self._run("model_answered", access, name, increasing, OPENED_AT_ONCE)
+        return int(woken)
+
+    async def waited_for(self, pool: str) -> dict[str, tuple[str, ...]]:
+        """Return the accesses that jobs of a pool's workers have waited for, by agent and model.
+
+        Args:
+            pool: The pool.
+
+        Returns:
+            `<agent> <model>`, the model empty for the agent's own -> the accesses.
+        """
+        with redis_failures():
+            found = await self._redis.hgetall(self._keys.model_accesses(pool))
+        return {what: tuple(stored.split()[1:]) for what, stored in found.items()}
+
+    async def reset(
+        self, pool: str, what: str, before: Iterable[str], accesses: Iterable[str]
+    ) -> bool:
+        """Let the jobs go on whose key or address was changed; False if another process has."""
+        both = " ".join(before), " ".join(accesses)
+        return bool(await self._run("model_reset", pool, what, *both, OPENED_AT_ONCE))
+
+    async def closed(self) -> list[ClosedModel]:
+        """Return the models that are not open, those first that are tried first."""
+        with redis_failures():
+            accesses = await self._redis.zrange(self._keys.models_closed, 0, -1)
+        return list((await self.of(accesses)).values())
+
+    async def of(self, accesses: Sequence[str]) -> dict[str, ClosedModel]:
+        """Return those of these accesses that are closed."""
+        if not accesses:
+            return {}
+        fields = ["name", "state", "why", "until", "since"]
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for access in accesses:
+                    pipe.hmget(self._keys.model_state(access), fields)
+                    pipe.zcard(self._keys.model_waiting(access))
+                found = await pipe.execute()
+        closed = {}
+        for access, values, waiting in zip(accesses, found[::2], found[1::2], strict=True):
+            name, state, why, until, since = values
+            if state is None or until is None:
+                continue
+            closed[access] = ClosedModel(
+                name=name,
+                state=_state(state),
+                why=why,
+                until=float(until) / 1000,
+                access=access,
+                since=float(since) / 1000 if since else None,
+                waiting=int(waiting),
+            )
+        return closed
+
+
+def _closed(access: str, name: str, state: str, why: str, until: float | str) -> ClosedModel:
+    return ClosedModel(name, _state(state), why, float(until) / 1000, access)
+
+
+def _state(stored: str) -> ModelState:
+    """Return a stored state; one of another release is like an absence."""
+    return ModelState(stored) if stored in set(ModelState) else ModelState.AWAY
+
+
+def _at(seconds: float) -> str:
+    """Return a time for people, with its day if that is not soon."""
+    is_near = abs(seconds - time.time()) < CLOCK_SECONDS
+    form = "%H:%M:%S UTC" if is_near else "%Y-%m-%d %H:%M UTC"
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
