@@ -96,6 +96,7 @@ from .execution import create_local_execute_tool as create_local_execute_tool
 
 # Failures
 from .failures import AmbiguousTool as AmbiguousTool
+from .failures import BudgetUsedUp as BudgetUsedUp
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnresponsive as McpServerUnresponsive
 from .failures import ModelContextExceeded as ModelContextExceeded
@@ -142,6 +143,9 @@ from .models.own_search import search_request as search_request
 from .models.own_search import searching as searching
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.replies import say_ending as say_ending
+from .models.reservations import LEAST_OUTPUT_TOKENS as LEAST_OUTPUT_TOKENS
+from .models.reservations import Reservations as Reservations
+from .models.reservations import reserving as reserving
 from .models.resolve import Trial as Trial
 from .models.resolve import key_variable as key_variable
 from .models.resolve import preload_client as preload_client

@@ -59,6 +59,14 @@ def check_submission(
         _check_limits(spec, policy, own)
 
 
+def without_price(model: str) -> str:
+    """Return why a job with a budget of money cannot use a model whose price is not known."""
+    return (
+        f"max_cost_usd cannot be kept with {model[:SHOWN_CHARACTERS]}, whose price is not known: "
+        "give max_tokens in its place, or another model."
+    )
+
+
 def check_commands(
     definition: AgentDefinition, interrupt_on: InterruptOn, **commands: str | None
 ) -> None:

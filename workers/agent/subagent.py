@@ -48,6 +48,7 @@ from fanout.orchestrator.deep_agent import (
     last_reply,
     preload_client,
     price,
+    reserving,
     results_event,
     say_ending,
     summary_of,
@@ -85,6 +86,7 @@ from .answer import AgentAnswer, JobWorker
 from .checkpoint import CheckpointPlugin, Checkpoints
 from .delegation.children import AwaitedTasks, Children
 from .history import Decisions, History, repair_events, waiting_approvals
+from .reservations import JobReservations
 from .services import JobServices
 from .session_journal import (
     LINE_CHARACTERS,
@@ -284,6 +286,9 @@ class Subagent:
         self._turns = turns
         self._streaming = text_mode(streamed=factory.stream_text)
         self._shared = SharedBudget(services, spec)
+        self._reservations = JobReservations(
+            services.ledger.reservations, self._shared, lease, journal
+        )
         self._used = JobUsage(self._shared)
         self.children = Children(
             services,
@@ -404,7 +409,7 @@ class Subagent:
             **start,
         )
         try:
-            with watched_by(self._journal.activity):
+            with watched_by(self._journal.activity), reserving(self._reservations):
                 async with contextlib.aclosing(run) as stream:
                     async for event in stream:
                         await live_log.add(event)
