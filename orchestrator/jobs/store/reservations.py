@@ -18,16 +18,13 @@ from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from ..accounts import MAX_MODEL_CHARACTERS, read_account
+from ..accounts import MAX_MODEL_CHARACTERS
+from ..budget import NANODOLLARS
 from ..failures import LeaseLost
-from ..result import Usage
 from .keys import Keys
 from .lua_scripts import Scripts
 from .outage import through_outage
-from .redis_errors import redis_failures
 
-NANODOLLARS = 1e9
-"""Money is reserved in billionths of a dollar: whole numbers, whose sums return to zero."""
 FIRST_PAUSE_SECONDS = 0.1
 """After this a call that has to wait for others asks again; each further pause is half as long
 again."""
@@ -73,35 +70,6 @@ class UsedUp(NamedTuple):
     """The least that the call needs, in the same unit."""
 
 
-@dataclass(frozen=True)
-class BudgetState:
-    """What is used and reserved of the budget of a job with all jobs below it, or of a tree."""
-
-    used: Usage
-    reserved_tokens: int = 0
-    """By calls that have not ended."""
-    reserved_cost_usd: float = 0.0
-    max_tokens: int | None = None
-    """The limit; None without one, and until a call has reserved of it."""
-    max_cost_usd: float | None = None
-
-    @property
-    def left_tokens(self) -> int | None:
-        """What may still be reserved; None without a limit."""
-        if self.max_tokens is None:
-            return None
-        used = self.used.input_tokens + self.used.output_tokens
-        return max(0, self.max_tokens - used - self.reserved_tokens)
-
-    @property
-    def left_cost_usd(self) -> float | None:
-        """The same in US dollars."""
-        if self.max_cost_usd is None:
-            return None
-        left = self.max_cost_usd - (self.used.cost_usd or 0.0) - self.reserved_cost_usd
-        return max(0.0, round(left, 9))
-
-
 Wait = Callable[[], Awaitable[None]]
 
 
@@ -114,8 +82,6 @@ class Reservations:
     """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
-        self._redis = redis
-        self._keys = keys
         self._run = Scripts(redis, keys, ("reserve", "settle_call")).run
 
     async def reserve(
@@ -213,29 +179,6 @@ class Reservations:
         arguments = (input_tokens, output_tokens, nanodollars, int(is_reply))
         await through_outage(partial(self._run, "settle_call", job_id, call, *arguments))
 
-    async def states(self, ids: Sequence[str]) -> list[BudgetState]:
-        """Return the budgets of jobs, each with all jobs below it; under a root id, of the tree.
-
-        Raises:
-            LedgerUnavailable: Redis does not respond.
-        """
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hgetall(self._keys.usage(job_id))
-                    pipe.hgetall(self._keys.reserved(job_id))
-                found = await pipe.execute()
-        return [
-            BudgetState(
-                read_account(used).usage,
-                int(reserved.get("tokens", 0)),
-                _dollars(reserved.get("nanodollars")) or 0.0,
-                int(reserved["max_tokens"]) if "max_tokens" in reserved else None,
-                _dollars(reserved.get("max_nanodollars")),
-            )
-            for used, reserved in zip(found[::2], found[1::2], strict=True)
-        ]
-
 
 def _nano(dollars: float | None) -> int | None:
     return None if dollars is None else round(dollars * NANODOLLARS)
@@ -243,7 +186,3 @@ def _nano(dollars: float | None) -> int | None:
 
 def _text(limit: int | None) -> str:
     return "" if limit is None else str(limit)
-
-
-def _dollars(nanodollars: str | None) -> float | None:
-    return None if nanodollars is None else int(nanodollars) / NANODOLLARS

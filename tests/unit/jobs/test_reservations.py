@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from fanout.orchestrator.jobs.budget import BudgetState
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.spec import TreeBounds
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.reservations import (
-    BudgetState,
     CallSize,
     SharedLimit,
     UsedUp,
@@ -57,7 +57,7 @@ class Calls:
         )
 
     async def state(self, job_id: str = "") -> BudgetState:
-        found = await self._ledger.reservations.states([job_id or self.claim.spec.id])
+        found = await self._ledger.budgets([job_id or self.claim.spec.id])
         return found[0]
 
 
@@ -82,8 +82,9 @@ async def test_a_call_reserves_all_it_asks_for_and_less_where_less_is_left_and_w
     await calls.settle("second", 500, 0.03)
     settled = await calls.state()
 
-    assert reserved == BudgetState(reserved.used, 16_000, 0.16, None, 0.16)
-    assert reserved.left_cost_usd == 0
+    assert reserved == BudgetState(
+        reserved_tokens=16_000, reserved_cost_usd=0.16, max_cost_usd=0.16, left_cost_usd=0
+    )
     assert (settled.reserved_tokens, settled.reserved_cost_usd) == (0, 0)
     assert (settled.used.input_tokens, settled.used.cost_usd) == (1000, 0.05)
     assert settled.left_cost_usd == 0.11
